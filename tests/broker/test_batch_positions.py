@@ -33,7 +33,7 @@ def test_all_but_some_indices(count: int) -> None:
 
 
 def test_a_commit_returns_so_many_messages_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "MOST_RETURNED", 2)
+    monkeypatch.setattr(operations, "MAX_RETURNED", 2)
     world = World()
     queue = world.queue(durable=True)
     world.push(queue, *"abcde", persistent=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.events import EVENTS, MOST_PENDING, EventsExchange
+from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
 from leveret.broker.message import make_address
 from leveret.broker.queues.base import Queue
 from leveret.broker.transactions import ACCEPT, Transaction
@@ -411,11 +411,11 @@ class TestCounts:
         queue = world.queue()
         events = listen(world, "routed.q", "dropped.#")
         message = world.message("a", key="q")
-        for _ in range(MOST_PENDING + 5):
+        for _ in range(MAX_PENDING + 5):
             queue.push(message)
         world.broker.end_turn()
         assert world.vhost.events.dropped == 5
-        assert events.ready_count == MOST_PENDING + 1
+        assert events.ready_count == MAX_PENDING + 1
         first = events.get(True)
         assert first is not None
         told = json.loads(body_of(first.message))

@@ -263,13 +263,13 @@ def test_queues_without_leases(world: World, options: dict[str, Any], arguments:
 
 
 def test_leases_and_batches_have_limits(world: World, queue: Queue) -> None:
-    most = operations.MOST_LEASES
+    most = operations.MAX_LEASES
     epoch = acquire(queue)
     for number in range(most - 1):
         acquire(queue, f"other {number}")
     with pytest.raises(ResourceError, match=f"most leases, {most}"):
         acquire(queue, "one more")
-    most = operations.MOST_BATCHES
+    most = operations.MAX_BATCHES
     world.push(queue, *(f"m{number}" for number in range(most + 1)), persistent=True)
     world.run()
     for number in range(most):

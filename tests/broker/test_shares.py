@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.queues.shares import LEAST_SHARE
+from leveret.broker.queues.shares import MIN_SHARE
 from tests.broker.support import Taker, World
 
 MOST = 1 << 20
@@ -97,7 +97,7 @@ def test_shares_grow_again_when_queues_are_empty(world: World) -> None:
 def test_no_share_is_less_than_what_paging_is_good_for(world: World) -> None:
     flood(world, 300, 10)
     look(world)
-    assert world.broker.page_above == LEAST_SHARE
+    assert world.broker.page_above == MIN_SHARE
 
 
 def test_without_a_place_to_page_to_nothing_is_shared() -> None:

@@ -21,7 +21,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.metadata import SALVAGED, STAGED, VHOST, make_key, pack
-from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, SYNC_BYTES, Kept, Staged, StagingSettings
+from leveret.broker.staging import IN_MEMORY, MAX_CHECKPOINTS, SYNC_BYTES, Kept, Staged, StagingSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.staged import DIRECTORY, StagedFiles
 from tests.broker.support import World
@@ -439,7 +439,7 @@ def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
 
 def test_there_are_only_so_many(world: World) -> None:
     staged = refer(world)
-    for number in range(MOST_CHECKPOINTS):
+    for number in range(MAX_CHECKPOINTS):
         check(world, staged, str(number))
     with pytest.raises(PreconditionFailed, match="64 checkpoints"):
         staged.checkpoint("another", lambda error: None)

@@ -452,7 +452,7 @@ class TestNamedPublishers:
     def test_those_silent_for_longest_are_forgotten(self) -> None:
         world = World()
         tracking = stream(world).tracking
-        for number in range(stream_tracking.MOST_PUBLISHERS):
+        for number in range(stream_tracking.MAX_PUBLISHERS):
             assert not tracking.is_duplicate({"x-stream-publisher": str(number), "x-stream-sequence": 7})
         assert tracking.is_duplicate({"x-stream-publisher": "0", "x-stream-sequence": 7})
         tracking.is_duplicate({"x-stream-publisher": "one more", "x-stream-sequence": 7})

@@ -221,12 +221,12 @@ def test_what_a_reader_of_a_stream_skips_is_skipped_over_several_turns(world: Wo
 
 def test_delayed_entries_become_visible_over_several_turns(world: World) -> None:
     queue = world.queue()
-    many = delayed.MOST_AT_ONCE * 2 + 10
+    many = delayed.MAX_RELEASED_AT_ONCE * 2 + 10
     for number in range(many):
         queue.delay(world.message(str(number)), world.clock.now() + 1000)
     world.clock.time += 1001
     world.broker.timers.run(world.clock.now())
-    assert queue.ready_count == delayed.MOST_AT_ONCE
+    assert queue.ready_count == delayed.MAX_RELEASED_AT_ONCE
     for _ in range(4):
         world.sleep(2)
     assert world.contents(queue) == [str(number) for number in range(many)]

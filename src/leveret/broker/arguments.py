@@ -32,7 +32,7 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 
 # Ten years with their leap days, in milliseconds: far enough for any TTL, near enough that sums stay in 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
-LARGEST: Final = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 
 
 class Argument:
@@ -48,7 +48,7 @@ class Argument:
 
     __slots__ = ("choices", "compared", "default", "highest", "kind", "lowest", "name", "needs", "unit")
 
-    def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = LARGEST, unit: str = "",
+    def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = MAX_INT64, unit: str = "",
                  choices: tuple[str, ...] = (), compared: bool = True, default: Any = None, needs: str = "") -> None:
         self.name = name
         self.kind = kind
@@ -117,7 +117,7 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-dead-letter-routing-key", TEXT, needs="x-dead-letter-exchange"),
     Argument("x-dead-letter-strategy", TEXT, choices=("at-most-once", "at-least-once")),
     Argument("x-max-priority", WHOLE, 0, 255),
-    Argument("x-delivery-limit", WHOLE, -1, LARGEST, "failed deliveries, -1 for no limit"),
+    Argument("x-delivery-limit", WHOLE, -1, MAX_INT64, "failed deliveries, -1 for no limit"),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     Argument("x-max-age", INTERVAL),
@@ -145,7 +145,7 @@ EXCHANGE_ARGUMENTS: Final = _declared(
 )
 
 CONSUMER_ARGUMENTS: Final = _declared(
-    Argument("x-priority", WHOLE, -LARGEST, LARGEST),
+    Argument("x-priority", WHOLE, -MAX_INT64, MAX_INT64),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     Argument("x-cancel-on-ha-failover", FLAG),
     # Of a reader of a stream; the stream looks at their values.
@@ -158,7 +158,7 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument(BROWSE, FLAG),
     # Of a reader that wants many messages in one delivery.
     Argument("x-packed", FLAG),
-    Argument("x-packed-until", WHOLE, 0, LARGEST, "an offset"),
+    Argument("x-packed-until", WHOLE, 0, MAX_INT64, "an offset"),
     # Of a consumer of class message of 0-9 that keeps what it has of large messages.
     Argument("x-resume", FLAG),
     # Of Qpid's clients over 0-9, some of which know texts and numbers only.

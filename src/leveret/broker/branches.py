@@ -37,7 +37,7 @@ FAILED: Final = 3  # by a mistake of the broker, which its log has
 
 Done = Callable[[int], None]
 
-LONGEST_NAME: Final = 255
+MAX_NAME_BYTES: Final = 255
 # Milliseconds for which a coordinator can find out that a branch has timed out.
 KNOWN_AS_LATE: Final = 3_600_000
 
@@ -77,8 +77,8 @@ class Branches(Holder):
 
     def begin(self, name: str, user: str, worker: Worker) -> Branch:
         """A new branch. ResourceLocked for a name in use, PreconditionFailed for none, ResourceError for too many."""
-        if not 0 < len(name.encode("utf-8", "surrogateescape")) <= LONGEST_NAME:
-            raise PreconditionFailed(f"a transaction identifier has 1 to {LONGEST_NAME} bytes")
+        if not 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_BYTES:
+            raise PreconditionFailed(f"a transaction identifier has 1 to {MAX_NAME_BYTES} bytes")
         if name in self.by_name:
             raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
         if len(self.by_name) >= self.broker.branch_settings.count:

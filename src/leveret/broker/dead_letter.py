@@ -27,7 +27,7 @@ log = logging.getLogger("leveret.broker")
 UNROUTABLE: Final = "unroutable"
 
 # Counts stay within 64 bits, whatever a publisher has written.
-MOST_DEATHS: Final = (1 << 63) - 2
+MAX_DEATH_COUNT: Final = (1 << 63) - 2
 
 
 class DeadLetters:
@@ -117,7 +117,7 @@ class DeadLetters:
         for index, death in enumerate(deaths):
             if death.get("queue") == queue_name and death.get("reason") == reason:
                 count = death.get("count")
-                death["count"] = min(count, MOST_DEATHS) + 1 if isinstance(count, int) else 1
+                death["count"] = min(count, MAX_DEATH_COUNT) + 1 if isinstance(count, int) else 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
         now = datetime.fromtimestamp(self.vhost.broker.timers.unix() // 1000, UTC)
         death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
@@ -146,7 +146,7 @@ def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
             groups[queue, reason] = first = {**item, "count": count}
             deaths.append(first)
         else:
-            first["count"] = min(first["count"] + count, MOST_DEATHS)
+            first["count"] = min(first["count"] + count, MAX_DEATH_COUNT)
     return deaths
 
 

@@ -47,12 +47,12 @@ CONTENT_TYPE: Final = "application/json"
 # What the address of an event begins with.
 _FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
 # Events that one turn makes; those beyond count as dropped.
-MOST_PENDING: Final = 20_000
+MAX_PENDING: Final = 20_000
 # Times that a queue remembers of what came, and of what is being delivered.
-MOST_TIMES: Final = 16_384
-MOST_HELD: Final = 100_000
-_MOST_CACHED: Final = 4096
-_LONGEST_KEY: Final = 255
+MAX_TIMESTAMPS: Final = 16_384
+MAX_UNREPORTED: Final = 100_000
+_MAX_CACHED_NAMES: Final = 4096
+_MAX_KEY_BYTES: Final = 255
 UNKNOWN: Final = -1
 
 
@@ -179,7 +179,7 @@ class Times:
         times = self.times
         if times and times[-1] == now:
             return
-        if len(times) >= MOST_TIMES:  # coarser from now on
+        if len(times) >= MAX_TIMESTAMPS:  # coarser from now on
             self.seqs = self.seqs[::2]
             self.times = times = times[::2]
         self.seqs.append(seq)
@@ -239,7 +239,7 @@ class Watch:
         kind = self.delivered_kind
         if kind is not None:
             kind.note(_address(entry), message.size, self._age(entry, now), COPY if copy else "", "", protocol)
-        if self.settled_kind is not None and not copy and len(self.held) < MOST_HELD:
+        if self.settled_kind is not None and not copy and len(self.held) < MAX_UNREPORTED:
             self.held[entry] = now
 
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
@@ -402,7 +402,7 @@ class Events(Output):
     def add(self, series: Series, address: bytes, size: int, age: int, sample: int) -> None:
         if not self._now:
             self.turn()
-        if len(self._pending) >= MOST_PENDING:
+        if len(self._pending) >= MAX_PENDING:
             self._lose("", sample)
             return
         self._pending.append(Noted(series, address, size, age, sample))
@@ -465,7 +465,7 @@ class Events(Output):
         """Exchange and routing key, up to the size."""
         found = self._names.get(address)
         if found is None:
-            if len(self._names) >= _MOST_CACHED:
+            if len(self._names) >= _MAX_CACHED_NAMES:
                 self._names.clear()
             length = address[0]
             exchange = address[1 : 1 + length].decode("utf-8", "surrogateescape")
@@ -487,7 +487,7 @@ def _queue_of(pattern: str) -> str | None:
     if event not in ("*", "#") and event not in OF_QUEUES:
         return ""
     # In a long pattern the name may be cut off.
-    if event == "#" or "*" in name or "#" in name or 4 * len(pattern) > _LONGEST_KEY:
+    if event == "#" or "*" in name or "#" in name or 4 * len(pattern) > _MAX_KEY_BYTES:
         return None
     return name
 
@@ -496,7 +496,7 @@ def _key(event: str, name: str) -> str:
     """The routing key; a name that is too long for one is cut off."""
     key = f"{event}.{name}"
     encoded = key.encode("utf-8", "surrogateescape")
-    return key if len(encoded) <= _LONGEST_KEY else encoded[:_LONGEST_KEY].decode("utf-8", "ignore")
+    return key if len(encoded) <= _MAX_KEY_BYTES else encoded[:_MAX_KEY_BYTES].decode("utf-8", "ignore")
 
 
 def _address(entry: Entry) -> bytes:

@@ -30,9 +30,9 @@ DAMAGED: Final = "damaged"  # it is, and is not what was written
 FAILED: Final = "failed"  # no space, no network, no store: later perhaps
 # After a failure the same is tried again so many milliseconds later, twice as many each time.
 FIRST_RETRY: Final = 1_000
-LONGEST_RETRY: Final = 300_000
+MAX_RETRY_DELAY: Final = 300_000
 # Read leases on one file.
-MOST_HOLDERS: Final = 1000
+MAX_HOLDERS: Final = 1000
 
 
 class SegmentSettings:
@@ -255,7 +255,7 @@ class Leases(Timed):
         self._prune()
         for path in paths:
             holders = self.held.setdefault(path, {})
-            if holder not in holders and len(holders) >= MOST_HOLDERS:
+            if holder not in holders and len(holders) >= MAX_HOLDERS:
                 raise PreconditionFailed(f"{len(holders)} holders have a read lease on {path}, which is the most that there"
                                          " may be: releasing them, or waiting for their ends, helps")
             holders[holder] = until

@@ -31,7 +31,7 @@ logger = logging.getLogger("leveret.broker")
 
 PREFIX: Final = "leveret.stage:"
 STAGE_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
-LONGEST_LOOK: Final = 60_000
+MAX_SWEEP_INTERVAL: Final = 60_000
 
 Failed = Callable[[BrokerError], None]
 
@@ -366,7 +366,7 @@ class Stages:
     def _watch(self) -> None:
         if not self.timer.due and self.by_uuid and self.settings.timeout:
             timers = self.broker.timers
-            timers.at(timers.now() + min(self.settings.timeout // 4 + 1, LONGEST_LOOK), self.timer)
+            timers.at(timers.now() + min(self.settings.timeout // 4 + 1, MAX_SWEEP_INTERVAL), self.timer)
 
     def sweep(self, now: int) -> None:
         """Give up stages that nobody has published to, sealed or promoted for too long."""

@@ -39,9 +39,9 @@ IN_MEMORY: Final = 512 << 10
 # Bytes of an upload in progress that a crash may take: beyond them a sync begins, which the sender does not wait for.
 SYNC_BYTES: Final = 4 << 20
 # Checkpoints of different names that one upload may have.
-MOST_CHECKPOINTS: Final = 64
+MAX_CHECKPOINTS: Final = 64
 # Milliseconds between two looks at what is too old, at most.
-LONGEST_LOOK: Final = 3_600_000
+MAX_SWEEP_INTERVAL: Final = 3_600_000
 
 # What `Staged.checkpoint` calls: with None, or with what went wrong.
 Kept = Callable[[BrokerError | None], None]
@@ -183,8 +183,8 @@ class Staged:
     def checkpoint(self, name: str, kept: Kept) -> None:
         """Call `kept` when everything up to here is on disk, and the checkpoint with it, by which `resume` finds it.
         Another upload that has one of this name loses it. PreconditionFailed where there are too many."""
-        if name not in self.checkpoints and len(self.checkpoints) >= MOST_CHECKPOINTS:
-            raise PreconditionFailed(f"the content has {MOST_CHECKPOINTS} checkpoints of different identifiers, which is"
+        if name not in self.checkpoints and len(self.checkpoints) >= MAX_CHECKPOINTS:
+            raise PreconditionFailed(f"the content has {MAX_CHECKPOINTS} checkpoints of different identifiers, which is"
                                      " the most: use one of them again")
         size = self.body.size
         turn = self.turn
@@ -486,7 +486,7 @@ class Staging:
     def _watch(self) -> None:
         if not self.timer.due and self.uploads and self.settings.timeout:
             timers = self.broker.timers
-            timers.at(timers.now() + min(self.settings.timeout // 4 + 1, LONGEST_LOOK), self.timer)
+            timers.at(timers.now() + min(self.settings.timeout // 4 + 1, MAX_SWEEP_INTERVAL), self.timer)
 
     def sweep(self, now: int) -> None:
         """Give up uploads whose sender has not come back for too long."""

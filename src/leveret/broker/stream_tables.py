@@ -20,7 +20,7 @@ log = logging.getLogger("leveret.broker")
 SYNC: Final = "sync-table"
 DROP: Final = "drop-table"
 FIRST_RETRY: Final = 30_000
-LONGEST_RETRY: Final = 600_000
+MAX_RETRY_DELAY: Final = 600_000
 
 
 class TableState:
@@ -100,7 +100,7 @@ class StreamTables(Timed):
                         stream.vhost.name, text)
             state.problem = text
             self.behind.setdefault(stream.id, stream)
-            self.delay = min(max(2 * self.delay, FIRST_RETRY), LONGEST_RETRY)
+            self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)
             self.timers.at(now + self.delay, self)
             return
         self.delay = 0

@@ -20,7 +20,7 @@ MAX_FIRED: Final = 500
 # Milliseconds until a timer that raised an exception is called again.
 RETRY_DELAY: Final = 1000
 # Milliseconds by which the system's clock must differ from the broker's before that counts as a step.
-LEAST_STEP: Final = 1000
+MIN_CLOCK_STEP: Final = 1000
 # Milliseconds of a step that is taken over from the last run. A clock that was set by more than a year had never been set.
 MAX_KEPT_STEP: Final = 366 * 86_400_000
 
@@ -96,7 +96,7 @@ class Timers:
     def look_at_clock(self) -> None:
         """Notice whether the system's clock was set. Called now and then."""
         step = int(self.wall() * 1000.0) - self.now()
-        if abs(step - self.step) < LEAST_STEP:
+        if abs(step - self.step) < MIN_CLOCK_STEP:
             return
         log.warning("the system's clock was set %s by %.1f seconds; deadlines are not affected",
                     "forward" if step > self.step else "back", abs(step - self.step) / 1000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.staging import IN_MEMORY, MOST_CHECKPOINTS, Kept, StagingSettings
+from leveret.broker.staging import IN_MEMORY, MAX_CHECKPOINTS, Kept, StagingSettings
 from leveret.protocols.v0_9.references import MOST_FIELDS, MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
@@ -354,7 +354,7 @@ def test_a_checkpoint_is_answered_when_it_is_on_disk() -> None:
 
 def test_too_many_checkpoints(channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
-    for number in range(MOST_CHECKPOINTS):
+    for number in range(MAX_CHECKPOINTS):
         checkpoint(channel, str(number))
     checkpoint(channel, "0")
     channel.send("message.checkpoint", reference="r", identifier="another")

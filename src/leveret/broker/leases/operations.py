@@ -16,14 +16,14 @@ from leveret.broker.leases.returning import give_back
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
-LONGEST_NAME: Final = 255
-MOST_MESSAGES: Final = 10_000_000
+MAX_NAME_BYTES: Final = 255
+MAX_MESSAGES: Final = 10_000_000
 # Leases of one queue, and batches of one lease that are not committed: each costs memory, however few its messages.
-MOST_LEASES: Final = 1000
-MOST_BATCHES: Final = 1000
+MAX_LEASES: Final = 1000
+MAX_BATCHES: Final = 1000
 MAX_BYTES: Final = (1 << 63) - 1
 # Messages of a batch that may go back to the queue when it is committed.
-MOST_RETURNED: Final = 10_000
+MAX_RETURNED: Final = 10_000
 
 
 def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
@@ -34,8 +34,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     ResourceError where it has its most leases.
     """
     _check_queue(queue)
-    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME:
-        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {LONGEST_NAME} bytes of UTF-8")
+    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
+        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {MAX_NAME_BYTES} bytes of UTF-8")
     if timeout is not None and not timeout > 0:
         raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': more than 0 seconds are expected, or none")
     leases = queue.leases
@@ -44,8 +44,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     lease = leases.by_name.get(name)
     now = queue.broker.timers.now()
     if lease is None:
-        if len(leases.by_name) >= MOST_LEASES:
-            raise ResourceError(f"{place_of(queue)} has its most leases, {MOST_LEASES}: release some that nobody uses")
+        if len(leases.by_name) >= MAX_LEASES:
+            raise ResourceError(f"{place_of(queue)} has its most leases, {MAX_LEASES}: release some that nobody uses")
         lease = leases.by_name[name] = Lease(queue, name, now)
     lease.epoch = queue.broker.new_lease_epoch()
     lease.since = now
@@ -73,8 +73,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
     lease = find(queue, name, epoch)
     if after < lease.committed:
         raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: nothing is planned after batch {after}")
-    if not 0 < most <= MOST_MESSAGES:
-        raise PreconditionFailed(f"invalid max_messages {most}: 1 to {MOST_MESSAGES} are expected")
+    if not 0 < most <= MAX_MESSAGES:
+        raise PreconditionFailed(f"invalid max_messages {most}: 1 to {MAX_MESSAGES} are expected")
     if max_bytes is not None and max_bytes < 1:
         raise PreconditionFailed(f"invalid max_octets {max_bytes}: more than 0 are expected, or none")
     lease.call(queue)
@@ -92,8 +92,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
                                      f" batch {after}")
         making.waiting.append(done)
         return
-    if len(lease.batches) >= MOST_BATCHES:
-        raise ResourceError(f"{lease} has its most planned batches, {MOST_BATCHES}: commit the first ones")
+    if len(lease.batches) >= MAX_BATCHES:
+        raise ResourceError(f"{lease} has its most planned batches, {MAX_BATCHES}: commit the first ones")
     _check_alone(queue)
     # Consumers that wait for messages come first, as before a `get`.
     if queue.active and queue.expiring:
@@ -120,9 +120,9 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     if number != first:
         raise PreconditionFailed(f"batch {first} of {lease} comes before batch {number}: batches are committed in order")
     indexes = sorted(set(back))
-    if len(indexes) > MOST_RETURNED:
+    if len(indexes) > MAX_RETURNED:
         raise PreconditionFailed(f"{len(indexes)} messages of batch {number} are to go back to the queue; at most"
-                                 f" {MOST_RETURNED} may: plan smaller batches")
+                                 f" {MAX_RETURNED} may: plan smaller batches")
     if indexes and not 0 <= indexes[0] <= indexes[-1] < batch.count:
         wrong = indexes[0] if indexes[0] < 0 else indexes[-1]
         raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: there is none of index {wrong}")

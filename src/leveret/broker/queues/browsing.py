@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 256 << 10
 # Entries that became visible late and that a browser without credit is still told of.
-MOST_LATE: Final = 4096
+MAX_LATE: Final = 4096
 
 
 class Browser:
@@ -111,7 +111,7 @@ def came_late(queue: Queue, entry: Entry) -> None:
     """An entry is ready whose sequence number the browsers may have passed."""
     level = queue.priority_of(entry.message.priority)
     for browser in queue.browsers.values():
-        if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MOST_LATE:
+        if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MAX_LATE:
             insort(browser.late, entry.seq)
 
 

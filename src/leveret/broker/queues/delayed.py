@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 # What is made visible at a time, and what of it is read back at a time.
-MOST_AT_ONCE: Final = 1000
+MAX_RELEASED_AT_ONCE: Final = 1000
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 1 << 20
 # Entries that leave memory at a time.
@@ -104,7 +104,7 @@ class Delays(Timed):
             return
         heap = self._heap
         due: list[tuple[int, int]] = []
-        room = MOST_AT_ONCE - len(self._coming)
+        room = MAX_RELEASED_AT_ONCE - len(self._coming)
         while heap and self._dues[heap[0]] <= now and len(due) < room:
             number = self._pop()
             due.append((self._seqs[number], number))
@@ -122,14 +122,14 @@ class Delays(Timed):
         shown = 0
         for number in coming:
             entry = self.recent.get(self._seqs[number])
-            if entry is None or shown == MOST_AT_ONCE:
+            if entry is None or shown == MAX_RELEASED_AT_ONCE:
                 break
             shown += 1
             self._let_go(queue, entry)
             self._release(number)
             queue.insert_new(entry)
         del coming[:shown]
-        if shown == MOST_AT_ONCE:
+        if shown == MAX_RELEASED_AT_ONCE:
             queue.broker.timers.at(queue.broker.timers.now() + 1, self)
         elif coming:
             self._read(queue)

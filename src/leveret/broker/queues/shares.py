@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
 # No queue gets less, bytes: with fewer entries in memory, paging costs more than it frees.
-LEAST_SHARE: Final = 32 << 10
+MIN_SHARE: Final = 32 << 10
 
 
 def share(broker: Broker, budget: int, most: int) -> int:
@@ -41,7 +41,7 @@ def share(broker: Broker, budget: int, most: int) -> int:
     left = len(demands)
     for demand in demands:
         if demand * left > rest:
-            return max(rest // left, LEAST_SHARE)
+            return max(rest // left, MIN_SHARE)
         rest -= demand
         left -= 1
     return most

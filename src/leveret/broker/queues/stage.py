@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 # Different addresses of one stage that are counted one by one.
-MOST_ADDRESSES: Final = 1024
+MAX_ADDRESSES: Final = 1024
 # All stages together may have so many times the share of a queue in memory.
 SHARES: Final = 4
 # Bytes of a body outside of memory that are read at once.
@@ -227,7 +227,7 @@ class Stage(Queue):
         """The address that a message is meant for: without the name of the stage."""
         length = published[0] - self.prefix
         known = StagedAddress(bytes((length,)) + published[1 + self.prefix :], seq)
-        if len(self.addresses) < MOST_ADDRESSES:
+        if len(self.addresses) < MAX_ADDRESSES:
             self.addresses[published] = known
         else:
             self.counted = False

@@ -27,7 +27,7 @@ REWRITING: Final = "rewriting"
 DONE: Final = "done"
 FAILED: Final = "failed"
 # A segment that was merged with others meanwhile is looked for anew, but not for ever.
-MOST_AGAIN: Final = 5
+MAX_RESTARTS: Final = 5
 
 
 class _Swapped(CommitWaiter):
@@ -159,7 +159,7 @@ class Erasing:
 
     def _look_again(self) -> None:
         self.again += 1
-        if self.again > MOST_AGAIN:
+        if self.again > MAX_RESTARTS:
             self._end("its segments change all the time")
         else:
             self._next()

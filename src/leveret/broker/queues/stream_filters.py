@@ -25,7 +25,7 @@ _VALUE_BYTES: Final = FILTER_VALUE.encode()
 # What follows the name where the value is a text: the types of a field table, and of AMQP 1.0.
 _TEXTS_0: Final = b"S"
 _TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
-_MOST_REMEMBERED: Final = 4096
+_MAX_CACHED_VALUES: Final = 4096
 
 
 class StreamFilter:
@@ -75,7 +75,7 @@ class StreamFilter:
 
     def _match(self, keys: TopicExchange, address: bytes) -> bool:
         found = bool(keys.match(address[2 + address[0] :].decode("utf-8", "surrogateescape"), {}, "", Effort()))
-        if len(self._known) >= _MOST_REMEMBERED:
+        if len(self._known) >= _MAX_CACHED_VALUES:
             self._known.clear()
         self._known[address] = found
         return found

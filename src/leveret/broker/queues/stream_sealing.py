@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter
 from leveret.broker.queues.stream_chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
-from leveret.broker.segments import AGAIN, FIRST_RETRY, LONGEST_RETRY, SealTask, Segment, Written
+from leveret.broker.segments import AGAIN, FIRST_RETRY, MAX_RETRY_DELAY, SealTask, Segment, Written
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.broker")
 
 # However small they are, more messages than this make a segment.
-MOST_MESSAGES: Final = 1 << 20
+MAX_MESSAGES: Final = 1 << 20
 # A stream that keeps little has segments of an eighth of that, so that retention takes little at once; but none below this.
 SHARE_OF_RETENTION: Final = 8
-SMALLEST: Final = 256 << 10
+MIN_SEGMENT_BYTES: Final = 256 << 10
 # Messages that the log lets go of at once.
 TRIMMED: Final = 4 * CHUNK_ENTRIES
 # So many small neighbours are merged although they are small together.
 MERGED: Final = 8
 # Positions that had moved are resolved anew at once, but not for ever.
-MOST_AGAIN: Final = 5
+MAX_RESTARTS: Final = 5
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -166,7 +166,7 @@ class Sealing(Timed):
         if stream.settings.segment_size is not None:
             size = min(size, stream.settings.segment_size)
         if stream.max_bytes >= 0:
-            size = min(size, max(stream.max_bytes // SHARE_OF_RETENTION, SMALLEST))
+            size = min(size, max(stream.max_bytes // SHARE_OF_RETENTION, MIN_SEGMENT_BYTES))
         self.size = max(size, 1)
         self.job: _Seal | None = None
         self.merging = False
@@ -213,7 +213,7 @@ class Sealing(Timed):
             self._wake_at(self.not_before)
             return
         due = stream.broker.timers.from_unix(chunks[0].time) + self.hub.settings.age
-        if stream.bytes >= self.size or stream.count >= MOST_MESSAGES or due <= now or self.demanded:
+        if stream.bytes >= self.size or stream.count >= MAX_MESSAGES or due <= now or self.demanded:
             self._seal()
         else:
             self._wake_at(due)
@@ -242,7 +242,7 @@ class Sealing(Timed):
             chosen.append(chunk)
             n_bytes += chunk.bytes
             count += chunk.count
-            if n_bytes >= self.size or count >= MOST_MESSAGES:
+            if n_bytes >= self.size or count >= MAX_MESSAGES:
                 break
         job = _Seal(self, self.hub, chosen)
         self.job = job
@@ -283,7 +283,7 @@ class Sealing(Timed):
         self.job = None
         job.give_up()
         now = stream.broker.timers.now()
-        if kind == AGAIN and self.again < MOST_AGAIN:
+        if kind == AGAIN and self.again < MAX_RESTARTS:
             self.again += 1
         else:
             first = job.chunks[0].first - 1
@@ -296,7 +296,7 @@ class Sealing(Timed):
     def put_off(self, what: str, text: str) -> None:
         """Try it again after a while."""
         stream = self.stream
-        self.delay = min(max(2 * self.delay, FIRST_RETRY), LONGEST_RETRY)
+        self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)
         now = stream.broker.timers.now()
         self.not_before = now + self.delay
         log.warning("stream '%s' in vhost '%s': %s: %s; the next attempt is in %d s", stream.name, stream.vhost.name, what,
@@ -350,7 +350,7 @@ class Sealing(Timed):
         n_bytes = count = 0
         for segment in sealed.segments:
             is_small = segment.body_octets < small and segment.id not in sealed.locked
-            if is_small and n_bytes + segment.body_octets <= self.size and count + segment.count <= MOST_MESSAGES:
+            if is_small and n_bytes + segment.body_octets <= self.size and count + segment.count <= MAX_MESSAGES:
                 run.append(segment)
                 n_bytes += segment.body_octets
                 count += segment.count

@@ -21,10 +21,10 @@ SEQUENCE: Final = "x-stream-sequence"
 # For a look at encoded headers before they are decoded.
 PUBLISHER_BYTES: Final = PUBLISHER.encode()
 # Publishers that a stream remembers; of more than that the one is forgotten that has been silent for longest.
-MOST_PUBLISHERS: Final = 10_000
+MAX_PUBLISHERS: Final = 10_000
 
 # Holders of whose losses a stream knows, where nobody asks for them.
-MOST_LOSERS: Final = 1_000
+MAX_LOSING_PUBLISHERS: Final = 1_000
 
 
 class Progress:
@@ -83,7 +83,7 @@ class Tracking:
             else:
                 merged.append(one)
         self.lost[holder] = merged
-        if len(self.lost) > MOST_LOSERS:
+        if len(self.lost) > MAX_LOSING_PUBLISHERS:
             del self.lost[next(iter(self.lost))]
 
     def take_lost(self, holder: str) -> int:
@@ -154,7 +154,7 @@ class Tracking:
             return True
         sequences[name] = sequence
         self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, name), metadata.pack({"sequence": sequence}))
-        if len(sequences) > MOST_PUBLISHERS:
+        if len(sequences) > MAX_PUBLISHERS:
             oldest = next(iter(sequences))
             del sequences[oldest]
             self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, oldest), None)

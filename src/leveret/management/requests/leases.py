@@ -45,7 +45,7 @@ class Acquire(OfLease, kw_only=True):
 class Plan(OfLease, kw_only=True):
     epoch: Number
     after: Number
-    max_messages: Annotated[int, Meta(ge=1, le=operations.MOST_MESSAGES)]
+    max_messages: Annotated[int, Meta(ge=1, le=operations.MAX_MESSAGES)]
     max_octets: Annotated[int, Meta(ge=1, le=(1 << 62))] | None = None
 
 
