@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
@@ -367,7 +368,8 @@ class Channel:
         self.call("channel.close", "channel.close-ok", reply_code=200, reply_text="", class_id=0, method_id=0)
 
 
-def bytes_of(body: bytes | list[bytes]) -> bytes:
+def bytes_of(body: bytes | list[bytes] | StoredBody) -> bytes:
+    assert not isinstance(body, StoredBody), "the body is on disk"
     return body if isinstance(body, bytes) else b"".join(body)
 
 

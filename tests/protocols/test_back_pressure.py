@@ -6,6 +6,7 @@ import pytest
 
 from leveret.protocols.v0_9_1.channel import MAY_HOLD
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
+from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
 from tests.broker.support import HeldLog
 from tests.protocols.support import Channel, Site
@@ -290,7 +291,9 @@ class TestCommandsAheadOfAnAnswer:
         assert not channel.client.peer.reading
         clock.advance(1000)
         channel.run()
-        assert channel.client.received[-1].arguments["reply_code"] == 406
+        close = channel.client.received[-1]
+        assert isinstance(close, Method)
+        assert close.arguments["reply_code"] == 406
         assert channel.client.peer.reading
         log.release_all()
         channel.run()

@@ -134,7 +134,8 @@ def test_consumers_see_all_of_it_at_once(site: Site) -> None:
 @pytest.mark.parametrize("priorities", [False, True])
 def test_what_comes_in_between_is_in_its_place(site: Site, page_above: int, priorities: bool) -> None:
     site.broker.page_above = page_above
-    channel = transaction(site, **({"priority": 3} if priorities else {}))
+    properties: dict[str, Any] = {"priority": 3} if priorities else {}
+    channel = transaction(site, **properties)
     other = site.channel()
     commit(channel)
     expected = site.vhost.queues["to"].next_seq

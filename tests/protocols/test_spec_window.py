@@ -83,9 +83,19 @@ def test_an_acknowledgement_does_not_count_what_all_channels_hold(monkeypatch: p
     publisher.run()
     holder = next(channel for channel in others if channel.client.session.channels[channel.number].unacked)
     counted: list[int] = []
-    monkeypatch.setattr(Endpoint, "note_held", lambda self, note=Endpoint.note_held: (counted.append(1), note(self))[1])
     woken: list[int] = []
-    monkeypatch.setattr(Endpoint, "wake_own", lambda self, wake=Endpoint.wake_own: (woken.append(1), wake(self))[1])
+    note, wake = Endpoint.note_held, Endpoint.wake_own
+
+    def note_held(self: Endpoint) -> None:
+        counted.append(1)
+        note(self)
+
+    def wake_own(self: Endpoint) -> None:
+        woken.append(1)
+        wake(self)
+
+    monkeypatch.setattr(Endpoint, "note_held", note_held)
+    monkeypatch.setattr(Endpoint, "wake_own", wake_own)
     for tag in list(holder.client.session.channels[holder.number].unacked):
         holder.client.engine.send_ack(holder.number, tag, False)
     holder.run()

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.queues.base import Queue
 from leveret.wire.amqp0.commands import Method
-from tests.protocols.support import Channel, Client, Site
+from tests.protocols.support import Channel, Client, Site, bytes_of
 from tests.protocols.v0_9.support import Client as Client09
 
 MANY = 5000
@@ -43,7 +43,7 @@ def holding(site: Site, count: int = MANY) -> Channel:
 
 
 def bodies(queue: Queue) -> list[bytes]:
-    return [bytes(entry.message.body) for entry in queue.backlog.head]  # type: ignore[arg-type]
+    return [bytes_of(entry.message.body) for entry in queue.backlog.head]
 
 
 def test_an_acknowledgement_of_many_is_done_in_steps_and_what_follows_waits(site: Site) -> None:
@@ -100,7 +100,7 @@ def test_what_comes_back_in_steps_is_handed_out_in_order(site: Site, how: str) -
     other.run()
     assert not queue.frozen and queue.ready_count == MANY - 5
     first = list(other.client.session.channels[other.number].unacked.values())
-    assert [bytes(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
+    assert [bytes_of(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
     assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]
 
 
@@ -282,7 +282,7 @@ def test_what_a_recover_cannot_deliver_again_goes_back_in_order(site: Site) -> N
     while step(site):
         pass
     held = other.client.session.channels[other.number].unacked
-    assert [bytes(entry.message.body) for entry in held.values()] == [b"%d" % number for number in range(5)]
+    assert [bytes_of(entry.message.body) for entry in held.values()] == [b"%d" % number for number in range(5)]
     assert bodies(queue_of(site)) == [b"%d" % number for number in range(5, MANY)]
 
 

@@ -79,8 +79,9 @@ class TestOver091:
         publish(channel, b"red", headers={"x-stream-filter-value": "red"})
         publish(channel, b"blue", headers={"x-stream-filter-value": "blue"})
         publish(channel, b"none")
-        assert read(site, **{"x-stream-filter": "red"}).delivered() == [b"red"]
-        more = {"x-stream-filter": ["red"], "x-stream-match-unfiltered": True}
+        one: dict[str, Any] = {"x-stream-filter": "red"}
+        assert read(site, **one).delivered() == [b"red"]
+        more: dict[str, Any] = {"x-stream-filter": ["red"], "x-stream-match-unfiltered": True}
         assert read(site, **more).delivered() == [b"red", b"none"]
 
     def test_transactions_are_there_at_the_commit(self, site: Site, channel: Channel) -> None:
@@ -191,7 +192,8 @@ class TestOver10:
     def test_no_such_place(self, session: Session) -> None:
         described = {Symbol("o"): Described(Symbol("rabbitmq:stream-offset-spec"), "soon")}
         session.receiver(source=Source("s", filter=described))
-        assert session.client.take(Detach).error.condition == "amqp:precondition-failed"
+        error = session.client.take(Detach).error
+        assert error is not None and error.condition == "amqp:precondition-failed"
 
     def test_browsing_begins_with_the_first(self, session: Session) -> None:
         session.sender("s").send(message(b"m"))

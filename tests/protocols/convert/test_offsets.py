@@ -15,7 +15,7 @@ from leveret.wire.amqp1.values import Described, Map, Symbol
 PROPERTIES = b"\x00\x53\x73\x45"
 
 
-def annotations(octets: bytes) -> tuple[dict[Any, Any], bytes]:
+def decoded(octets: bytes) -> tuple[dict[Any, Any], bytes]:
     value, end = decode_value(octets)[:2]
     assert isinstance(value, Described)
     content = value.value
@@ -29,18 +29,18 @@ def annotations(octets: bytes) -> tuple[dict[Any, Any], bytes]:
 ], ids=["none", "one", "twelve", "almost 256 octets", "more than 256 values", "large"])
 def test_it_is_one_more_annotation(known: dict[str, Any], rest: bytes) -> None:
     section = encode_annotations([(Symbol(name), value) for name, value in known.items()])
-    found, left = annotations(with_stream_offset(section + rest, 2**40 + 1))
+    found, left = decoded(with_stream_offset(section + rest, 2**40 + 1))
     assert found == {**known, "x-stream-offset": 2**40 + 1}
     assert left == rest
 
 
 def test_it_replaces_what_a_publisher_has_written() -> None:
     section = encode_annotations([(Symbol("x-stream-offset"), "mine"), (Symbol("x-opt-a"), 1)])
-    found, left = annotations(with_stream_offset(section + PROPERTIES, 5))
+    found, left = decoded(with_stream_offset(section + PROPERTIES, 5))
     assert (found, left) == ({"x-opt-a": 1, "x-stream-offset": 5}, PROPERTIES)
 
 
 def test_descriptors_may_have_another_form() -> None:
     section = b"\x00\x80" + (0x72).to_bytes(8, "big") + encode_pairs([(Symbol("x-opt-a"), 1)])
-    found, left = annotations(with_stream_offset(section + PROPERTIES, 5))
+    found, left = decoded(with_stream_offset(section + PROPERTIES, 5))
     assert (found, left) == ({"x-opt-a": 1, "x-stream-offset": 5}, PROPERTIES)

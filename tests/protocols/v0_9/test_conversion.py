@@ -33,7 +33,7 @@ FIELDS: dict[str, dict[str, Any]] = {
                 "transaction_id": "t", "delivery_mode": 2, "ttl": 60_000},
 }
 # What only consumers of class message get.
-SECRET = {"file": {}, "stream": {}, "message": {"security_token": "secret"}}
+SECRET: dict[str, dict[str, Any]] = {"file": {}, "stream": {}, "message": {"security_token": "secret"}}
 # The same as class basic.
 BASIC: dict[str, dict[str, Any]] = {
     "file": {"content_type": "text/csv", "content_encoding": "gzip", "headers": {**TABLE, "x-filename": "orders.csv"},
@@ -313,7 +313,8 @@ def test_what_was_paged_out(site: Site, channel: Channel, other: Channel091, kin
     assert site.vhost.queues["q"].backlog.chunks
     body, properties = basic(other)
     assert body == b"0" and properties == BASIC[kind]
-    consume(channel, kind, **({} if kind == "stream" else {"no_ack": True}))
+    options: dict[str, Any] = {} if kind == "stream" else {"no_ack": True}
+    consume(channel, kind, **options)
     for number in range(1, 200):
         body, fields = got(channel, kind)
         assert body == b"%d" % number and chosen(fields, kind) == FIELDS[kind]
@@ -358,7 +359,8 @@ def test_selectors_over_1_0(channel: Channel, session: v1_0.Session, kind: str, 
     channel.declare()
     table = "application_headers" if kind == "message" else "headers"
     for number in (1, 2, 3):
-        put(channel, kind, b"%d" % number, priority=number, content_type=f"type/{number}", **{table: {"n": number}})
+        more: dict[str, Any] = {table: {"n": number}}
+        put(channel, kind, b"%d" % number, priority=number, content_type=f"type/{number}", **more)
     source = Source("q", filter={Symbol("f"): Described(Symbol(descriptor), selector)})
     assert session.receiver(source=source, credit=5).bodies() == [b"2"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.branch import PREPARED, ROLLBACK_ONLY, BranchSettings
 from leveret.broker.errors import BrokerError
-from tests.protocols.support import Site
+from tests.protocols.support import Site, bytes_of
 from tests.protocols.v0_9.support import Channel, Client, connect
 
 IN_REQUESTS_TOO = True
@@ -43,7 +43,7 @@ def bodies(site: Site, queue: str = "q") -> list[bytes]:
     """What is ready in a queue, which is empty afterwards."""
     found = []
     while (entry := site.vhost.queues[queue].get(True)) is not None:
-        found.append(entry.message.body)
+        found.append(bytes_of(entry.message.body))
     return found
 
 

@@ -176,7 +176,7 @@ def test_more_than_was_announced_is_refused_and_what_there_was_stays(site: Site,
 
 def test_pieces_of_one_sender_do_not_wait_for_the_disk(site: Site, channel: Channel) -> None:
     syncing: list[Kept] = []
-    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     for staged_size in (0, 3, 6):
         answer = channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
         assert answer == {"staged_size": staged_size}
@@ -195,7 +195,7 @@ def found(channel: Channel) -> int:
 def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
         site: Site, channel: Channel, where: str) -> None:
     syncing: list[Kept] = []
-    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign, misc]
+    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
     stage(channel, BODY[:3])
     other = connect(site).channel() if where == "connection" else channel.client.channel()

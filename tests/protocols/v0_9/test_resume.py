@@ -444,7 +444,12 @@ def test_a_channel_is_resumed_by_a_request(channel: Channel) -> None:
     channel.client.drop()
     client = Client(channel.client.site)
     plain = client.open_vhost
-    client.open_vhost = lambda: (client.engine.use_requests(), plain())  # type: ignore[method-assign, assignment]
+
+    def open_vhost() -> None:
+        client.engine.use_requests()
+        plain()
+
+    client.open_vhost = open_vhost  # type: ignore[method-assign, assignment]
     client.open()
     again = resume(channel, client)
     assert again.call("queue.declare", "queue.declare-ok", queue="q", passive=True)["queue"] == "q"
@@ -467,7 +472,12 @@ def test_transfers_in_requests_come_again(site: Site) -> None:
     """Their answers would name requests of the lost connection."""
     client = Client(site)
     plain = client.open_vhost
-    client.open_vhost = lambda: (client.engine.use_requests(), plain())  # type: ignore[method-assign, assignment]
+
+    def open_vhost() -> None:
+        client.engine.use_requests()
+        plain()
+
+    client.open_vhost = open_vhost  # type: ignore[method-assign, assignment]
     client.open()
     channel = client.channel()
     channel.declare()

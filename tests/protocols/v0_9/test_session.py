@@ -35,7 +35,11 @@ def test_who_does_not_insist_is_redirected(site: Site) -> None:
     assert not client.session.opened
     insisting = Client(site)
     insisting.vhost = "/"
-    insisting.open_vhost = lambda: Client.open_vhost(insisting, True)  # type: ignore[method-assign, assignment]
+
+    def insist() -> None:
+        Client.open_vhost(insisting, True)
+
+    insisting.open_vhost = insist  # type: ignore[method-assign, assignment]
     insisting.open()
     assert insisting.opened is not None
 

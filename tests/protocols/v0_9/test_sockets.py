@@ -62,7 +62,7 @@ def lose(client: Client) -> None:
 
 
 def deliveries(client: Client, count: int) -> list[Deliver]:
-    found = []
+    found: list[Deliver] = []
     while len(found) < count:
         command = client.next()
         assert isinstance(command, Deliver), command

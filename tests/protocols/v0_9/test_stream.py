@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret.protocols.v0_9.realms import Realm, Realms
@@ -440,7 +442,8 @@ def test_a_message_that_waits_for_the_rate_is_not_delivered_at_once(channel: Cha
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (4, 5), (4, 9), (None, 5)])
 def test_there_are_two_levels_at_least(channel: Channel, low: int | None, high: int) -> None:
     channel.declare(arguments={"x-max-length": 2})
-    publish(channel, b"low", **({} if low is None else {"priority": low}))
+    properties: dict[str, Any] = {} if low is None else {"priority": low}
+    publish(channel, b"low", **properties)
     publish(channel, b"high", priority=high)
     consume(channel)
     assert delivered(channel) == [b"high", b"low"]

@@ -57,10 +57,12 @@ def test_a_ticket_that_was_never_granted_is_refused_everywhere() -> None:
 ], ids=["declare", "passive", "purge", "delete", "exchange", "consume"])
 def test_methods_need_their_right(site: Site, method: str, arguments: dict[str, Any], right: str) -> None:
     channel = connect(site).channel()
-    good = ticket(channel, **{right: True})
+    own: dict[str, Any] = {right: True}
+    good = ticket(channel, **own)
     channel.call(method, f"{method}-ok", ticket=good, **arguments)
     site.vhost.declare_queue("data.q", None)
-    bad = ticket(channel, **{name: True for name in ("active", "passive", "read", "write") if name != right})
+    others: dict[str, Any] = {name: True for name in ("active", "passive", "read", "write") if name != right}
+    bad = ticket(channel, **others)
     channel.send(method, ticket=bad, **arguments)
     assert channel.refused() == 403
 

@@ -170,8 +170,9 @@ class Session:
         self.client.run()
         return handle, self.client.take(Attach)
 
-    def dispose(self, first: int, last: int | None = None, state: Composite | None = None, *, settled: bool = True,
+    def dispose(self, first: int | None, last: int | None = None, state: Composite | None = None, *, settled: bool = True,
                 role: bool = True) -> None:
+        assert first is not None, "a frame without a delivery-id"
         self.client.send(Disposition(role, first, last, settled, state, channel=self.channel))
         self.client.run()
 
@@ -233,7 +234,7 @@ class Receiver(Link):
         """The contents of the data sections that were delivered, each in a frame of its own."""
         return [body_of(frame.payload) for frame in self.deliveries()]
 
-    def accept(self, first: int, last: int | None = None) -> None:
+    def accept(self, first: int | None, last: int | None = None) -> None:
         self.session.dispose(first, last, Accepted())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.security.users import Permission
+from leveret.security.permissions import Permission
 from leveret.wire.amqp1.encode import encode_pairs
 from leveret.wire.amqp1.messaging import Properties, Source, Target
 from leveret.wire.amqp1.transport import Detach, Disposition

@@ -132,7 +132,8 @@ def test_a_transaction(session: Session) -> None:
 
 
 def test_a_full_queue() -> None:
-    site = make(**{"x-max-length": 1, "x-overflow": "reject-publish"})
+    arguments: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    site = make(**arguments)
     session = connect(site).begin()
     sender = session.sender()
     sender.send(later({DELAY: UInt(1000)}))

@@ -22,7 +22,7 @@ from tests.protocols.v1_0.test_resuming import resume, states_of
 from tests.protocols.v1_0.test_termini import fill, pass_time, receiver, terminus
 from tests.protocols.v1_0.test_transactions import Controller
 
-KEPT = {"durable": 2, "expiry_policy": "never"}
+KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}
 
 
 def start(log: HeldLog | None = None) -> Site:

@@ -144,6 +144,6 @@ def test_a_failure_ends_the_control_link(site: Site, log: FailingLog) -> None:
     log.calls = LARGE + 10
     started.session.client.run()
     detach = started.session.client.take(Detach)
-    assert detach is not None and detach.error.condition == "amqp:internal-error"
+    assert detach is not None and detach.error is not None and detach.error.condition == "amqp:internal-error"
     queue = site.vhost.queues["from"]
     assert queue.unacked == 0 and not queue.frozen and log.completion is None

@@ -100,7 +100,7 @@ def test_scram_of_a_user_of_another_machine() -> None:
 def test_a_challenge_fits_a_sasl_frame() -> None:
     client = sasl(scram_site())
     written: list[bytes] = []
-    client.peer.write = written.append  # type: ignore[method-assign]
+    client.peer.write = lambda data: written.append(data)  # type: ignore[method-assign]
     client.send(SaslInit("SCRAM-SHA-512", ScramClient("SCRAM-SHA-512", "user", "user", nonce="n" * 256).first()))
     client.run()
     assert 256 < len(written[0]) <= 512
@@ -354,7 +354,7 @@ def test_nothing_is_larger_than_the_client_takes(monkeypatch: pytest.MonkeyPatch
     site.services.server_properties["version"] = "100.200.300.dev123456+0123456789"
     client = Client(site)
     written: list[bytes] = []
-    client.peer.write = written.append  # type: ignore[method-assign]
+    client.peer.write = lambda data: written.append(data)  # type: ignore[method-assign]
     client.send(Open("test", max_frame_size=512))
     client.run()
     reader = FrameReader(512, 512, header=False)

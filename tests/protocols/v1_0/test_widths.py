@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ MAX_LONG = (1 << 63) - 1
 SIXTY_DAYS = 60 * 24 * 3600 * 1000
 
 
-def make(**options: object) -> Site:
+def make(**options: Any) -> Site:
     site = make_site(**options)
     site.broker.timers = Clock()
     return site
