@@ -147,9 +147,9 @@ def test_every_entry_has_to_match() -> None:
         ({"creation-time": "5"}, 0, "a timestamp"),
         ({"group-sequence": 1.0}, 0, "a uint"),
         ({"group-sequence": True}, 0, "a uint"),
-        ({"subject": "&x:a"}, 0, "&p:, &s: or && at the beginning"),
-        ({"subject": "&"}, 0, "&p:, &s: or && at the beginning"),
-        ({"message-id": "&q"}, 0, "&p:, &s: or && at the beginning"),
+        ({"subject": "&x:a"}, 0, "&p:, &s: or && at the start"),
+        ({"subject": "&"}, 0, "&p:, &s: or && at the start"),
+        ({"message-id": "&q"}, 0, "&p:, &s: or && at the start"),
     ],
 )
 def test_errors_of_properties(fields: dict[str, object], position: int, expected: str) -> None:

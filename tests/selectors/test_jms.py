@@ -315,7 +315,7 @@ def test_an_empty_selector_matches_every_message(text: str) -> None:
         ("a LIKE 'b' ESCAPE 'cd'", 18, "one character in quotes"),
         ("a LIKE 'b' ESCAPE ''", 18, "one character in quotes"),
         ("a LIKE 'b' ESCAPE 1", 18, "one character in quotes"),
-        ("a LIKE 'b!' ESCAPE '!'", 7, "a pattern that does not end in its escape character"),
+        ("a LIKE 'b!' ESCAPE '!'", 7, "a pattern that does not end with its escape character"),
         ("and = 1", 0, "a literal, an identifier or '('"),
         ("a.b-c = #", 8, "a literal, an identifier or an operator"),
         ("a = 09", 5, "the end of the number"),

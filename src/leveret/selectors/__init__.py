@@ -1,8 +1,8 @@
-"""Filters of messages: pure functions from a text or a map, and a message, to whether it is wanted.
+"""Message filters.
 
-`jms_selector` is the selector language of JMS, `sql_filter` is `amqp:sql-filter`, and `properties_filter` and
-`application_properties_filter` are the filters of the same names. Each gives a `Filter` or raises `SelectorError`; what
-a filter looks at is a `MessageView`.
+`jms_selector` compiles JMS message selectors, `sql_filter` compiles `amqp:sql-filter`, and `properties_filter` and
+`application_properties_filter` compile the filters of the same names. Each returns a `Filter` or raises `SelectorError`.
+A filter reads a message through a `MessageView`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trees of selectors made into evaluators."""
+"""Compilation of syntax trees to evaluators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COMPARISONS: Final = {
     ">": values.GT,
     ">=": values.GE,
 }
-# The comparison that says the same with its sides exchanged.
+# The equivalent comparison with the operands exchanged.
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ARITHMETIC: Final = {
     "+": values.ADD,
@@ -45,18 +45,18 @@ _ARITHMETIC: Final = {
 
 
 def jms_selector(text: str, limits: Limits = DEFAULT_LIMITS) -> evaluate.Selector:
-    """The filter that a JMS message selector stands for. An empty one matches every message. Raises SelectorError."""
+    """Compile a JMS message selector. An empty one matches every message. Raises `SelectorError`."""
     tree = parse(text, JMS, limits) if text.strip(" \t\f\r\n") else Literal(True)
     return evaluate.Selector(text, compiled(tree, JMS))
 
 
 def sql_filter(text: str, limits: Limits = DEFAULT_LIMITS) -> evaluate.Selector:
-    """The filter that the text of an `amqp:sql-filter` stands for. Raises SelectorError."""
+    """Compile the text of an `amqp:sql-filter`. Raises `SelectorError`."""
     return evaluate.Selector(text, compiled(parse(text, SQL, limits), SQL))
 
 
 def compiled(node: Node, dialect: Lexer) -> evaluate.Term:
-    """The evaluator of a tree of this dialect."""
+    """Return the evaluator of a tree in this dialect."""
     sql = dialect is SQL
     match node:
         case Literal(value):

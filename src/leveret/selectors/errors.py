@@ -1,19 +1,21 @@
-"""What a filter that cannot be understood is answered with, and the limits that it is held to."""
+"""Errors and limits of filters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-# How much of the offending text an error quotes.
+# Characters of the offending text that an error quotes.
 EXCERPT: Final = 20
 
 
 class SelectorError(ValueError):
-    """The text is no filter of its language.
+    """The text is not a valid filter.
 
-    `position` is the offset, in characters from 0, at which the text stopped making sense (its length where more was
-    expected). `expected` says what should have stood there, and `text` is the whole text.
+    Attributes:
+        position: The offset of the error in characters, starting at 0; the length of the text if it is incomplete.
+        expected: What was expected there.
+        text: The whole text.
     """
 
     def __init__(self, position: int, expected: str, text: str) -> None:
@@ -30,7 +32,7 @@ class SelectorError(ValueError):
 
 
 class EntryError(SelectorError):
-    """A filter that is a map has an entry which it cannot have: `position` is its index, `text` its key."""
+    """A filter that is a map has an invalid entry. `position` is its index, `text` its key."""
 
     def __str__(self) -> str:
         return f"entry {self.position} ({self.text!r}): expected {self.expected}"
@@ -38,7 +40,7 @@ class EntryError(SelectorError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a filter may be. Every matching message pays for it, once for each consumer that has it."""
+    """The maximum size of a filter. Each message pays for it, once per consumer with a filter."""
 
     length: int = 16_384
     """Characters of the text."""
@@ -47,7 +49,7 @@ class Limits:
     likes: int = 32
     """Patterns."""
     depth: int = 50
-    """Levels of the tree: parentheses, operators within operators, and the operands of a chain of arithmetic."""
+    """Levels of the tree: parentheses, nested operators, and the operands of chained arithmetic."""
     entries: int = 64
     """Entries of a properties filter or an application properties filter."""
 

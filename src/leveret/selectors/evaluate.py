@@ -1,7 +1,7 @@
-"""Selectors as trees of small evaluators, one class for each operation, made by `leveret.selectors.compilation`.
+"""Evaluators of selectors: trees of small objects, one class per operation, created by `leveret.selectors.compilation`.
 
-`value(view)` is a value of the message, a number that was computed, or True, False and None (unknown) of a condition.
-Comparisons with a constant have classes of their own, for most conditions are such.
+`value(view)` returns a value of the message, a computed number, or True, False or None (unknown) for a condition.
+Comparisons with a constant have specialized classes, because most conditions are such.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from leveret.selectors.message import Filter, MessageView
 from leveret.selectors.names import CORRELATION_ID, DELIVERY_COUNT, DELIVERY_MODE, MESSAGE_ID
 from leveret.selectors.values import EQ, GE, GT, LE, LT, NE, calculate, compare, compare_numbers, signed
 
-# So many characters, as a power of two, are compared by LIKE in a unit of work.
+# Characters (as a power of two) that LIKE compares per unit of work.
 LIKE_SHIFT: Final = 6
-# The same of the text of a selector, for what its terms cost.
+# Characters of a selector's text (as a power of two) whose terms cost a unit of work.
 TEXT_SHIFT: Final = 5
 
 
 class Term:
-    """A node that has a value for a message."""
+    """A node of a selector, which has a value for each message."""
 
     __slots__ = ()
 
     def value(self, view: MessageView) -> object:
-        """The value for this message."""
+        """Return the value for this message."""
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class Now(Term):
 
 
 class Field(Term):
-    """A field as the message has it."""
+    """A field of the message."""
 
     __slots__ = ("name", "section")
 
@@ -61,7 +61,7 @@ class Field(Term):
 
 
 class Defaulted(Term):
-    """A field of the header, whose default the specification gives."""
+    """A field of the header with the default from the specification."""
 
     __slots__ = ("default", "name", "section")
 
@@ -76,7 +76,7 @@ class Defaulted(Term):
 
 
 class Read(Term):
-    """A field in the form in which JMS shows it; `reading` is one of the constants of `leveret.selectors.names`."""
+    """A field in the form that JMS defines. `reading` is one of the constants in `leveret.selectors.names`."""
 
     __slots__ = ("reading", "source")
 
@@ -100,12 +100,12 @@ class Read(Term):
         return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
 
 
-# Prefixes by which a JMS message id tells the types of AMQP apart.
+# Prefixes of JMS message ids for the types of AMQP.
 _ID_PREFIXES: Final = ("ID:AMQP_UUID:", "ID:AMQP_ULONG:", "ID:AMQP_BINARY:", "ID:AMQP_STRING:", "ID:AMQP_NO_PREFIX:")
 
 
 def jms_id(value: object, prefixed: bool) -> object:
-    """A message id or correlation id as a string, by the AMQP binding of JMS; message ids begin with `ID:`."""
+    """Return a message id or correlation id as a string, by the AMQP binding of JMS. Message ids start with `ID:`."""
     if isinstance(value, str):
         if value.startswith(_ID_PREFIXES):
             return "ID:AMQP_STRING:" + value
@@ -145,7 +145,7 @@ class Signed(Term):
 
 
 class Comparison(Term):
-    """Any two values."""
+    """The comparison of any two values."""
 
     __slots__ = ("left", "operator", "right", "sql")
 
@@ -160,7 +160,7 @@ class Comparison(Term):
 
 
 class TextEquals(Term):
-    """A value and a string that was written out: `=`, or `<>` if negated."""
+    """The comparison of a value with a string literal: `=`, or `<>` if negated."""
 
     __slots__ = ("negated", "operand", "sql", "text")
 
@@ -180,7 +180,7 @@ class TextEquals(Term):
 
 
 class NumberCompares(Term):
-    """A value and a number that was written out, whose other type is prepared."""
+    """The comparison of a value with a number literal, which is also prepared as a double."""
 
     __slots__ = ("double", "number", "operand", "operator", "sql")
 
@@ -204,7 +204,7 @@ class NumberCompares(Term):
 
 
 class Within(Term):
-    """BETWEEN, which JMS alone has."""
+    """BETWEEN, which only JMS has."""
 
     __slots__ = ("high", "low", "negated", "operand")
 
@@ -224,21 +224,21 @@ class Within(Term):
 
 
 def both(left: bool | None, right: bool | None) -> bool | None:
-    """AND of two conditions."""
+    """Return the AND of two conditions."""
     if left is False or right is False:
         return False
     return None if left is None or right is None else True
 
 
 def either(left: bool | None, right: bool | None) -> bool | None:
-    """OR of two conditions."""
+    """Return the OR of two conditions."""
     if left is True or right is True:
         return True
     return None if left is None or right is None else False
 
 
 class OneOfTexts(Term):
-    """IN with strings that were written out."""
+    """IN with string literals."""
 
     __slots__ = ("negated", "operand", "sql", "texts")
 
@@ -262,7 +262,7 @@ class OneOfTexts(Term):
 
 
 class OneOf(Term):
-    """IN with anything. An unknown choice is not equal, as RabbitMQ has it."""
+    """IN with any expressions. An unknown choice is not equal, as in RabbitMQ."""
 
     __slots__ = ("choices", "negated", "operand", "sql")
 
@@ -283,7 +283,7 @@ class OneOf(Term):
 
 
 class Matches(Term):
-    """LIKE. What is too long to be compared is unknown."""
+    """LIKE. The result is unknown for values that are too long."""
 
     __slots__ = ("negated", "operand", "pattern", "sql")
 
@@ -327,7 +327,7 @@ class IsMissing(Term):
 
 
 class Opposite(Term):
-    """NOT. What is no condition is unknown, here and below."""
+    """NOT. Values that are not conditions are unknown, here and below."""
 
     __slots__ = ("operand",)
 
@@ -380,7 +380,7 @@ class Some(Term):
 
 
 class Selector(Filter):
-    """A selector that was parsed: a JMS message selector or an `amqp:sql-filter`."""
+    """A compiled JMS message selector or `amqp:sql-filter`."""
 
     __slots__ = ("cost", "root", "text")
 
@@ -394,7 +394,7 @@ class Selector(Filter):
         return self.root.value(view) is True
 
     def evaluate(self, view: MessageView) -> bool | None:
-        """True, False, or None for unknown, which does not match either."""
+        """Return True, False, or None for unknown, which does not match either."""
         found = self.root.value(view)
         if found is True:
             return True

@@ -1,7 +1,7 @@
-"""The filters that are maps: `amqp:properties-filter` and `amqp:application-properties-filter`.
+"""Filters that are maps: `amqp:properties-filter` and `amqp:application-properties-filter`.
 
-AMQP Filter Expressions 1.0, sections 4.1.1, 4.2.4 and 4.2.5, as RabbitMQ 4.1 has them: every entry of the map has to
-match its field of the message.
+AMQP Filter Expressions 1.0, sections 4.1.1, 4.2.4 and 4.2.5, as in RabbitMQ 4.1: every entry of the map must match its
+field of the message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 from leveret.selectors.errors import DEFAULT_LIMITS, EntryError, Limits
 from leveret.selectors.message import APPLICATION_PROPERTIES, PROPERTIES, Filter, MessageView
 from leveret.selectors.names import PROPERTIES_FIELDS
-from leveret.selectors.values import double, octets, plain
+from leveret.selectors.values import double, plain, to_bytes
 
 EXACT: Final = 0
 PREFIX: Final = 1
@@ -29,41 +29,41 @@ _INTEGERS: Final = frozenset({"absolute-expiry-time", "creation-time", "group-se
 
 
 class Entry:
-    """What one field has to be: equal to `reference`, or a string that begins or ends with it."""
+    """The condition of a field: it is equal to `reference`, or a string that starts or ends with it."""
 
-    __slots__ = ("kind", "name", "number", "octets", "reference")
+    __slots__ = ("data", "kind", "name", "number", "reference")
 
     def __init__(self, name: str, kind: int, reference: object) -> None:
         reference = plain(reference)
         self.name: Final = name
         self.kind: Final = kind
         self.reference: Final = reference
-        self.octets: Final[bytes | None] = octets(reference)
+        self.data: Final[bytes | None] = to_bytes(reference)
         self.number: Final[float] = (
             double(reference) if isinstance(reference, (int, float)) and not isinstance(reference, bool) else math.nan
         )
 
     def matches(self, found: object) -> bool:
-        """Whether a value that is not null matches."""
+        """Return whether a value other than null matches."""
         kind = self.kind
         reference = self.reference
         if kind == EXACT and isinstance(found, str) and isinstance(reference, str):
             return found == reference
         if kind == ANYTHING:
             return True
-        wanted = self.octets
+        wanted = self.data
         if wanted is not None:
-            there = octets(found)
-            if there is None:
+            data = to_bytes(found)
+            if data is None:
                 return False
             if kind == PREFIX:
-                return there.startswith(wanted)
-            return there.endswith(wanted) if kind == SUFFIX else there == wanted
+                return data.startswith(wanted)
+            return data.endswith(wanted) if kind == SUFFIX else data == wanted
         found = plain(found)
         if isinstance(found, bool) or isinstance(reference, bool):
             return found is reference
         if isinstance(found, (int, float)) and isinstance(reference, (int, float)):
-            # Numbers of the same type are compared as such, all others as doubles.
+            # Numbers of different types are compared as doubles.
             if isinstance(found, float) == isinstance(reference, float):
                 return found == reference
             return double(found) == self.number
@@ -71,7 +71,7 @@ class Entry:
 
 
 class FieldsFilter(Filter):
-    """Entries for fields of one section, which are `optional` where an absent field is a null one."""
+    """The entries for the fields of a section. If `optional`, an absent field is null."""
 
     __slots__ = ("entries", "optional", "section")
 
@@ -93,9 +93,10 @@ class FieldsFilter(Filter):
 
 
 def properties_filter(fields: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> FieldsFilter:
-    """An `amqp:properties-filter`, from its map. Keys are names of fields of the properties section (`message-id`).
+    """Compile an `amqp:properties-filter` from its map.
 
-    A value is of the type of its field, or None, which matches everything. Raises EntryError.
+    Keys are names of fields of the properties section (`message-id`). A value has the type of its field, or is None, which
+    matches everything. Raises `EntryError`.
     """
     entries: list[Entry] = []
     for index, (name, value) in enumerate(_limited(fields, limits).items()):
@@ -106,9 +107,9 @@ def properties_filter(fields: Mapping[str, object], limits: Limits = DEFAULT_LIM
 
 
 def application_properties_filter(fields: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> FieldsFilter:
-    """An `amqp:application-properties-filter`, from its map. A value of None asks that the property is there.
+    """Compile an `amqp:application-properties-filter` from its map. A value of None requires that the property exists.
 
-    Raises EntryError.
+    Raises `EntryError`.
     """
     entries: list[Entry] = []
     for index, (name, value) in enumerate(_limited(fields, limits).items()):
@@ -147,7 +148,7 @@ def _property(index: int, name: str, value: object) -> Entry:
 
 
 def _entry(index: int, name: str, value: object) -> Entry:
-    """An entry whose value, if it is a string, may begin with a modifier."""
+    """Return an entry whose value may start with a modifier if it is a string."""
     if value is None:
         return Entry(name, ANYTHING, None)
     if not isinstance(value, str) or not value.startswith("&"):
@@ -158,4 +159,4 @@ def _entry(index: int, name: str, value: object) -> Entry:
         return Entry(name, SUFFIX, value[3:])
     if value.startswith("&&"):
         return Entry(name, EXACT, value[1:])
-    raise EntryError(index, "&p:, &s: or && at the beginning", name)
+    raise EntryError(index, "&p:, &s: or && at the start", name)

@@ -1,8 +1,8 @@
-"""Texts of both dialects as tokens.
+"""The lexers of both dialects.
 
-JMS selectors (Jakarta Messaging 3.1 section 3.8.1.1) take literals and identifiers from Java; `amqp:sql-filter` (AMQP
-Filter Expressions 1.0 section 6) has its own. What goes beyond either: JMS identifiers may hold dots, a name after
-`amqp.annotation.` may hold hyphens, and `"any name"` is an identifier; SQL identifiers may begin with `_`.
+JMS selectors (Jakarta Messaging 3.1 section 3.8.1.1) have the literals and identifiers of Java; `amqp:sql-filter` (AMQP
+Filter Expressions 1.0 section 6) defines its own. Extensions: JMS identifiers may contain dots, a name after
+`amqp.annotation.` may contain hyphens, and `"any name"` is an identifier; SQL identifiers may start with `_`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NAME: Final = "name"
 CONSTANT: Final = "constant"
 SYMBOL: Final = "symbol"
 
-SMALLEST: Final = -(2**63)
-LARGEST_LONG: Final = 2**63 - 1
-LARGEST_ULONG: Final = 2**64 - 1
+MIN_LONG: Final = -(2**63)
+MAX_LONG: Final = 2**63 - 1
+MAX_ULONG: Final = 2**64 - 1
 
 _SYMBOLS: Final = re.compile(r"<>|<=|>=|[=<>+\-*/(),]")
 _SQL_SYMBOLS: Final = re.compile(r"<>|!=|<=|>=|[=<>+\-*/%(),]")
@@ -45,15 +45,14 @@ _SQL_BINARY: Final = re.compile(r"0x([0-9a-fA-F]+)")
 _SQL_INTEGER: Final = re.compile(r"[0-9]+")
 _SQL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# Java's identifier start characters are letters, letter numbers, currency symbols and connectors; digits and marks
-# may follow.
+# Java identifiers start with letters, letter numbers, currency symbols or connectors; digits and marks may follow.
 _START: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"})
 _PART: Final = _START | {"Nd", "Mn", "Mc"}
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind` is one of the constants above; `text` is a reserved word, a symbol, or END."""
+    """A token. `kind` is one of the constants above; `text` is a reserved word, a symbol, or END."""
 
     kind: str
     text: str
@@ -63,15 +62,15 @@ class Token:
 
 
 class Lexer(Writer):
-    """One dialect: reads its tokens, and writes its names."""
+    """A dialect: reads its tokens, and writes its names."""
 
     words: frozenset[str]
     symbols: re.Pattern[str]
     largest: int
-    """The largest integer that may be written."""
+    """The largest integer literal."""
 
     def tokens(self, text: str, limits: Limits) -> list[Token]:
-        """All tokens and the end. Raises SelectorError."""
+        """Return all tokens and END. Raises `SelectorError`."""
         if len(text) > limits.length:
             raise SelectorError(limits.length, f"at most {limits.length} characters", text)
         found: list[Token] = []
@@ -86,7 +85,7 @@ class Lexer(Writer):
             found.append(token)
 
     def token(self, text: str, position: int) -> tuple[Token, int]:
-        """The token at `position`, and where it ends."""
+        """Return the token at `position`, and its end."""
         character = text[position]
         if character in "0123456789." and (character != "." or text[position + 1 : position + 2].isdecimal()):
             value, end = self.number(text, position)
@@ -101,16 +100,16 @@ class Lexer(Writer):
         return self.word(text, position)
 
     def number(self, text: str, position: int) -> tuple[Constant, int]:
-        """The number that begins at `position`, which is a digit or a dot before one, and where it ends."""
+        """Return the number at `position`, which is a digit or a dot before one, and its end."""
         raise NotImplementedError
 
     def word(self, text: str, position: int) -> tuple[Token, int]:
-        """The reserved word or identifier at `position`, and where it ends."""
+        """Return the reserved word or identifier at `position`, and its end."""
         raise NotImplementedError
 
 
 def quoted(text: str, position: int, quote: str) -> tuple[str, int]:
-    """What stands between two quotes, in which the quote itself is written twice, and where it ends."""
+    """Return a quoted string, in which the quote itself is doubled, and its end."""
     parts: list[str] = []
     start = position + 1
     while (end := text.find(quote, start)) >= 0:
@@ -123,8 +122,8 @@ def quoted(text: str, position: int, quote: str) -> tuple[str, int]:
 
 
 def integer(digits: str, base: int, text: str, position: int) -> int:
-    """The value of digits. The sign is not known here, so one more than the largest long is let pass."""
-    # int() takes quadratic time for bases that are no powers of two, and refuses thousands of digits.
+    """Return the value of digits. The parser checks the range, because the sign is not known here."""
+    # int() takes quadratic time for bases that are not powers of two, and refuses thousands of digits.
     digits = digits.replace("_", "").lstrip("0")
     if len(digits) > 64:
         raise SelectorError(position, "a number of 64 bits", text)
@@ -132,7 +131,7 @@ def integer(digits: str, base: int, text: str, position: int) -> int:
 
 
 def double(digits: str, text: str, position: int) -> float:
-    """The value of a decimal fraction or a number with an exponent."""
+    """Return the value of a decimal fraction or a number with an exponent."""
     value = float(digits.replace("_", "").rstrip("fFdD"))
     if value == float("inf"):
         raise SelectorError(position, "a number in the range of a double", text)
@@ -140,11 +139,11 @@ def double(digits: str, text: str, position: int) -> float:
 
 
 class JmsLexer(Lexer):
-    """Message selectors."""
+    """JMS message selectors."""
 
     words = frozenset({"NULL", "TRUE", "FALSE", "NOT", "AND", "OR", "BETWEEN", "LIKE", "IN", "IS", "ESCAPE"})
     symbols = _SYMBOLS
-    largest = LARGEST_LONG
+    largest = MAX_LONG
 
     def number(self, text: str, position: int) -> tuple[Constant, int]:
         if match := _JMS_HEX_FLOAT.match(text, position):
@@ -181,7 +180,7 @@ class JmsLexer(Lexer):
 
     @staticmethod
     def _name_end(text: str, position: int) -> int:
-        """Where the identifier that begins at `position` ends; `position` itself if none begins there."""
+        """Return the end of the identifier at `position`; `position` itself if there is none."""
         if unicodedata.category(text[position]) not in _START:
             return position
         end = position + 1
@@ -195,13 +194,13 @@ class JmsLexer(Lexer):
 
 
 class SqlLexer(Lexer):
-    """`amqp:sql-filter`. Reserved words are written in upper case."""
+    """`amqp:sql-filter`. Reserved words are in upper case."""
 
     words = frozenset({"NULL", "TRUE", "FALSE", "NOT", "AND", "OR", "LIKE", "IN", "IS", "ESCAPE", "UTC"})
-    # Words of the draft that stand for what is not supported; they cannot be names either.
+    # Reserved words of unsupported functions, which cannot be names either.
     unsupported = frozenset({"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE"})
     symbols = _SQL_SYMBOLS
-    largest = LARGEST_ULONG
+    largest = MAX_ULONG
 
     def number(self, text: str, position: int) -> tuple[Constant, int]:
         if match := _SQL_BINARY.match(text, position):
@@ -257,7 +256,7 @@ class SqlLexer(Lexer):
 
     @staticmethod
     def _delimited(text: str, position: int) -> tuple[str, int]:
-        """A name in brackets, in which both brackets are written twice, and where it ends."""
+        """Return a name in brackets, in which brackets are doubled, and its end."""
         parts: list[str] = []
         index = position + 1
         while index < len(text):

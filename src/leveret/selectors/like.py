@@ -1,35 +1,35 @@
-"""LIKE: `%` stands for any number of characters, `_` for one.
+"""LIKE: `%` matches any number of characters, `_` matches one.
 
-A pattern is cut at its `%` into pieces. The first and the last piece stand at the ends of the value; each piece between
-them is looked for once, from where the one before it ended, and its leftmost place is as good as any other. A piece
-without `_` is looked for by `str.find`, and one with `_` by shift-and: one bit a character of the piece says whether
-the value matches so far. So the time is proportional to the length of the value, whatever the pattern: the bits fit into
-a machine word, for such a piece has at most MAX_WILD characters.
+A pattern is split at its `%` into pieces. The first and the last piece are at the ends of the value. Pieces in between are
+searched once, from the end of the previous one; the leftmost match is as good as any other. Pieces without `_` are searched
+with `str.find`, pieces with `_` with the shift-and algorithm: one bit per character of the piece says whether the
+value matches so far. The time is proportional to the length of the value, whatever the pattern, because the bits fit into a
+machine word: such a piece has at most MAX_WILD characters.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# The elements of a pattern that has been read: a character that stands for itself, or one of these.
+# The elements of a parsed pattern: a literal character, or one of these.
 ONE: Final = ""
 ANY: Final = "%%"
-# Characters of a piece between two `%` that has a `_` in it. Without a bound each character of a value costs as much as
-# the piece is long.
+# Characters of a piece with a `_` between two `%`. Without a limit, each character of a value would cost time in proportion
+# to the length of the piece.
 MAX_WILD: Final = 60
-# Characters of a value that is compared; the condition is unknown for a longer one.
+# Characters of a value to compare; the condition is unknown for longer values.
 MAX_VALUE: Final = 16_384
 
 
 class Piece:
-    """Characters in a row, some of which may be any. Between two `%` it begins and ends with a character."""
+    """A part of a pattern without `%`. Between two `%`, it starts and ends with a literal character."""
 
     __slots__ = ("goal", "length", "literal", "masks", "parts", "wild")
 
     def __init__(self, elements: list[str]) -> None:
         self.length: Final[int] = len(elements)
         self.literal: Final[str | None] = None if ONE in elements else "".join(elements)
-        # Runs of characters with their offsets, to compare with a given place.
+        # Runs of literal characters with their offsets, to compare at a given position.
         self.parts: Final[list[tuple[int, str]]] = _runs(elements)
         self.goal: Final[int] = 1 << (len(elements) - 1) if elements else 0
         wild = 0
@@ -43,14 +43,14 @@ class Piece:
         self.masks: Final[dict[str, int]] = {element: mask | wild for element, mask in masks.items()}
 
     def at(self, value: str, start: int) -> bool:
-        """Whether the piece stands in the value at `start`, where there is room for it."""
+        """Return whether the value contains the piece at `start`. The value must be long enough."""
         for offset, part in self.parts:  # noqa: SIM110 - compiled, a loop is faster than a generator
             if not value.startswith(part, start + offset):
                 return False
         return True
 
     def after(self, value: str, start: int) -> int:
-        """Where the leftmost occurrence at or after `start` ends, or -1."""
+        """Return the end of the leftmost match at or after `start`, or -1."""
         literal = self.literal
         if literal is not None:
             found = value.find(literal, start)
@@ -79,7 +79,7 @@ def _runs(elements: list[str]) -> list[tuple[int, str]]:
 
 
 def _elements(pattern: str, escape: str) -> list[str]:
-    """The pattern read. Raises ValueError if it ends in the escape character."""
+    """Parse a pattern. Raises `ValueError` if it ends with the escape character."""
     elements: list[str] = []
     escaped = False
     for character in pattern:
@@ -95,24 +95,24 @@ def _elements(pattern: str, escape: str) -> list[str]:
         else:
             elements.append(character)
     if escaped:
-        raise ValueError("a pattern that does not end in its escape character")
+        raise ValueError("a pattern that does not end with its escape character")
     return elements
 
 
 class Pattern:
-    """A pattern to compare many values with. Raises ValueError, whose text says what was expected."""
+    """A compiled pattern. Raises `ValueError`, which says what was expected."""
 
-    __slots__ = ("_first", "_gaps", "_last", "_middle", "_shortest", "_whole")
+    __slots__ = ("_first", "_gaps", "_last", "_middle", "_min_length", "_whole")
 
     def __init__(self, pattern: str, escape: str = "") -> None:
         elements = _elements(pattern, escape)
         cuts = [index for index, element in enumerate(elements) if element == ANY]
         self._whole: Final[bool] = not cuts
-        self._shortest: Final[int] = len(elements) - len(cuts)
+        self._min_length: Final[int] = len(elements) - len(cuts)
         self._first: Final[Piece] = Piece(elements[: cuts[0]] if cuts else elements)
         self._last: Final[Piece] = Piece(elements[cuts[-1] + 1 :] if cuts else [])
         middle: list[Piece] = []
-        # How many characters have to be left out before each piece: `_` beside a `%`. One more for before the last.
+        # Characters to skip before each middle piece and before the last one: `_` next to a `%`.
         gaps = [0]
         for index in range(len(cuts) - 1):
             piece = elements[cuts[index] + 1 : cuts[index + 1]]
@@ -133,8 +133,8 @@ class Pattern:
         self._gaps: Final[list[int]] = gaps
 
     def matches(self, value: str) -> bool:
-        """Whether the whole value matches."""
-        if len(value) < self._shortest:
+        """Return whether the whole value matches."""
+        if len(value) < self._min_length:
             return False
         first = self._first
         if self._whole:

@@ -1,7 +1,7 @@
-"""What a filter sees of a message.
+"""The interface between filters and messages.
 
-The base classes here are plain ones: an instance of a compiled class that derives from `abc.ABC` can be the target of a
-weak reference, which mypyc does not clear when the instance goes.
+The base classes do not derive from `abc.ABC`: instances of compiled classes that do can have weak references, which mypyc
+does not clear when the instance is freed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ APPLICATION_PROPERTIES: Final = 3
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageView:
-    """A message whose fields can be asked for. Whoever owns the messages implements it, decoding what is asked for.
+    """Access to the fields of a message. The owner of the messages implements it, and decodes fields on demand.
 
-    A view may be used for one message after another; filters keep nothing of it. `work` counts what the filters have cost,
-    beyond a few comparisons, in units of about 1 µs.
+    A view may be reused for other messages; filters keep no reference to it. `work` counts the cost of the filters beyond a
+    few comparisons, in units of about 1 µs.
     """
 
     __slots__ = ("work",)
@@ -31,27 +31,29 @@ class MessageView:
         self.work = 0
 
     def get(self, section: int, name: str) -> object:
-        """The value of a field, or None if the message has none.
+        """Return the value of a field, None if the message does not have it.
 
-        `section` is one of the constants above. `name` is the name of the field in the specification of AMQP 1.0
-        (`message-id`, `delivery-count`), or the key in a map section. Values are `bool`, `int` (all integers, and
-        timestamps in milliseconds), `float`, `decimal.Decimal`, `str` (strings, symbols and characters), `bytes`,
-        `uuid.UUID`, or subclasses of them; anything else is a value that compares with nothing. The defaults of the
-        header's fields need not be filled in.
+        Values are `bool`, `int` (all integers, and timestamps in milliseconds), `float`, `decimal.Decimal`, `str` (strings,
+        symbols and characters), `bytes`, `uuid.UUID`, or subclasses of these. Any other value is not equal to anything.
+        Defaults of header fields need not be filled in.
+
+        Args:
+            section: One of the constants above.
+            name: The name of the field in AMQP 1.0 (`message-id`, `delivery-count`), or the key in a map section.
         """
         raise NotImplementedError
 
     def now(self) -> int:
-        """The present time, in milliseconds since the epoch."""
+        """Return the current time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Filter:
-    """Says of a message whether it is wanted. Filters keep no state, so one may serve many links and threads."""
+    """A message filter. Filters are stateless, so links and threads can share them."""
 
     __slots__ = ()
 
     def matches(self, view: MessageView) -> bool:
-        """Whether the message passes. Never raises, whatever values the message holds."""
+        """Return whether the message matches. Never raises, whatever values the message contains."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Which field of a message a name of a selector means.
+"""The fields that the names in selectors refer to.
 
-JMS names (Jakarta Messaging 3.1 sections 3.8.1.1 and 3.5.9) go to the fields that Qpid JMS maps them to, and have the
-values that its messages show. `amqp.FIELD` are the names of the Apache selector filter, and `amqp.annotation.NAME` is
-a message annotation. Everything else is an application property.
+JMS names (Jakarta Messaging 3.1 sections 3.8.1.1 and 3.5.9) refer to the same fields as in Qpid JMS, with the same values.
+`amqp.FIELD` are the names of the Apache selector filter, and `amqp.annotation.NAME` is a message annotation. All other
+names are application properties.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 from leveret.selectors.message import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS, PROPERTIES
 
-# How a value is read before it is compared.
+# Conversions of a value before it is compared.
 PLAIN: Final = 0
 DELIVERY_MODE: Final = 1  # durable, as 'PERSISTENT' or 'NON_PERSISTENT'
 MESSAGE_ID: Final = 2  # as a JMSMessageID, which is a string
 CORRELATION_ID: Final = 3
-TEXT: Final = 4  # octets that are UTF-8, uuids in their usual form
-DELIVERY_COUNT: Final = 5  # failed attempts, as the number of the present one
+TEXT: Final = 4  # bytes as UTF-8, uuids in their usual form
+DELIVERY_COUNT: Final = 5  # failed attempts, as the number of the current one
 
 ANNOTATION_PREFIX: Final = "amqp.annotation."
 
@@ -37,7 +37,7 @@ SECTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A field of a message: `default` stands in where the message has none."""
+    """A field of a message, and the default if the message does not have it."""
 
     section: int
     name: str
@@ -86,7 +86,7 @@ _JMS_NAMES: Final = {
     "JMS_AMQP_REPLY_TO_GROUP_ID": Target(PROPERTIES, "reply-to-group-id"),
     "JMS_AMQP_TTL": Target(HEADER, "ttl"),
 }
-# Headers that a selector may not refer to.
+# Headers that JMS forbids in selectors.
 _FORBIDDEN: Final = frozenset({"JMSDestination", "JMSReplyTo", "JMSExpiration", "JMSRedelivered", "JMSDeliveryTime"})
 _ALLOWED: Final = (
     "a header that selectors may use: JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp, JMSCorrelationID or JMSType"
@@ -102,7 +102,7 @@ _AMQP_NAMES: Final = {
 
 
 def jms_target(name: str) -> Target:
-    """What an identifier of a JMS selector means. Raises LookupError, with what is allowed, if it means nothing."""
+    """Return the field of an identifier in a JMS selector. Raises `LookupError`, which says what was expected."""
     if (target := _JMS_NAMES.get(name) or _AMQP_NAMES.get(name)) is not None:
         return target
     if name in _FORBIDDEN:
@@ -113,7 +113,12 @@ def jms_target(name: str) -> Target:
 
 
 def sql_target(name: str, section: str) -> Target:
-    """What an identifier of `amqp:sql-filter` means; `section` is a long form or "". Raises LookupError as above."""
+    """Return the field of an identifier in an `amqp:sql-filter`. Raises `LookupError`, which says what was expected.
+
+    Args:
+        name: The name.
+        section: The long form of the section, or "".
+    """
     if section == "header":
         fields = _HEADER_FIELDS
     elif section == "properties":

@@ -1,4 +1,4 @@
-"""Selectors as trees: a recursive-descent parser for both dialects.
+"""A recursive-descent parser for both dialects.
 
     condition   = conjunction {OR conjunction}
     conjunction = negation {AND negation}
@@ -10,8 +10,8 @@
     signed      = {+ | -} primary
     primary     = literal | identifier | ( condition )    also UTC() in SQL
 
-JMS selectors have BETWEEN, take literals only in an IN list, and are checked for types as far as they are known: what
-could never be true for any message is an error there. SQL filters are not, for RabbitMQ accepts such.
+JMS selectors have BETWEEN, accept only literals in an IN list, and are type-checked as far as types are known: conditions
+that can never be true are errors. SQL filters are not type-checked, because RabbitMQ accepts such conditions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.selectors.errors import DEFAULT_LIMITS, Limits, SelectorError
-from leveret.selectors.lexer import CONSTANT, END, JMS, NAME, SMALLEST, SQL, SYMBOL, WORD, Lexer, Token
+from leveret.selectors.lexer import CONSTANT, END, JMS, MIN_LONG, NAME, SQL, SYMBOL, WORD, Lexer, Token
 from leveret.selectors.like import Pattern
 from leveret.selectors.names import jms_target, sql_target
 from leveret.selectors.syntax import (
@@ -41,7 +41,7 @@ from leveret.selectors.syntax import (
     Sign,
 )
 
-# What is known of the type of an expression before there is a message.
+# The static types of expressions.
 _BOOLEAN: Final = "a condition"
 _NUMBER: Final = "a number"
 _STRING: Final = "a string"
@@ -49,7 +49,7 @@ _ANYTHING: Final = "anything"
 
 
 def parse(text: str, dialect: Lexer, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The tree of a selector. Raises SelectorError."""
+    """Parse a selector. Raises `SelectorError`."""
     return _Parser(text, dialect, limits).selector()
 
 
@@ -155,7 +155,7 @@ class _Parser:
         second = self._token
         right = self._sum()
         if operator in ("=", "<>"):
-            # Of two types that are known, one is named as what the other should have been.
+            # If both types are known, the error expects the type of the left operand.
             if _type(left) != _ANYTHING:
                 self._check(right, second, _type(left))
         else:
@@ -216,7 +216,7 @@ class _Parser:
             raise self._error_at(position, str(error)) from None
         self._likes += 1
         if self._likes > self._limits.likes:
-            raise self._error_at(position, f"at most {self._limits.likes} times LIKE")
+            raise self._error_at(position, f"at most {self._limits.likes} LIKE operators")
         return self._built(Like(operand, pattern, escape, negated))
 
     def _string(self, expected: str) -> str:
@@ -293,8 +293,8 @@ class _Parser:
         raise self._error("a literal, an identifier or '('")
 
     def _in_range(self, value: Constant, token: Token) -> Constant:
-        if isinstance(value, int) and not SMALLEST <= value <= self._dialect.largest:
-            raise self._error_at(token, f"a number from {SMALLEST} to {self._dialect.largest}")
+        if isinstance(value, int) and not MIN_LONG <= value <= self._dialect.largest:
+            raise self._error_at(token, f"a number from {MIN_LONG} to {self._dialect.largest}")
         return value
 
     def _resolve(self, name: Identifier) -> None:
@@ -336,12 +336,12 @@ class _Parser:
             raise self._error(f"at most {self._limits.terms} terms")
 
     def _check(self, node: Node, start: Token, wanted: str) -> None:
-        """Whether a node may be of the type that its place asks for."""
+        """Raise `SelectorError` if a node cannot have the wanted type."""
         if not self._sql and wanted != _ANYTHING and _type(node) not in (wanted, _ANYTHING):
             raise self._error_at(start, wanted)
 
     def _following(self, tree: Node, end: str = END) -> str:
-        """What may follow a whole condition or value."""
+        """Return what may follow a complete condition or value."""
         return f"an operator or {end}" if _type(tree) != _BOOLEAN else f"AND, OR or {end}"
 
     def _error(self, expected: str) -> SelectorError:
@@ -352,10 +352,10 @@ class _Parser:
 
 
 def parse_jms(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The tree of a JMS message selector. Raises SelectorError."""
+    """Parse a JMS message selector. Raises `SelectorError`."""
     return parse(text, JMS, limits)
 
 
 def parse_sql(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The tree of an `amqp:sql-filter`. Raises SelectorError."""
+    """Parse an `amqp:sql-filter`. Raises `SelectorError`."""
     return parse(text, SQL, limits)

@@ -1,7 +1,6 @@
-"""The tree of a selector, and its text.
+"""The syntax tree of a selector, and its text.
 
-The tree says what was written, not how it is evaluated: parsing the text of a tree gives an equal tree. `height` is the
-number of levels below and including a node.
+Parsing the text of a tree returns an equal tree. `height` is the number of levels below and including a node.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def _above(*nodes: Node) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. Negative numbers are literals as well."""
+    """A constant. Negative numbers are literals too."""
 
     value: Constant
     height: int = field(default=1, init=False, compare=False, repr=False)
@@ -30,7 +29,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """A name; `section` is the section that was written before it (in its long form), or ""."""
+    """A name. `section` is the long form of the section before it, or ""."""
 
     name: str
     section: str = ""
@@ -39,7 +38,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function without arguments, of which there is one: UTC."""
+    """A call of a function without arguments. There is only UTC."""
 
     function: str
     height: int = field(default=1, init=False, compare=False, repr=False)
@@ -47,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """`-` or `+` before anything but a number that was written out."""
+    """`-` or `+` before an operand other than a number literal."""
 
     operator: str
     operand: Node
@@ -95,7 +94,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """`escape` is "" where none was given."""
+    """LIKE. `escape` is "" if there is none."""
 
     operand: Node
     pattern: str
@@ -140,7 +139,7 @@ class Junction:
 
 Node: TypeAlias = Literal | Identifier | Call | Sign | Binary | Between | In | Like | IsNull | Not | Junction
 
-# How tightly a node binds; an operand that binds less than its place asks for is put in parentheses.
+# Precedence of nodes; an operand with a lower precedence than required is put in parentheses.
 _OR: Final = 1
 _AND: Final = 2
 _NOT: Final = 3
@@ -172,14 +171,14 @@ def _binding(node: Node) -> int:
 
 
 class Writer:
-    """Writes trees in one dialect, which says how a name is quoted."""
+    """Writes trees in a dialect, which defines how names are quoted."""
 
     def name(self, identifier: Identifier) -> str:
-        """The text of an identifier."""
+        """Return the text of an identifier."""
         raise NotImplementedError
 
     def text(self, node: Node) -> str:
-        """The text that parses to this tree."""
+        """Return text that parses to this tree."""
         match node:
             case Literal(value):
                 return literal_text(value)
@@ -188,11 +187,11 @@ class Writer:
             case Call(function):
                 return f"{function}()"
             case Sign(operator, operand):
-                # Parentheses keep the sign from becoming part of a number.
+                # Parentheses prevent the sign from becoming part of a number.
                 return f"{operator}{self._within(operand, _SIGN if isinstance(operand, Sign) else _PRIMARY, literal=True)}"
             case Binary(operator, left, right):
                 level = _binding(node)
-                # The operators of arithmetic group from the left, and comparisons do not chain.
+                # Arithmetic operators are left-associative, and comparisons cannot be chained.
                 lowest = _SUM if level == _CONDITION else level
                 return f"{self._within(left, lowest)} {operator} {self._within(right, max(lowest, level + 1))}"
             case Between(operand, low, high, negated):
@@ -218,7 +217,7 @@ class Writer:
 
 
 def literal_text(value: Constant) -> str:
-    """A constant as both dialects write it."""
+    """Return a constant in the notation of both dialects."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""Comparison and arithmetic of the values that messages hold, by the rules of both dialects.
+"""Comparison and arithmetic of values by the rules of both dialects.
 
-None is NULL, and unknown. JMS has Java's numbers: exact ones wrap at 64 bits, `/` of two of them leaves an integer, and
-an exact one beside an approximate one becomes a double. SQL filters, as RabbitMQ has them, know exact numbers of any
-size, `/` is always approximate, and binaries, uuids and strings are all octets. In both, strings and numbers never
-compare; where JMS says false, RabbitMQ says that they differ.
+None is NULL, and unknown. JMS has Java's numbers: integers wrap at 64 bits, `/` of two integers is an integer, and an
+integer with a floating-point number becomes a double. In SQL filters, as in RabbitMQ, integers have any size, `/` is
+always floating-point, and binaries, uuids and strings compare as bytes. In both, strings and numbers are not comparable: in
+JMS the comparison is false; in RabbitMQ they are unequal.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MASK: Final = (1 << 64) - 1
 
 
 def wrapped(value: int) -> int:
-    """A number as the 64 bits of a Java long would hold it."""
+    """Return an integer wrapped to the 64 bits of a Java long."""
     return ((value + _HALF) & _MASK) - _HALF
 
 
 def double(value: int | float) -> float:
-    """A number as a double; what is too large for one is infinite."""
+    """Return a number as a double; numbers that are too large become infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -44,25 +44,25 @@ def double(value: int | float) -> float:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number; Python's booleans are none."""
+    """Return whether a value is a number; booleans are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain(value: object) -> object:
-    """A decimal as a double; all other values as they are."""
+    """Return a decimal as a double, and any other value unchanged."""
     return double_of(value) if isinstance(value, Decimal) else value
 
 
 def double_of(value: Decimal) -> float:
-    """A decimal as a double. Signalling NaNs, which float() refuses, are NaN."""
+    """Return a decimal as a double. Signalling NaNs, which float() refuses, become NaN."""
     try:
         return float(value)
     except (ValueError, OverflowError):
         return math.nan
 
 
-def octets(value: object) -> bytes | None:
-    """What a value of SQL's one kind of octets holds; None for all other values."""
+def to_bytes(value: object) -> bytes | None:
+    """Return the bytes of a string, uuid or binary, None for other values."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, UUID):
@@ -73,7 +73,7 @@ def octets(value: object) -> bytes | None:
 
 
 def compare_numbers(operator: int, left: int | float, right: int | float) -> bool:
-    """One of the six comparisons of two numbers."""
+    """Compare two numbers with one of the six operators."""
     if operator == EQ:
         return left == right
     if operator == NE:
@@ -87,8 +87,8 @@ def compare_numbers(operator: int, left: int | float, right: int | float) -> boo
     return left >= right
 
 
-def compare_octets(operator: int, left: bytes, right: bytes) -> bool:
-    """One of the six comparisons of two strings of octets."""
+def compare_bytes(operator: int, left: bytes, right: bytes) -> bool:
+    """Compare two byte strings with one of the six operators."""
     if operator == EQ:
         return left == right
     if operator == NE:
@@ -103,7 +103,7 @@ def compare_octets(operator: int, left: bytes, right: bytes) -> bool:
 
 
 def compare(operator: int, left: object, right: object, sql: bool) -> bool | None:
-    """One of the six comparisons of two values."""
+    """Compare two values with one of the six operators. Returns None for unknown."""
     if left is None or right is None:
         return None
     if isinstance(left, bool) or isinstance(right, bool):
@@ -119,16 +119,16 @@ def compare(operator: int, left: object, right: object, sql: bool) -> bool | Non
     if isinstance(left, str) and isinstance(right, str) and operator <= NE:
         return (left == right) == (operator == EQ)
     if sql:
-        left_octets = octets(left)
-        right_octets = octets(right)
-        if left_octets is not None and right_octets is not None:
-            return compare_octets(operator, left_octets, right_octets)
+        left_bytes = to_bytes(left)
+        right_bytes = to_bytes(right)
+        if left_bytes is not None and right_bytes is not None:
+            return compare_bytes(operator, left_bytes, right_bytes)
         return operator == NE
     return False
 
 
 def calculate(operator: int, left: object, right: object, sql: bool) -> object:
-    """The result of one of the operators of arithmetic; None where there is none."""
+    """Return the result of an arithmetic operator, None if there is none."""
     left = plain(left)
     right = plain(right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -174,7 +174,7 @@ def _exact_sql(operator: int, left: int, right: int) -> int | float | None:
 
 
 def _finite(operator: int, left: int | float, right: int | float) -> float | None:
-    """Arithmetic with an approximate number in SQL, where a result that is no finite number is unknown."""
+    """Floating-point arithmetic of SQL filters. Results that are not finite are unknown."""
     if operator == REMAINDER:
         return None
     result = _java(operator, double(left), double(right))
@@ -182,7 +182,7 @@ def _finite(operator: int, left: int | float, right: int | float) -> float | Non
 
 
 def _java(operator: int, left: float, right: float) -> float:
-    """Arithmetic of doubles by IEEE 754, which has a result for all of them."""
+    """Arithmetic of doubles by IEEE 754, which always has a result."""
     if operator == ADD:
         return left + right
     if operator == SUBTRACT:
@@ -197,7 +197,7 @@ def _java(operator: int, left: float, right: float) -> float:
 
 
 def signed(negative: bool, value: object, sql: bool) -> object:
-    """`+` or `-` before a value; None for what is no number."""
+    """Apply `+` or `-` to a value. Returns None if it is not a number."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
