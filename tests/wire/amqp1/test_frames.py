@@ -141,7 +141,7 @@ def test_good_items_come_before_what_is_wrong(octets: bytes, condition: str) -> 
 def test_errors_have_their_place_in_the_frame() -> None:
     items = reader().receive(frame(b"\x00\x53\x18\xc0\x03\x01\x52\x01", doff=3, channel=4))
     assert failure(items).channel == 4
-    assert failure(items).text == "close: error: expected a error, not UInt (at octet 18 of a frame)"
+    assert failure(items).text == "close: error: expected a error, not UInt (at byte 18 of a frame)"
 
 
 def test_extended_headers_and_empty_frames() -> None:

@@ -127,14 +127,14 @@ def test_what_is_cut_off_is_an_error(value: Any, data: st.DataObject) -> None:
         ("3f", 0, "expected a format code, not 0x3f"),
         ("4f00", 0, "expected a format code, not 0x4f"),
         ("5602", 1, "expected a boolean of 0 or 1"),
-        ("a10361", 1, "expected 4 octets of a string, there are 2"),
+        ("a10361", 1, "expected 4 bytes of a string, there are 2"),
         ("a102c328", 2, "expected UTF-8"),
         ("a301c3", 2, "expected ASCII"),
         ("7300110000", 1, "expected a Unicode character"),
         ("730000d800", 1, "expected a Unicode character"),
         ("c00101", 3, "expected a list of 1 values"),
-        ("c0020155", 4, "expected 1 octets of a long"),
-        ("c003014040", 4, "expected the end of a list, 1 octets are left"),
+        ("c0020155", 4, "expected 1 bytes of a long"),
+        ("c003014040", 4, "expected the end of a list, 1 bytes are left"),
         ("c10301a001", 3, "expected an even number"),
         ("c1050440414041", 5, "expected another key"),
         ("d000000003000000", 5, "expected the count"),
@@ -191,11 +191,11 @@ def test_elements_without_octets_are_limited() -> None:
 
     assert len(decode_value(array(MAX_EMPTY_ELEMENTS))[0].items) == MAX_EMPTY_ELEMENTS
     for octets in (array(MAX_EMPTY_ELEMENTS + 1), array(0xFFFFFFFF)):
-        with pytest.raises(DecodeError, match="without octets"):
+        with pytest.raises(DecodeError, match="without bytes"):
             decode_value(octets)
     # The limit is one for the whole value, however many arrays are in it.
     several = array(MAX_EMPTY_ELEMENTS // 2) * 3
-    with pytest.raises(DecodeError, match="without octets"):
+    with pytest.raises(DecodeError, match="without bytes"):
         decode_value(b"\xd0" + struct.pack(">II", len(several) + 4, 3) + several)
     for code in (0xD0, 0xD1, 0xF0):
         with pytest.raises(DecodeError):

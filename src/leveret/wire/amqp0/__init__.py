@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 and 0-9 on the wire, without sockets: `engine.Engine` turns octets into commands and back."""
+"""Sans-I/O codec of AMQP 0-9-1 and 0-9: `engine.Engine` converts bytes to commands and back."""

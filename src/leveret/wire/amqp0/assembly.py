@@ -1,4 +1,4 @@
-"""A channel as the wire sees it: its state, and the content that is being received on it (0-9-1 section 4.2.6)."""
+"""The wire state of a channel, and the content that is being received on it (0-9-1 section 4.2.6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.wire.amqp0.model import MethodSpec
 METHOD: Final = 0
 HEADER: Final = 1
 BODY: Final = 2
-# The channel has failed or is being closed: whatever comes is discarded, but close and close-ok.
+# The channel has failed or is being closed: everything except close and close-ok is discarded.
 NOTHING: Final = 3
 
 # Payloads of body frames that are smaller are put together: a list of single octets costs many times their size.
@@ -56,7 +56,7 @@ class WireChannel:
         self.spooling = False
 
     def close(self, state: int) -> None:
-        """Forget the content and discard what follows."""
+        """Drop the partial content, and discard everything that follows."""
         self.state = state
         self.stage = NOTHING
         self.header = b""
@@ -92,7 +92,7 @@ class WireChannel:
             self.parts.append(data)
 
     def finish(self, out: list[Command]) -> None:
-        """The body is complete: hand over the command."""
+        """Append the command of the complete content."""
         if self.small:
             self._flush_small(out)
         body: Body

@@ -74,7 +74,7 @@ def decode_transfer(header: bytes, dialect: Dialect = QPID) -> dict[str, Any]:
         arguments[field.name] = decode_field(field.type, header, pos, stop, dialect)
         pos = stop
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"the message has {end - pos} octets behind its last field")
+        raise WireError(SYNTAX_ERROR, f"the message has {end - pos} bytes behind its last field")
     return arguments
 
 

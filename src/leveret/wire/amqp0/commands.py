@@ -1,11 +1,11 @@
-"""Commands: what one AMQP 0-x peer says to the other, after framing.
+"""The commands that AMQP 0-x peers exchange, after framing.
 
-`Engine.receive` turns octets into a list of these. A method with content is one object: method frame, header frame and
-body frames are fused while parsing. The four commands of the hot path (`Publish`, `Deliver`, `Ack`, `Nack`) are classes
-of their own; every other method is a `Method`, or a `ContentMethod` where it carries content.
+`Engine.receive` converts bytes to a list of commands. A method with content is one object: method frame, header frame and
+body frames are combined while parsing. The four commands of the hot path (`Publish`, `Deliver`, `Ack`, `Nack`) have their
+own classes; every other method is a `Method`, or a `ContentMethod` if it has content.
 
-Strings of the hot path stay `bytes` exactly as received; those of `Method.arguments` are `str`, decoded as UTF-8 with
-`surrogateescape`, so that any octets survive a round trip.
+Strings of the hot path stay `bytes` exactly as received. Those of `Method.arguments` are `str`, decoded as UTF-8 with
+`surrogateescape`, so that any bytes survive a round trip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SOCKET_SCOPE: Final = 2
 
 
 class Command:
-    """The base of all commands. `kind` is one of the constants above, for dispatch without `isinstance`."""
+    """Base class of commands. `kind` is one of the constants above, for dispatch without `isinstance`."""
 
     __slots__ = ("channel", "kind")
 
@@ -125,13 +125,14 @@ class Nack(Command):
 
 
 class Method(Command):
-    """Any other method without content. `name` is "queue.declare"; `arguments` has every field by its Python name
-    (hyphens become underscores), reserved fields left out.
+    """Any other method without content.
 
-    With methods in requests and responses (see `requests`), and 0 otherwise:
-    request      the id of the request that it came in
-    answers_from, answers_to
-                 the first and the last of our requests that it answers
+    Attributes:
+        name: The name, such as "queue.declare".
+        arguments: All fields except reserved ones, by Python name (hyphens become underscores).
+        request: The id of the request that contained it (see `requests`), otherwise 0.
+        answers_from: The first of our requests that it answers, otherwise 0.
+        answers_to: The last of our requests that it answers, otherwise 0.
     """
 
     __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
@@ -179,7 +180,7 @@ class ContentStart(Command):
 
 
 class ContentPart(Command):
-    """The payload of one body frame of the content that is being spooled on this channel."""
+    """The payload of a body frame of the content that is being spooled on this channel."""
 
     __slots__ = ("data",)
 

@@ -1,4 +1,4 @@
-"""Numbers of AMQP 0-x that code refers to by name: frame types and reply codes (0-9-1 section 1.1).
+"""Constants of AMQP 0-x: frame types and reply codes (0-9-1 section 1.1).
 
 The tables (`table_0_9_1.py`, `table_0_9.py`) have every constant of their version; a test compares them with these.
 """

@@ -1,8 +1,8 @@
-"""Field-table dialects: which tag stands for which type (0-9-1 section 4.2.5.5, and what peers made of it).
+"""Field-table dialects: the type of each tag (0-9-1 section 4.2.5.5, and deviations of peers).
 
-The specification's text and RabbitMQ's clients disagree: `s` is a short string in the one and a 16-bit integer in the
-other, `l` is unsigned and signed, `x` exists only in the other. Qpid adds `c`, `C` and `k`. A connection has one
-dialect.
+The specification and RabbitMQ's clients disagree: `s` is a short string in the specification and a 16-bit integer in
+RabbitMQ, `l` is unsigned and signed respectively, and `x` exists only in RabbitMQ. Qpid adds `c`, `C` and `k`. A connection
+has one dialect.
 """
 
 from __future__ import annotations

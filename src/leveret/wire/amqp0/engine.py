@@ -1,12 +1,12 @@
-"""The engine of AMQP 0-9 and 0-9-1: octets in, commands out, and the reverse. No sockets, no clocks.
+"""The sans-I/O engine of AMQP 0-9 and 0-9-1: bytes in, commands out, and the reverse.
 
-One class serves both peers. `receive` never raises on what it is given: a peer that breaks the protocol becomes an
-`Error` command, behind the commands that came before it. From then on the engine discards what the error's scope
-covers, as the peer goes on sending until it learns of it; the caller answers with `connection.close` or
-`channel.close`, or, at socket scope, closes the socket.
+One class serves both peers. `receive` never raises because of its input: a protocol error becomes an `Error` command after
+the commands that precede it. From then on, the engine discards input within the scope of the error, because the peer
+continues to send until it receives the close. The caller answers with `connection.close` or `channel.close`, or, at socket
+scope, closes the socket.
 
-The caller answers the other methods in the order of the list. When it closes a channel while commands of that channel
-follow in the same list, it must skip those: they were parsed before.
+The caller answers the other methods in the order of the list. If it closes a channel, it must skip commands of that channel
+that follow in the same list, because they have already been parsed.
 """
 
 from __future__ import annotations
@@ -92,8 +92,10 @@ SIZE_SHIFT: Final = 4
 
 
 class Memo:
-    """The last publish, by its octets. A publisher's next message has the same address as often as not, and the same
-    header: comparing octets is cheaper than parsing them, and equal addresses and headers are one object.
+    """The last publish, by its bytes.
+
+    The next message of a publisher often has the same address and the same header. Comparing bytes is cheaper than parsing
+    them, and equal addresses and headers share one object.
 
     frame, frame_size   the method frame; address and flags are what is in it, `channel` what it is on
     next, next_size     the header frame and the body frame's first 7 octets; the other fields are what is in them
@@ -173,16 +175,15 @@ class Engine(Machine):
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether nothing has come in part: no frame, and no content of a method. True once the peer has broken the
-        protocol."""
+        """Whether no frame and no content is incomplete. True after a protocol error."""
         return self.state >= states.FAILED or not (
             self._rest or self._gathered
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values()))
 
     def receive(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes, in order. Never raises on what came from the peer.
+        """Return the commands that `data` completes, in order. Never raises because of the peer's input.
 
-        Where that takes more than `max_cost`, `more` is set, and the next call, with or without data, goes on.
+        If that takes more than `max_cost`, `more` is set, and the next call continues, with or without data.
         """
         out: list[Command] = []
         self.cost = 0
@@ -255,7 +256,7 @@ class Engine(Machine):
                 start = pos + 7
                 end = start + size
                 if size > limit:
-                    self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} octets is larger than agreed")
+                    self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} bytes is larger than agreed")
                     return octets
                 if end >= octets:
                     # What is no frame at all is not waited for.
@@ -409,7 +410,7 @@ class Engine(Machine):
         return pos
 
     def _remember(self, publish: Publish, octets: bytes) -> None:
-        """Keep what was parsed of the octets of a header frame and a body frame's beginning."""
+        """Remember the parsed header frame and the start of the body frame."""
         memo = self._memo
         memo.patience -= 1
         memo.next = octets
@@ -425,7 +426,7 @@ class Engine(Machine):
 
     def _frame_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                         out: list[Command]) -> None:
-        """Any frame but those of the hot path; its payload is between `start` and `end`."""
+        """Handle a frame outside of the hot path; its payload is between `start` and `end`."""
         if type == FRAME_METHOD and self._numbers is None:
             self._method_received(number, channel, data, start, end, out)
         elif type == FRAME_METHOD or (type in _NUMBERED_TYPES and self.version.name == "0-9"):
@@ -470,7 +471,7 @@ class Engine(Machine):
 
     def _numbered_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                            out: list[Command]) -> None:
-        """A request or a response, or a method frame in their place."""
+        """Handle a request or a response, or a method frame in their place."""
         if self._numbers is None and type == FRAME_REQUEST and self._is_server and self.state == states.OPEN \
                 and number == 0 and self.version.requests is not None:
             # Whatever is wrong with it, the client has chosen its frames.
@@ -485,7 +486,7 @@ class Engine(Machine):
         at = start + NUMBERS_SIZE
         if end - at < 4:
             if self.state < states.FAILED:
-                self._fail(out, number, FRAME_ERROR, f"a {kind} of {end - start} octets is too short for its numbers and"
+                self._fail(out, number, FRAME_ERROR, f"a {kind} of {end - start} bytes is too short for its numbers and"
                            " its method")
             return
         key: int = _KEY(data, at)[0]
@@ -539,7 +540,7 @@ class Engine(Machine):
         return True
 
     def _header_received(self, channel: WireChannel, header: bytes, out: list[Command]) -> None:
-        """The content header of the method that came before it (0-9-1 section 4.2.6.1)."""
+        """Handle the content header of the preceding method (0-9-1 section 4.2.6.1)."""
         number = channel.number
         spec = channel.spec
         method_class = _BASIC
@@ -574,7 +575,7 @@ class Engine(Machine):
         stages = spec is not None and spec.name == "file.stage"
         if body_size > (self.max_staged_size if stages else self.max_body_size):
             channel.close(states.CHANNEL_FAILED)
-            out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} octets is larger than"
+            out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} bytes is larger than"
                              f" the {self.max_body_size} that are taken", method_class, method_id))
             return
         channel.header = header

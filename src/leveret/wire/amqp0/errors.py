@@ -1,10 +1,10 @@
-"""The one exception of this package: octets that cannot be decoded, or values that cannot be encoded."""
+"""The exceptions of this package: malformed input, and values that cannot be encoded."""
 
 from __future__ import annotations
 
 
 class WireError(Exception):
-    """Malformed octets. It never leaves `Engine.receive`, which turns it into an `Error` command.
+    """Malformed input. It never leaves `Engine.receive`, which converts it to an `Error` command.
 
     code    the reply code for it: 501 frame-error or 502 syntax-error
     """

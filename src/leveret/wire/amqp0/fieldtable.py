@@ -197,7 +197,7 @@ def encode_short_string(value: str | bytes) -> bytes:
     """The string with its length octet. EncodeError when it has more than 255 octets."""
     data = _octets(value)
     if len(data) > 255:
-        raise EncodeError(f"a short string takes at most 255 octets, this one has {len(data)}")
+        raise EncodeError(f"a short string takes at most 255 bytes, this one has {len(data)}")
     return bytes((len(data),)) + data
 
 

@@ -1,6 +1,6 @@
-"""The connection and its channels as state machines: what may come, what may be sent, and what follows from it.
+"""The state machines of the connection and its channels: which methods may be received and sent, and their effects.
 
-`engine.Engine` adds to this the parsing of frames. All states and transitions are in `states`.
+`engine.Engine` adds the parsing of frames. All states and transitions are in `states`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OPENS_CHANNEL: Final = ("channel.open", "channel.resume")
 
 
 class Machine(Output):
-    """One connection; see `engine.Engine` for its arguments and attributes."""
+    """A connection; see `engine.Engine` for its arguments and attributes."""
 
     __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_hot", "_is_server", "_limit",
                  "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
@@ -120,7 +120,7 @@ class Machine(Output):
         return any(channel.stage == assembly.BODY and channel.size > size for channel in self._channels.values())
 
     def is_closing(self, channel: int) -> bool:
-        """Whether we have closed the channel and its close-ok has not come."""
+        """Return whether we have closed the channel and its close-ok is pending."""
         state = self._channels.get(channel)
         return state is not None and state.state == states.CHANNEL_CLOSING
 
@@ -232,7 +232,7 @@ class Machine(Output):
         self.payload_max = self.frame_max - FRAME_OVERHEAD
 
     def _open(self) -> None:
-        """From now on frames may be as large as was agreed."""
+        """Open the connection: apply the negotiated frame size."""
         self._limit = self.frame_max - FRAME_OVERHEAD + FRAME_SLACK
         self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
 
@@ -271,7 +271,7 @@ class Machine(Output):
 
     def _fail(self, out: list[Command], number: int, code: int, text: str, class_id: int = 0,
               method_id: int = 0) -> None:
-        """The peer broke the protocol, for good: nothing of this connection counts any more."""
+        """Fail the connection because of a protocol error: all further input is discarded."""
         self._can_close = self.state != states.START
         self.state = states.FAILED
         self._forget_channels()
@@ -286,7 +286,7 @@ class Machine(Output):
             out[-1] = Error(0, SOCKET_SCOPE, FRAME_ERROR, text)
 
     def _lose(self, out: list[Command], number: int, text: str) -> None:
-        """The boundaries of the frames are lost."""
+        """Fail the connection because the frame boundaries are lost."""
         self.lost = True
         if self.state < states.FAILED:
             self._fail(out, number, FRAME_ERROR, text)
@@ -295,7 +295,7 @@ class Machine(Output):
 
     @property
     def can_close(self) -> bool:
-        """Whether `connection.close` can be sent: not before the server has begun, nor twice."""
+        """Whether `connection.close` can be sent: after the server's start, and only once."""
         return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
 
     def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None, request: int = 0) -> int:
@@ -404,7 +404,7 @@ class Machine(Output):
         payload = encode_arguments(spec, arguments, self.dialect)
         numbers = self._numbers
         if len(payload) + (0 if numbers is None else NUMBERS_SIZE) > self.payload_max:
-            raise EncodeError(f"{spec.name} has {len(payload)} octets, more than a frame may have")
+            raise EncodeError(f"{spec.name} has {len(payload)} bytes, more than a frame may have")
         if numbers is not None and spec.name in self.version.responses:
             answered: bytes = numbers.response(channel, spec.name, request)
             if not answered:

@@ -54,12 +54,12 @@ def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect:
         if not field.reserved:
             arguments[field.name] = decode_field(type, data, start, pos, dialect)
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"{spec.name} has {end - pos} octets behind its last field")
+        raise WireError(SYNTAX_ERROR, f"{spec.name} has {end - pos} bytes behind its last field")
     return arguments
 
 
 def field_end(type: int, data: bytes, pos: int, end: int) -> int:
-    """Where the field at `pos` ends; more than `end` when it does not."""
+    """Return the end of the field at `pos`; more than `end` if it is truncated."""
     if type == model.SHORTSTR:
         return pos + 1 + data[pos] if pos < end else end + 1
     if type == model.SHORT:
@@ -102,7 +102,7 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
 
 
 def encode_arguments(spec: MethodSpec, arguments: dict[str, Any], dialect: Dialect) -> bytes:
-    """The payload of the method's frame. What is missing becomes 0, empty or false.
+    """Return the payload of the method's frame. Missing arguments become 0, empty or false.
 
     EncodeError for an argument that the method does not have or that does not fit its field. A reply text that is too
     long is cut instead: it comes from wherever something went wrong.

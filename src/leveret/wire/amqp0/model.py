@@ -1,4 +1,4 @@
-"""What a version of AMQP 0-x consists of: classes, methods, fields and constants, as `notation.parse` makes them."""
+"""The model of a version of AMQP 0-x: classes, methods, fields and constants, as created by `notation.parse`."""
 
 from __future__ import annotations
 

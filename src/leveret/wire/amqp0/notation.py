@@ -20,7 +20,7 @@ from leveret.wire.amqp0.model import TYPE_NAMES, ClassSpec, Constant, FieldSpec,
 
 
 def parse(name: str, text: str) -> Version:
-    """The version that `text` describes. ValueError, with the line, for what is not in the notation."""
+    """Return the version that `text` describes. Raises `ValueError`, which names the line."""
     version = Version(name)
     current: ClassSpec | None = None
     for line in _logical_lines(text):

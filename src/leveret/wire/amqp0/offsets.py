@@ -1,4 +1,4 @@
-"""The header `x-stream-offset` that readers of a stream see, put into a content header without decoding it."""
+"""Adds the header `x-stream-offset` for readers of a stream to a content header without decoding it."""
 
 from __future__ import annotations
 

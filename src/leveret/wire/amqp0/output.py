@@ -1,4 +1,4 @@
-"""What an engine has to send: frames, encoded and kept until `to_send` takes them."""
+"""Output of an engine: encoded frames, buffered until `to_send`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Output:
         self._numbers: Numbers | None = None
 
     def to_send(self) -> bytes:
-        """Everything that is pending, once."""
+        """Return and clear all pending data."""
         data: bytes = b"".join(self._pieces)
         self._pieces = []
         self.pending = 0
@@ -150,15 +150,15 @@ class Output:
         self.pending += len(frames)
 
     def send_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        """`basic.ack`: of a delivery, or the confirm of a publish."""
+        """Send `basic.ack`, for deliveries or as a confirm."""
         self._settle(channel, _ACK, delivery_tag, 1 if multiple else 0)
 
     def send_nack(self, channel: int, delivery_tag: int, multiple: bool, requeue: bool) -> None:
-        """`basic.nack`, RabbitMQ's: of deliveries, or of publishes (which cannot be requeued)."""
+        """Send RabbitMQ's `basic.nack`, for deliveries, or for publishes (which cannot be requeued)."""
         self._settle(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
 
     def send_reject(self, channel: int, delivery_tag: int, requeue: bool) -> None:
-        """`basic.reject`."""
+        """Send `basic.reject`."""
         self._settle(channel, _REJECT, delivery_tag, 1 if requeue else 0)
 
     def _settle(self, channel: int, method: int, delivery_tag: int, bits: int) -> None:
@@ -169,7 +169,7 @@ class Output:
         self.pending += 21
 
     def send_heartbeat(self) -> None:
-        """A heartbeat frame (0-9-1 section 4.2.7)."""
+        """Send a heartbeat frame (0-9-1 section 4.2.7)."""
         self._pieces.append(_HEARTBEAT)
         self.pending += len(_HEARTBEAT)
 

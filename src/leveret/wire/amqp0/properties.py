@@ -2,8 +2,8 @@
 
     class (2)  weight (2)  body size (8)  property flags (2, and 2 more for each word whose last bit is set)  properties
 
-A property is present where its flag is set, the first in the highest bit. Headers are stored and delivered as received;
-what routing and queueing need is found by `scan`, everything else is decoded when somebody asks for it.
+A property is present if its flag is set; the first has the highest bit. Headers are stored and delivered as received.
+`scan` extracts the properties that routing and queueing need; everything else is decoded on demand.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def scan(publish: Publish, header: bytes, dialect: Dialect) -> bool:
 
 
 def check_header(header: bytes, dialect: Dialect, version: Version) -> bool:
-    """Whether `decode_header` accepts the header, of any class."""
+    """Return whether `decode_header` accepts the header, of any class."""
     try:
         decode_header(header, dialect, version)
     except WireError:
@@ -121,7 +121,7 @@ def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
         properties[field.name] = decode_field(field.type, header, pos, stop, dialect)
         pos = stop
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"the content header has {end - pos} octets behind its last property")
+        raise WireError(SYNTAX_ERROR, f"the content header has {end - pos} bytes behind its last property")
     return class_id, body_size, properties
 
 

@@ -56,7 +56,7 @@ class Ledger:
 
 
 class Numbers:
-    """The numbers of all channels of a connection."""
+    """The request and response numbers of all channels of a connection."""
 
     def __init__(self) -> None:
         # The last ledger of a channel is for what comes. What is sent belongs to the first: another one follows where

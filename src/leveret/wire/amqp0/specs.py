@@ -1,4 +1,4 @@
-"""The versions that there are tables for."""
+"""The supported versions."""
 
 from __future__ import annotations
 

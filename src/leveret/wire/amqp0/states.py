@@ -5,10 +5,10 @@ on the way in as on the way out, from both peers' point of view at once: the tab
 because almost every one of these methods has one possible sender (the method tables check that). Only the close methods
 have two, and what counts there is whether the method is SENT or RECEIVED.
 
-A received request takes effect as it is parsed: after `connection.open` the peer may go on at once, as if it had been
-granted, and a channel that was closed can be opened again; whoever answers later answers in order.
+A received request takes effect when it is parsed: after `connection.open` the peer may continue at once, as if it had been
+granted, and a closed channel can be opened again. The caller answers later, in order.
 
-What has no row here is illegal: received it is reply code 503, sent it is a mistake of the caller's.
+A transition without a row is illegal: reply code 503 if received, an error of the caller if sent.
 """
 
 from __future__ import annotations

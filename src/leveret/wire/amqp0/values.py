@@ -1,10 +1,10 @@
-"""Values of field tables that Python has no type of its own for. They are ints in every other respect."""
+"""Types for field-table values that Python lacks. They are subclasses of int."""
 
 from __future__ import annotations
 
 
 class LongLong(int):
-    """An integer that is sent in 64 bits even where 32 would do, for peers that look at the type."""
+    """An integer that is always sent in 64 bits, for peers that check the type."""
 
     __slots__ = ()
 

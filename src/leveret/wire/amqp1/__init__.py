@@ -1,1 +1,1 @@
-"""AMQP 1.0 on the wire, without sockets: types, composites, frames and the sections of messages."""
+"""Sans-I/O codec of AMQP 1.0: types, composites, frames and message sections."""

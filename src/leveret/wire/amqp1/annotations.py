@@ -1,4 +1,4 @@
-"""The keys of annotations (messaging 3.2.10): symbols and ulongs, most of which are reserved."""
+"""Keys of annotations (messaging 3.2.10): symbols and ulongs, most of which are reserved."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
                               f" {TYPES.get(code, 'a described value')}")
         pos = value_end(data, stop, end)
     if pos != end:
-        raise DecodeError(pos, f"annotations: expected the end of a map, {end - pos} octets are left")
+        raise DecodeError(pos, f"annotations: expected the end of a map, {end - pos} bytes are left")
     return found

@@ -1,4 +1,4 @@
-"""Format codes of the primitive types (types 1.6), and how long what follows them is."""
+"""Format codes of the primitive types (types 1.6), and the sizes of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bases of the classes that stand for composite types."""
+"""Base classes of composite types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Composite:
 
 
 class Performative(Composite):
-    """What may be the body of a frame. SASL frames have the channel 0."""
+    """A composite that can be the body of a frame. SASL frames have the channel 0."""
 
     __slots__ = ("channel",)
 

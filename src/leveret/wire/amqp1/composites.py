@@ -125,7 +125,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
             raise DecodeError(at, f"{spec.name}: {field.spec_name} is mandatory")
         arguments[field.name] = field.default if value is None else value
     if decoder.pos != decoder.end:
-        raise DecodeError(decoder.pos, f"expected the end of {spec.name}, {decoder.end - decoder.pos} octets are left")
+        raise DecodeError(decoder.pos, f"expected the end of {spec.name}, {decoder.end - decoder.pos} bytes are left")
     decoder.end = end
     return _CLASSES[spec.descriptor](**arguments)
 

@@ -1,4 +1,4 @@
-"""Decimal numbers in the Binary Integer Decimal encoding (IEEE 754-2008 3.5.2): the octets, and a view of them."""
+"""Decimal numbers in the Binary Integer Decimal encoding (IEEE 754-2008 3.5.2), kept as bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from leveret.wire.amqp1.errors import EncodeError
 
 
 class _Decimal:
-    """`octets` are as on the wire, so that cohorts, non-canonical encodings and payloads of NaNs survive. Two of them
-    are equal if their octets are."""
+    """A decimal. `octets` is the encoding, so that cohorts, non-canonical encodings and payloads of NaNs survive.
+
+    Two decimals are equal if their encodings are."""
 
     __slots__ = ("octets",)
 
@@ -21,7 +22,7 @@ class _Decimal:
 
     def __init__(self, octets: bytes) -> None:
         if len(octets) != self.WIDTH:
-            raise EncodeError(f"a {type(self).__name__} has {self.WIDTH} octets, not {len(octets)}")
+            raise EncodeError(f"a {type(self).__name__} has {self.WIDTH} bytes, not {len(octets)}")
         self.octets = octets
 
     def __eq__(self, other: object) -> bool:

@@ -1,8 +1,8 @@
-"""Decoding of values (types 1.1 to 1.6). What the values are in Python is in `values`.
+"""Decoding of values (types 1.1 to 1.6). `values` defines the Python types.
 
-Hostile bytes cost no more than their number: values are nested `MAX_DEPTH` deep at most; sizes and counts are checked
-against the bytes that are there before anything is built; of array elements that take no bytes at all, one decoding
-makes `MAX_EMPTY_ELEMENTS`; and a map becomes a dict only while its keys cannot be chosen so that they collide.
+The cost of hostile input is proportional to its size: values are nested at most `MAX_DEPTH` deep; sizes and counts are
+checked against the available bytes before anything is built; one decoding creates at most `MAX_EMPTY_ELEMENTS` array
+elements that take no bytes; and a map becomes a dict only if a peer cannot choose keys whose hashes collide.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def content_end(data: bytes, code: int, pos: int, end: int) -> int:
     else:
         raise DecodeError(pos - 1, f"expected a format code, not 0x{code:02x}")
     if stop > end:
-        raise DecodeError(pos, f"expected {stop - pos} octets of a {TYPES[code]}, there are {end - pos}", DECODE_ERROR,
+        raise DecodeError(pos, f"expected {stop - pos} bytes of a {TYPES[code]}, there are {end - pos}", DECODE_ERROR,
                           True)
     return stop
 
@@ -212,7 +212,7 @@ class Decoder:
         self.pos = pos + 1
         count = 0 if code == codes.LIST_0 else self._enter(code, stop)
         if count > stop - self.pos:
-            raise DecodeError(self.pos, f"expected a list of {count} values, there are {stop - self.pos} octets")
+            raise DecodeError(self.pos, f"expected a list of {count} values, there are {stop - self.pos} bytes")
         self.end = stop
         return count
 
@@ -237,7 +237,7 @@ class Decoder:
         else:
             value = self._array(count, depth + 1)
         if self.pos != stop:
-            raise DecodeError(self.pos, f"expected the end of a {TYPES[code]}, {stop - self.pos} octets are left")
+            raise DecodeError(self.pos, f"expected the end of a {TYPES[code]}, {stop - self.pos} bytes are left")
         self.end = end
         return value
 
@@ -257,7 +257,7 @@ class Decoder:
 
     def _list(self, count: int, depth: int) -> list[Any]:
         if count > self.end - self.pos:
-            raise DecodeError(self.pos, f"expected a list of {count} values, there are {self.end - self.pos} octets")
+            raise DecodeError(self.pos, f"expected a list of {count} values, there are {self.end - self.pos} bytes")
         return [self.value(depth) for _ in range(count)]
 
     def _map(self, count: int, depth: int) -> Any:
@@ -265,7 +265,7 @@ class Decoder:
         if count & 1:
             raise DecodeError(start, f"expected an even number of values in a map, not {count}")
         if count > self.end - start:
-            raise DecodeError(start, f"expected a map of {count} values, there are {self.end - start} octets")
+            raise DecodeError(start, f"expected a map of {count} values, there are {self.end - start} bytes")
         pairs: dict[Any, Any] = {}
         plain = True
         guessable = 0
@@ -321,9 +321,9 @@ class Decoder:
         if width == 0:
             self._spare -= count
             if self._spare < 0:
-                raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} elements without octets")
+                raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} elements without bytes")
         elif count > self.end - self.pos:
-            raise DecodeError(self.pos, f"expected an array of {count} values, there are {self.end - self.pos} octets")
+            raise DecodeError(self.pos, f"expected an array of {count} values, there are {self.end - self.pos} bytes")
         self.left -= count
         if self.left < 0:
             raise self._too_many()

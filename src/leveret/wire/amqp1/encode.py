@@ -1,8 +1,8 @@
-"""Encoding of values (types 1.1 to 1.6), each in the shortest form that its type has. The Python types are in `values`;
-beyond those, tuples are lists, and bytearrays and memoryviews binaries.
+"""Encoding of values (types 1.1 to 1.6), in the shortest form of their type.
 
-The elements of an array share a format code: the shortest that does for all of them. Codes without octets (null apart)
-are not used there, and booleans take an octet each: not every peer takes them otherwise.
+`values` defines the Python types; in addition, tuples are lists, and bytearrays and memoryviews are binaries. The elements
+of an array share a format code: the shortest that fits all of them. Codes without bytes (except null) are not used there,
+and booleans take a byte each, because some peers require that.
 """
 
 from __future__ import annotations

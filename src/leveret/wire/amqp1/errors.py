@@ -1,12 +1,12 @@
-"""The exceptions of this package: octets that cannot be decoded, and values that cannot be encoded."""
+"""The exceptions of this package: malformed input, and values that cannot be encoded."""
 
 from __future__ import annotations
 
 
 class DecodeError(Exception):
-    """Malformed octets. It never leaves `FrameReader.receive`, which turns it into a `Failure`.
+    """Malformed input. It never leaves `FrameReader.receive`, which converts it to a `Failure`.
 
-    position    offset of the octet at which decoding stopped, in the octets that were given
+    position    offset of the byte at which decoding stopped
     text        what was expected there
     condition   the error condition for it (transport 2.8.15): `amqp:decode-error`, or `amqp:invalid-field` for a value
                 that its field does not allow
@@ -14,7 +14,7 @@ class DecodeError(Exception):
     """
 
     def __init__(self, position: int, text: str, condition: str = "amqp:decode-error", short: bool = False) -> None:
-        super().__init__(f"{text} (at octet {position})")
+        super().__init__(f"{text} (at byte {position})")
         self.position = position
         self.text = text
         self.condition = condition

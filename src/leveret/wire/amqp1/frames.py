@@ -1,7 +1,7 @@
-"""Frames (transport 2.3, security 5.3.1): octets in, performatives out. No sockets, no clocks.
+"""The sans-I/O frame reader (transport 2.3, security 5.3.1): bytes in, performatives out.
 
-A reader begins with a protocol header and switches by itself between SASL and AMQP frames as the headers say, so that a
-peer may send everything at once. What may come when is for the caller to judge.
+A reader starts with a protocol header, and switches between SASL and AMQP frames by the headers, so that a peer may send
+everything at once. The caller checks the order of performatives.
 """
 
 from __future__ import annotations
@@ -160,13 +160,13 @@ class FrameReader:
                 continue
             if size > self._limit:
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR,
-                           f"a frame of {size} octets, {self._limit} are allowed")
+                           f"a frame of {size} bytes, {self._limit} are allowed")
                 return items
             body = pos + (offset << 2)
             stop = pos + size
             if offset < 2 or body > stop:
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR,
-                           f"a frame of {size} octets whose body begins at octet {offset << 2}")
+                           f"a frame of {size} bytes whose body begins at byte {offset << 2}")
                 return items
             if type != (SASL_FRAME if self._expected == _SASL_FRAMES else AMQP_FRAME):
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"a frame of type {type}")
@@ -225,9 +225,9 @@ class FrameReader:
                 if isinstance(performative, Transfer):
                     performative.payload = data[decoder.pos : stop]
             elif decoder.pos != stop:
-                raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} octets are left")
+                raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} bytes are left")
         except DecodeError as error:
-            self._fail(items, channel, error.condition, f"{error.text} (at octet {error.position - start} of a frame)")
+            self._fail(items, channel, error.condition, f"{error.text} (at byte {error.position - start} of a frame)")
             return False
         if performative.kind == OPEN:
             self._limit = self.max_frame_size

@@ -1,4 +1,4 @@
-"""What is in the sections of a message (messaging 3.2), decoded one section at a time, and encoded.
+"""Encoding and decoding of the sections of a message (messaging 3.2), one section at a time.
 
 Maps become dict or `values.Map`. In annotations, plain str keys are encoded as symbols.
 """

@@ -1,4 +1,4 @@
-"""What AMQP 1.0 consists of beyond its primitive types, as `notation.parse` makes it: composite and restricted types."""
+"""The model of AMQP 1.0 types: composite and restricted types, as created by `notation.parse`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be sent: frames, encoded and kept until `to_send` takes them (transport 2.3)."""
+"""Output of a connection: encoded frames, buffered until `to_send` (transport 2.3)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Output:
         type = _SASL_FRAME if performative.kind >= SASL_MECHANISMS else _AMQP_FRAME
         size = _HEADER_SIZE + len(body)
         if size > self.max_frame_size:
-            raise EncodeError(f"a frame of {size} octets, the peer takes {self.max_frame_size}")
+            raise EncodeError(f"a frame of {size} bytes, the peer takes {self.max_frame_size}")
         self._add(_PACK_FRAME(size, _DOFF, type, performative.channel) + body)
 
     def send_transfer(self, channel: int, handle: int, delivery_id: int, delivery_tag: bytes, settled: bool,
@@ -155,7 +155,7 @@ class Output:
         finally:
             transfer.more = more
         if _HEADER_SIZE + len(head) >= self.max_frame_size:
-            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} octets, the peer takes {self.max_frame_size}")
+            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} bytes, the peer takes {self.max_frame_size}")
         following = write_transfer(transfer.handle, None, None, None, None, True)
         last = write_transfer(transfer.handle, None, None, None, None, more)
         index = 0

@@ -1,9 +1,8 @@
-"""The sections of a message (messaging 3.2): where each is, and the few facts that queueing needs, without decoding the
-rest.
+"""Positions of the sections of a message (messaging 3.2), and the fields that queueing needs, without decoding the rest.
 
-The bare message stays as it came, octet for octet. A node that passes a message on writes `header` and
-`delivery-annotations` anew and puts them before the untouched rest, which begins at `Sections.rest`, or at
-`Sections.bare` when it writes the message annotations anew, too.
+The bare message stays unchanged, byte for byte. A node that forwards a message encodes `header` and `delivery-annotations`
+again and puts them before the unchanged rest, which starts at `Sections.rest`, or at `Sections.bare` if it encodes the
+message annotations again too.
 """
 
 from __future__ import annotations

@@ -93,4 +93,4 @@ class Walk:
     def finish(self) -> None:
         """That was all of the message. DecodeError where it is cut off."""
         if self._left or self.pending:
-            raise DecodeError(self._position, f"expected {self._left or 'more'} octets of a section", short=True)
+            raise DecodeError(self._position, f"expected {self._left or 'more'} bytes of a section", short=True)
