@@ -2,11 +2,10 @@
 
     python -m tests.spark.sink_app JSON
 
-The JSON has `master`, `conf`, `checkpoint`, `source` and `sink` (options), and `marker`: a directory. In it a task makes
-the file `reading` once it has read rows, and waits there while the file `hold` exists. The first attempt of every task
-fails half-way where there is a file `fail`, and that of the first task waits there for ever where there is a file `slow`,
-unless there is a file `overtaken`, which a later one of it makes. The query ends when everything was read
-(AvailableNow), and the process with it.
+The JSON has `master`, `conf`, `checkpoint`, `source` and `sink` (options), and `marker`, a directory of files that control
+the tasks. A task creates `reading` once it has read rows, and waits while `hold` exists. If `fail` exists, the first attempt
+of every task fails half-way. If `slow` exists, the first attempt of the first task waits there until a later attempt has
+created `overtaken`. The query ends when everything was read (availableNow), and the process with it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Leveret's integration with Spark: the data source `amqp`, which the module `pyspark_amqp` registers, and pipelines."""
+"""Leveret's integration with Spark: the data source `amqp`, which the module `pyspark_amqp` exposes to Spark, and pipelines."""
