@@ -1,1 +1,1 @@
-"""Leveret's integration with Spark: the data source `amqp`, which the module `pyspark_amqp` exposes to Spark, and pipelines."""
+"""Leveret's Spark integration: pipelines, and the data source `amqp`, which the module `pyspark_amqp` exposes to Spark."""
