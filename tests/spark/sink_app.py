@@ -4,8 +4,8 @@
 
 The JSON has `master`, `conf`, `checkpoint`, `source` and `sink` (options), and `marker`, a directory of files that control
 the tasks. A task creates `reading` once it has read rows, and waits while `hold` exists. If `fail` exists, the first
-attempt of every task fails half-way. If `slow` exists, the first attempt of the first task waits there until a later attempt has
-created `overtaken`. The query ends when everything was read (availableNow), and the process with it.
+attempt of every task fails half-way. If `slow` exists, the first attempt of the first task waits there until a later
+attempt has created `overtaken`. The query ends when everything was read (availableNow), and the process with it.
 """
 
 from __future__ import annotations
