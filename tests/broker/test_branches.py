@@ -388,7 +388,7 @@ def test_refused_beginnings(world: World) -> None:
     begin(world)
     with pytest.raises(ResourceLocked):
         begin(world)
-    with pytest.raises(ResourceError, match=r"dtx\.count"):
+    with pytest.raises(ResourceError, match=r"dtx\.max_branches"):
         begin(world, "y")
 
 
@@ -415,8 +415,8 @@ def test_a_dead_letter_is_part_of_the_commit(world: World) -> None:
 
 def test_streams_and_stages_take_what_is_committed(world: World) -> None:
     stream = world.vhost.declare_queue("s", None, durable=True, arguments={"x-queue-type": "stream"})
-    world.vhost.stages.open("stage", "app", "user")
-    stage = world.vhost.stages.by_uuid["stage"]
+    world.vhost.sink_transactions.open("stage", "app", "user")
+    stage = world.vhost.sink_transactions.by_uuid["stage"]
     branch = begin(world)
     publish(world, branch, [stream], "a", persistent=True)
     branch.publish(world.message("b", exchange="leveret.stage:stage:", key="q", persistent=True), [stage])
@@ -424,7 +424,7 @@ def test_streams_and_stages_take_what_is_committed(world: World) -> None:
     assert (stream.ready_count, stage.count) == (0, 0)
     world = again(world)
     assert commit(world) == [DONE]
-    assert (world.vhost.queues["s"].ready_count, world.vhost.stages.by_uuid["stage"].count) == (1, 1)
+    assert (world.vhost.queues["s"].ready_count, world.vhost.sink_transactions.by_uuid["stage"].count) == (1, 1)
 
 
 def test_a_refusal_is_one_of_the_brokers(world: World) -> None:

@@ -36,12 +36,12 @@ def test_sink_transactions(broker: LeveretProcess) -> None:
         assert shown == {"one": ("sink", "sealed", 1), "two": ("sink", "sealed", 1), "three": ("sink", "open", 1)}
         assert "three" in commands.ok("sink-transactions", "list")
         assert "aborted 2 sink transactions" in commands.ok("sink-transactions", "abort", "two", "three")
-        assert "no sink transaction 'two'" in commands.refused("sink-transactions", "abort", "two")
+        assert "sink transaction 'two' does not exist" in commands.refused("sink-transactions", "abort", "two")
         assert commands.json("sink-transactions", "apps") == []
         ask(channel, "stage.promote", app="sink", batch=4, stages=["one"])
         [app] = commands.json("sink-transactions", "apps", "--vhost", "/")
         assert (app["app"], app["user"], app["batch"], app["promoting"]) == ("sink", "guest", 4, None)
         assert "sink" in commands.ok("sink-transactions", "apps")
         commands.ok("sink-transactions", "forget", "sink")
-        assert "no app 'sink'" in commands.refused("sink-transactions", "forget", "sink")
+        assert "app 'sink' does not exist" in commands.refused("sink-transactions", "forget", "sink")
         assert ask(channel, "stage.last", app="sink")["batch"] is None

@@ -71,11 +71,11 @@ def test_what_is_refused(channel: Channel, queue: Any, name: str) -> None:
     for operation, arguments, condition, part in (
         ("stage.open", {"stage": "x:y", "app": name}, "precondition-failed", "letters, digits and hyphens"),
         ("stage.open", {"stage": stage_name(), "app": name, "exchanges": ["none"]}, "not-found", "no exchange 'none'"),
-        ("stage.open", {"stage": stage, "app": name}, "precondition-failed", "exists already"),
+        ("stage.open", {"stage": stage, "app": name}, "precondition-failed", "already exists"),
         ("stage.seal", {"stage": stage, "count": 2, "crc32": crc32(b"a")}, "precondition-failed", "expected 2"),
         ("stage.seal", {"stage": stage, "count": 1, "crc32": 1}, "precondition-failed", "CRC-32"),
-        ("stage.seal", {"stage": "none", "count": 1, "crc32": 1}, "not-found", "no stage 'none'"),
-        ("stage.promote", {"app": name, "batch": 1, "stages": [stage]}, "precondition-failed", "not sealed"),
+        ("stage.seal", {"stage": "none", "count": 1, "crc32": 1}, "not-found", "sink transaction 'none' does not exist"),
+        ("stage.promote", {"app": name, "batch": 1, "stages": [stage]}, "precondition-failed", "not prepared"),
         ("stage.promote", {"app": name, "batch": -1, "stages": []}, "command-invalid", "batch"),
         ("stage.promote", {"app": name, "batch": 1, "stages": [], "on_unroutable": "x"}, "command-invalid", "x"),
         ("stage.promote", {"app": name, "batch": 1, "stages": [], "on_unroutable": "dead-letter"}, "precondition-failed",
@@ -96,7 +96,7 @@ def test_a_batch_of_more_than_a_thousand_stages(dial: Open, queue: Any, name: st
     channel = dial()
     stages = [write(channel, name, "", name, str(number)) for number in range(2)]
     stages += [stage_name() for _ in range(1000)]
-    with pytest.raises(Refused, match="no stage"):
+    with pytest.raises(Refused, match=r"sink transaction .* does not exist"):
         ask(channel, "stage.promote", app=name, batch=0, stages=stages)
     for stage in stages[2:]:
         ask(channel, "stage.open", stage=stage, app=name)
@@ -115,7 +115,7 @@ def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> N
     with pytest.raises(Refused) as refused:
         ask(channel, "stage.promote", app=name, batch=1, stages=[good, bad])
     assert refused.value.condition == "precondition-failed"
-    assert ("2 messages have no queue; the first was published to exchange 'amq.direct' with routing key"
+    assert ("2 messages are unroutable: the first was published to exchange 'amq.direct' with routing key"
             " 'no.way'") in refused.value.message
     assert queue.get() is None
     answer = ask(channel, "stage.promote", app=name, batch=1, stages=[good, bad], on_unroutable="dead-letter",
@@ -128,7 +128,7 @@ def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> N
 def test_publishing_to_a_stage_that_takes_nothing(dial: Open, protocol: str, name: str, queue: Any) -> None:
     channel = dial(protocol)
     sealed = write(channel, name, "", name, "a")
-    for stage, part in ((sealed, "sealed"), (stage_name(), "no stage")):
+    for stage, part in ((sealed, "prepared"), (stage_name(), "does not exist")):
         with pytest.raises(Error, match=part):
             dial(protocol).publish("b", name, f"leveret.stage:{stage}:", persistent=True)
 
@@ -214,7 +214,7 @@ def test_other_users(broker: Broker, dial: Open, queue: Any, name: str) -> None:
         publisher = dial(protocol, "writer", "secret")
         with pytest.raises((AccessRefused, LinkClosed, Error)) as failed:
             publisher.publish("b", name, f"leveret.stage:{stage}:amq.topic", persistent=True)
-        assert "another user's" in str(failed.value)
+        assert "belongs to another user" in str(failed.value)
     ask(theirs, "stage.open", stage="of-writer", app="theirs")
     with pytest.raises(AccessRefused, match="write access to 'amq"):
         dial(user="writer", password="secret").publish("b", name, "leveret.stage:of-writer:", persistent=True)

@@ -286,7 +286,7 @@ class Branches(Holder):
     def restore(self, name: str, value: dict[str, Any], taken: Taken | None) -> None:
         branch = self._add(name, value["user"])
         queues = {queue.id: queue for queue in self.vhost.queues.values()}
-        queues.update({stage.id: stage for stage in self.vhost.stages.by_uuid.values()})
+        queues.update({transaction.id: transaction for transaction in self.vhost.sink_transactions.by_uuid.values()})
         branch.recover(value["state"], value["since"], taken, queues)
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.queues.stream_recovery import StreamRecords
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
-from leveret.broker.stages import StageSettings
+from leveret.broker.sink_transactions import SinkTransactionSettings
 from leveret.broker.staging import Staging
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import MIXED, Vhost
@@ -169,7 +169,7 @@ class Broker:
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
         self.request_handler: RequestHandler | None = None
         self.jobs = Jobs(self)
-        self.stage_settings = StageSettings()
+        self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
         self.staging = Staging(self)
         # Tells this store from all others; made at its first start.
@@ -245,7 +245,7 @@ class Broker:
                     if queue.memory > self.page_above:
                         paging.page_down(queue, self.page_above)
         for vhost in self.vhosts.values():
-            vhost.stages.page_down()
+            vhost.sink_transactions.page_down()
         for queue in list(self.paging.values()):
             if not paging.page_more(queue):
                 del self.paging[queue.id]
@@ -370,7 +370,7 @@ class Broker:
                 numbered = self.vhosts.get(metadata.split_key(key)[0])
                 if numbered is not None:
                     numbered.set_number(metadata.unpack(data)["number"])
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.REMAINS, metadata.STAGE, metadata.STAGE_APP):
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.REMAINS, metadata.SINK_TRANSACTION, metadata.SINK_APP):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -422,8 +422,8 @@ class Broker:
             used_id = max(used_id, vhost.number, max(vhost.remains, default=0))
             for exchange in vhost.exchanges.values():
                 used_id = max(used_id, exchange.number)
-            for stage in vhost.stages.by_uuid.values():
-                used_id = max(used_id, stage.id)
+            for transaction in vhost.sink_transactions.by_uuid.values():
+                used_id = max(used_id, transaction.id)
             for queue in vhost.queues.values():
                 used_id = max(used_id, queue.id)
                 if queue.leases is not None:
@@ -458,7 +458,7 @@ class Broker:
                     streams.append(queue)
             for queue in list(vhost.remains.values()):
                 remains.move(queue)
-            vhost.stages.start()
+            vhost.sink_transactions.start()
             vhost.branches.start()
         if self.segments is not None and streams:
             known = set()

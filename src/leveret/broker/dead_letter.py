@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
-# The reason of what never was in a queue: of a stage, from which nothing comes twice.
+# The reason for a message of a sink transaction, which was never in a queue.
 UNROUTABLE: Final = "unroutable"
 
 # Counts stay within 64 bits, whatever a publisher has written.

@@ -31,7 +31,7 @@ class Route:
               message id), or somebody watches
     depends   that they depend on more than the address
     watch     who wants to know of its messages
-    owner     only this user may publish by it, to a stage, whatever keys the message has; "" for everybody
+    owner     only this user may publish by it, to a sink transaction, whatever the routing key; "" for all users
     request   messages are requests to the broker, which alarms do not hold back: they may be what ends them
     """
 

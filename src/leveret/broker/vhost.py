@@ -44,7 +44,7 @@ from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
-from leveret.broker.stages import Stages
+from leveret.broker.sink_transactions import SinkTransactions
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -116,7 +116,7 @@ class Vhost:
         for exchange_name, type_name in PREDECLARED:
             self.exchanges[exchange_name] = make_exchange(type_name, exchange_name, durable=True)
         self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
-        self.stages = Stages(self)
+        self.sink_transactions = SinkTransactions(self)
         self.branches = Branches(self)
         told = EventsExchange()
         self.exchanges[told.name] = told
@@ -163,7 +163,7 @@ class Vhost:
             self.remove_queue(queue)
         for queue in list(self.remains.values()):
             remains.drop(queue)
-        self.stages.clear()
+        self.sink_transactions.clear()
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
                 self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
@@ -180,7 +180,7 @@ class Vhost:
         exchange_name, routing_key = split_address(address)
         exchange = self.exchanges.get(exchange_name)
         if exchange is None:
-            staged = self.stages.route(exchange_name, routing_key)
+            staged = self.sink_transactions.route(exchange_name, routing_key)
             if staged is not None:
                 return staged  # not remembered: it serves one publisher for a short time
             raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
@@ -218,7 +218,7 @@ class Vhost:
     def published_to(self, name: str) -> Exchange | None:
         """The exchange that a publish under this name means, also one to a stage; None where there is none. NotFound where
         it is a stage's that is not there, or is not the name of one."""
-        return self.exchanges.get(name) or self.stages.exchange(name)
+        return self.exchanges.get(name) or self.sink_transactions.exchange(name)
 
     # Exchanges
 
@@ -655,10 +655,10 @@ class Vhost:
             queue.stored = queue.deleted = True
             self._restore_entries(queue, recovery, streams)
             self.remains[queue.id] = queue
-        elif kind == metadata.STAGE:
-            self.stages.restore_stage(names[0], value, recovery)
-        elif kind == metadata.STAGE_APP:
-            self.stages.restore_app(names[0], value)
+        elif kind == metadata.SINK_TRANSACTION:
+            self.sink_transactions.restore_sink_transaction(names[0], value, recovery)
+        elif kind == metadata.SINK_APP:
+            self.sink_transactions.restore_app(names[0], value)
 
     def restore_binding(self, names: list[str], value: dict[str, Any], by_name: bool) -> bool:
         """Rebuild a binding from the log. False for one that is left of what was deleted: an end of it is not there, or is

@@ -16,7 +16,7 @@ from leveret.broker.branch import BranchSettings
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
-from leveret.broker.stages import StageSettings
+from leveret.broker.sink_transactions import SinkTransactionSettings
 from leveret.broker.staging import StagingSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import (
@@ -120,8 +120,8 @@ class Composition:
         else:
             self.broker.seal_streams(store, segment_settings(config.streams))
         sinks = config.sink_transactions
-        self.broker.stage_settings = StageSettings(sinks.max_bytes, round(sinks.timeout * 1000), sinks.max_per_vhost,
-                                                   sinks.max_apps)
+        self.broker.sink_transaction_settings = SinkTransactionSettings(sinks.max_bytes, round(sinks.timeout * 1000),
+                                                                        sinks.max_per_vhost, sinks.max_apps)
         uploads = config.uploads
         self.broker.staging.settings = StagingSettings(uploads.max_per_user, uploads.max_bytes,
                                                        round(uploads.timeout * 1000))

@@ -50,7 +50,8 @@ class VhostSession(Session):
                                 f" '{self.vhost_name}'")
         self.check("write", route.exchange_name)
         if route.owner and route.owner != self.user:
-            raise AccessRefused(f"the stage of '{route.exchange_name}' in vhost '{self.vhost_name}' is another user's")
+            raise AccessRefused(f"the sink transaction of '{route.exchange_name}' in vhost '{self.vhost_name}' belongs to"
+                                f" another user")
         self.routes[address] = route
         return route
 

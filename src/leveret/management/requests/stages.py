@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
+from leveret.broker.batch_commit import DEAD_LETTER, DROP, FAIL
 from leveret.broker.errors import BrokerError, PreconditionFailed
-from leveret.broker.promotion import DEAD_LETTER, DROP, FAIL
 from leveret.management.requests.operation import Arguments, Asked, Fields, Later, Operation
 from leveret.management.stages import describe_app, describe_stage
 
@@ -56,7 +56,7 @@ class List(Arguments, kw_only=True):
 
 def open_stage(asked: Asked, arguments: Open) -> Fields:
     """Open a sink transaction. Permissions are checked again on each publish."""
-    stages = asked.vhost.stages
+    stages = asked.vhost.sink_transactions
     for name in arguments.exchanges:
         stages.check_exchange(name)
         asked.vhost.exchange(name)
@@ -72,7 +72,7 @@ def seal(asked: Asked, arguments: Seal) -> Later:
     def done() -> None:
         later.answer({})
 
-    asked.vhost.stages.seal(arguments.stage, asked.user, arguments.count, arguments.crc32, done, later.fail)
+    asked.vhost.sink_transactions.prepare(arguments.stage, asked.user, arguments.count, arguments.crc32, done, later.fail)
     return later
 
 
@@ -84,7 +84,7 @@ def promote(asked: Asked, arguments: Promote) -> Later:
     if rule == DEAD_LETTER:
         if exchange is None:
             raise PreconditionFailed("on_unroutable 'dead-letter' needs dead_letter_exchange")
-        asked.vhost.stages.check_exchange(exchange)
+        asked.vhost.sink_transactions.check_exchange(exchange)
         asked.check("write", exchange)
     elif exchange is not None or arguments.dead_letter_routing_key is not None:
         raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key are for on_unroutable 'dead-letter'")
@@ -95,29 +95,29 @@ def promote(asked: Asked, arguments: Promote) -> Later:
     def failed(error: BrokerError) -> None:
         later.fail(error)
 
-    asked.vhost.stages.promote(arguments.app, asked.user, arguments.batch, arguments.stages, rule, exchange,
+    asked.vhost.sink_transactions.commit(arguments.app, asked.user, arguments.batch, arguments.stages, rule, exchange,
                                arguments.dead_letter_routing_key, done, failed)
     return later
 
 
 def last(asked: Asked, arguments: App) -> Fields:
     """Return the last batch whose commit was decided, or null."""
-    return {"batch": asked.vhost.stages.last(arguments.app, asked.user)}
+    return {"batch": asked.vhost.sink_transactions.last(arguments.app, asked.user)}
 
 
 def discard(asked: Asked, arguments: Discard) -> Fields:
     """Abort sink transactions; unknown ones are ignored."""
-    stages = asked.vhost.stages
-    known = [stages.own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages) if uuid in stages.by_uuid]
+    stages = asked.vhost.sink_transactions
+    known = [stages.find_own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages) if uuid in stages.by_uuid]
     for stage in known:
-        if stage.promotion is not None:
+        if stage.batch_commit is not None:
             raise PreconditionFailed(f"sink transaction '{stage.uuid}' is being committed")
-    return {"discarded": sum(stages.discard(stage.uuid) for stage in known)}
+    return {"discarded": sum(stages.abort(stage.uuid) for stage in known)}
 
 
 def list_stages(asked: Asked, arguments: List) -> Fields:
     """List the user's sink transactions and sinks, of one app or of all."""
-    stages = asked.vhost.stages
+    stages = asked.vhost.sink_transactions
     mine = [stage for stage in stages.by_uuid.values()
             if stage.user == asked.user and arguments.app in (None, stage.app)]
     apps = [app for app in stages.apps.values() if app.user == asked.user and arguments.app in (None, app.name)]

@@ -1,4 +1,4 @@
-"""Stages: what is published in them stays unseen until it is promoted, and then is published once."""
+"""Sink transactions: their messages stay hidden until the commit, which publishes them exactly once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from leveret.broker.batch_commit import DEAD_LETTER, DROP, FAIL, SLICE
 from leveret.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -16,9 +17,8 @@ from leveret.broker.errors import (
     ResourceError,
 )
 from leveret.broker.message import Entry
-from leveret.broker.promotion import DEAD_LETTER, DROP, FAIL, SLICE
 from leveret.broker.queues.base import Queue
-from leveret.broker.stages import Stages
+from leveret.broker.sink_transactions import SinkTransactions
 from leveret.broker.transactions import Transaction
 from tests.broker.support import HeldLog, Taker, World
 
@@ -26,7 +26,7 @@ USER = "sink"
 
 
 class Answer:
-    """What a promotion, or a seal, has answered; None while it has not."""
+    """Outcome of a commit or a prepare; None while it is pending."""
 
     def __init__(self) -> None:
         self.outcome: Any = None
@@ -40,32 +40,34 @@ class Answer:
         self.outcome = error
 
 
-def stage(world: World, uuid: str, *bodies: str, exchange: str = "", key: str = "q", app: str = "app", seal: bool = True,
+def transaction(world: World, uuid: str, *bodies: str, exchange: str = "", key: str = "q", app: str = "app",
+                prepare: bool = True,
           **options: Any) -> None:
-    """Open a stage, publish to it and seal it."""
-    stages = world.vhost.stages
-    stages.open(uuid, app, USER)
+    """Open a sink transaction, publish to it and prepare it."""
+    transactions = world.vhost.sink_transactions
+    transactions.open(uuid, app, USER)
     for body in bodies:
         publish(world, uuid, body, exchange, key, **options)
-    if seal:
-        seal_it(world, uuid, *bodies)
+    if prepare:
+        prepare_transaction(world, uuid, *bodies)
 
 
 def publish(world: World, uuid: str, body: str, exchange: str = "", key: str = "q", **options: Any) -> None:
     assert world.publish(f"leveret.stage:{uuid}:{exchange}", key, body, **{"persistent": True, **options}) == ["app"]
 
 
-def seal_it(world: World, uuid: str, *bodies: str) -> None:
+def prepare_transaction(world: World, uuid: str, *bodies: str) -> None:
     answer = Answer()
-    world.vhost.stages.seal(uuid, USER, len(bodies), crc32("".join(bodies).encode()), answer.done, answer.failed)
+    world.vhost.sink_transactions.prepare(uuid, USER, len(bodies), crc32("".join(bodies).encode()), answer.done,
+                                          answer.failed)
     world.run()
     assert answer.outcome == ()
 
 
-def promote(world: World, batch: int, *uuids: str, app: str = "app", rule: int = FAIL, exchange: str | None = None,
+def commit(world: World, batch: int, *uuids: str, app: str = "app", rule: int = FAIL, exchange: str | None = None,
             key: str | None = None, run: bool = True) -> Answer:
     answer = Answer()
-    world.vhost.stages.promote(app, USER, batch, list(uuids), rule, exchange, key, answer.done, answer.failed)
+    world.vhost.sink_transactions.commit(app, USER, batch, list(uuids), rule, exchange, key, answer.done, answer.failed)
     if run:
         world.run()
     return answer
@@ -77,30 +79,30 @@ def restart(world: World, clean: bool = False) -> World:
     return World(log=log, recovery=recovery, time=world.clock.now())
 
 
-# What a stage is
+# Basics
 
 
-def test_what_is_staged_is_seen_once_it_is_promoted(world: World) -> None:
+def test_messages_become_visible_on_commit(world: World) -> None:
     queue = world.queue(durable=True)
     taker = Taker(queue)
-    stage(world, "s", "a", "b", "c")
+    transaction(world, "s", "a", "b", "c")
     assert taker.bodies() == []
-    assert promote(world, 1, "s").outcome == (3, 0, False)
+    assert commit(world, 1, "s").outcome == (3, 0, False)
     assert taker.bodies() == ["a", "b", "c"]
     entry = taker.taken[0]
     assert (entry.message.exchange, entry.message.routing_key) == ("", "q")
-    assert not world.vhost.stages.by_uuid
-    assert world.vhost.stages.memory == 0
+    assert not world.vhost.sink_transactions.by_uuid
+    assert world.vhost.sink_transactions.memory == 0
     taker.ack(3)
     world.run()
     assert not world.held_log.kept, "something is left in the log"
 
 
-def test_stages_keep_their_order_and_follow_each_other(world: World) -> None:
+def test_transactions_are_committed_in_the_given_order(world: World) -> None:
     queue = world.queue(durable=True)
     for uuid in ("c", "a", "b"):
-        stage(world, uuid, *(f"{uuid}{number}" for number in range(SLICE + 1)))
-    promote(world, 1, "b", "c", "a")
+        transaction(world, uuid, *(f"{uuid}{number}" for number in range(SLICE + 1)))
+    commit(world, 1, "b", "c", "a")
     assert world.contents(queue) == [f"{uuid}{number}" for uuid in "bca" for number in range(SLICE + 1)]
 
 
@@ -118,14 +120,14 @@ def test_all_exchanges_and_what_is_behind_them(world: World) -> None:
     vhost.bind(stream, "behind", "", {})
     vhost.bind(three, "alternate", "", {})
     vhost.bind(four, "headers", "", {"x-match": "all", "wanted": 1})
-    stage(world, "s", seal=False)
+    transaction(world, "s", prepare=False)
     publish(world, "s", "both", "topic", "a.b")
     publish(world, "s", "one", "topic", "a.c")
     publish(world, "s", "nobody's", "topic", "x")
     publish(world, "s", "headed", "headers", "", headers={"wanted": 1})
     publish(world, "s", "default", "", "four")
-    seal_it(world, "s", "both", "one", "nobody's", "headed", "default")
-    assert promote(world, 1, "s").outcome == (5, 0, False)
+    prepare_transaction(world, "s", "both", "one", "nobody's", "headed", "default")
+    assert commit(world, 1, "s").outcome == (5, 0, False)
     assert world.contents(one) == ["both", "one"]
     assert world.contents(two) == ["both"]
     assert world.contents(three) == ["nobody's"]
@@ -133,21 +135,21 @@ def test_all_exchanges_and_what_is_behind_them(world: World) -> None:
     assert stream.ready_count == 1
 
 
-def test_routes_are_those_of_the_promotion(world: World) -> None:
-    """A queue that is bound later gets what was staged before."""
+def test_messages_are_routed_when_they_are_committed(world: World) -> None:
+    """A queue that is bound after the publish gets the messages."""
     world.vhost.declare_exchange("e", "direct", durable=True)
-    stage(world, "s", "a", exchange="e")
+    transaction(world, "s", "a", exchange="e")
     queue = world.queue(durable=True)
     world.vhost.bind(queue, "e", "q", {})
-    promote(world, 1, "s")
+    commit(world, 1, "s")
     assert world.contents(queue) == ["a"]
 
 
 def test_copies_go_to_all_their_keys(world: World) -> None:
     first, second = world.queue("q", durable=True), world.queue("r", durable=True)
     third = world.queue("t", durable=True)
-    stage(world, "s", "a", headers={"CC": ["r"], "BCC": ["t"]})
-    assert promote(world, 1, "s").outcome == (1, 0, False)
+    transaction(world, "s", "a", headers={"CC": ["r"], "BCC": ["t"]})
+    assert commit(world, 1, "s").outcome == (1, 0, False)
     for queue in (first, second, third):
         taker = Taker(queue)
         world.run()
@@ -156,24 +158,24 @@ def test_copies_go_to_all_their_keys(world: World) -> None:
         assert overlay is not None and overlay.headers == {"BCC": None}
 
 
-def test_transient_messages_are_kept_until_they_are_promoted(world: World) -> None:
+def test_transient_messages_survive_until_the_commit(world: World) -> None:
     queue = world.queue(durable=True)
-    stage(world, "s", "a", "b", persistent=False)
+    transaction(world, "s", "a", "b", persistent=False)
     assert len(world.held_log.kept) == 2
-    promote(world, 1, "s")
+    commit(world, 1, "s")
     assert not world.held_log.kept
     assert world.contents(queue) == ["a", "b"]
 
 
-def test_time_begins_with_the_promotion(world: World) -> None:
+def test_ttl_starts_at_the_commit(world: World) -> None:
     queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
     dead = world.queue("dead")
     aging = world.queue("aging", durable=True, message_ttl=500)
-    stage(world, "s", "short", "at once", ttl=100)
+    transaction(world, "s", "short", "at once", ttl=100)
     world.sleep(1000)
-    stage(world, "t", "of the queue", key="aging")
+    transaction(world, "t", "of the queue", key="aging")
     world.sleep(1000)
-    promote(world, 1, "s", "t")
+    commit(world, 1, "s", "t")
     world.sleep(99)
     assert queue.ready_count == 2
     world.sleep(2)
@@ -186,17 +188,17 @@ def test_time_begins_with_the_promotion(world: World) -> None:
 
 def test_messages_for_later(world: World) -> None:
     queue = world.queue(durable=True)
-    stages = world.vhost.stages
-    stages.open("s", "app", USER)
+    transactions = world.vhost.sink_transactions
+    transactions.open("s", "app", USER)
     message = world.message("later", exchange="leveret.stage:s:", key="q", persistent=True)
     route = world.vhost.route(message.address)
     reader = world.broker.header_readers[0]
     now = world.clock.now()
     assert route.queues[0].delay(message, now + 1000)
-    seal_it(world, "s", "later")
+    prepare_transaction(world, "s", "later")
     reader.times = lambda message, now, step: (0, now + 1000)  # type: ignore[method-assign]
     world.sleep(5000)
-    promote(world, 1, "s")
+    commit(world, 1, "s")
     assert (queue.ready_count, queue.delayed_count) == (0, 1)
     world.sleep(1001)
     assert world.contents(queue) == ["later"]
@@ -204,22 +206,22 @@ def test_messages_for_later(world: World) -> None:
 
 def test_limits_hold(world: World) -> None:
     queue = world.queue(durable=True, max_length=2)
-    stage(world, "s", "a", "b", "c")
-    promote(world, 1, "s")
+    transaction(world, "s", "a", "b", "c")
+    commit(world, 1, "s")
     assert world.contents(queue) == ["b", "c"]
 
 
 def test_published_in_a_transaction(world: World) -> None:
     queue = world.queue(durable=True)
-    world.vhost.stages.open("s", "app", USER)
+    world.vhost.sink_transactions.open("s", "app", USER)
     message = world.message("a", exchange="leveret.stage:s:", key="q", persistent=True)
     transaction = Transaction(world.log)
     transaction.publish(message, world.vhost.route(message.address).queues)
     done: list[bool] = []
     transaction.commit(lambda: done.append(True))
-    seal_it(world, "s", "a")
+    prepare_transaction(world, "s", "a")
     assert done == [True]
-    promote(world, 1, "s")
+    commit(world, 1, "s")
     assert world.contents(queue) == ["a"]
 
 
@@ -232,121 +234,128 @@ def refused(kind: type[BrokerError], part: str, call: Any, *arguments: Any) -> N
 
 
 def test_what_cannot_be_published(world: World) -> None:
-    stages = world.vhost.stages
-    refused(NotFound, "no stage 's'", world.publish, "leveret.stage:s:", "q")
-    stages.open("s", "app", USER)
+    transactions = world.vhost.sink_transactions
+    refused(NotFound, "sink transaction 's' does not exist", world.publish, "leveret.stage:s:", "q")
+    transactions.open("s", "app", USER)
     refused(NotFound, "no exchange 'none'", world.publish, "leveret.stage:s:none", "q")
-    refused(NotFound, "expected leveret.stage:STAGE:EXCHANGE", world.publish, "leveret.stage:s", "q")
-    refused(AccessRefused, "cannot be published to from a stage", world.publish, "leveret.stage:s:leveret.control", "q")
+    refused(NotFound, "expected 'leveret.stage:TRANSACTION:EXCHANGE'", world.publish, "leveret.stage:s", "q")
+    refused(AccessRefused, "a sink transaction cannot publish to exchange", world.publish,
+            "leveret.stage:s:leveret.control", "q")
     route = world.vhost.route(world.message(exchange="leveret.stage:s:", key="q").address)
     assert route.owner == USER
-    seal_it(world, "s")
-    refused(PreconditionFailed, "is sealed", world.publish, "leveret.stage:s:", "q")
-    stages.discard("s")
-    refused(PreconditionFailed, "not there any more", route.queues[0].push, world.message())
+    prepare_transaction(world, "s")
+    refused(PreconditionFailed, "is prepared", world.publish, "leveret.stage:s:", "q")
+    transactions.abort("s")
+    refused(PreconditionFailed, "no longer exists", route.queues[0].push, world.message())
 
 
 def test_what_a_stage_may_hold(world: World) -> None:
-    stages = world.vhost.stages
-    stages.settings.size = 10
-    stages.open("s", "app", USER)
+    transactions = world.vhost.sink_transactions
+    transactions.settings.size = 10
+    transactions.open("s", "app", USER)
     publish(world, "s", "123456789")
     refused(ContentTooLarge, "sink_transactions.max_bytes", world.publish, "leveret.stage:s:", "q", "12")
     publish(world, "s", "0")
-    seal_it(world, "s", "123456789", "0")
-    stages.settings.count = 2
-    stages.open("t", "app", USER)
-    refused(ResourceError, "sink_transactions.max_per_vhost", stages.open, "u", "app", USER)
-    refused(PreconditionFailed, "letters, digits and hyphens", stages.open, "a:b", "app", USER)
+    prepare_transaction(world, "s", "123456789", "0")
+    transactions.settings.count = 2
+    transactions.open("t", "app", USER)
+    refused(ResourceError, "sink_transactions.max_per_vhost", transactions.open, "u", "app", USER)
+    refused(PreconditionFailed, "letters, digits and hyphens", transactions.open, "a:b", "app", USER)
 
 
-def test_stages_are_their_users(world: World) -> None:
-    stages = world.vhost.stages
-    stage(world, "s", "a")
-    refused(AccessRefused, "another user's", stages.open, "s", "app", "other")
+def test_transactions_belong_to_their_user(world: World) -> None:
+    transactions = world.vhost.sink_transactions
+    transaction(world, "s", "a")
+    refused(AccessRefused, "belongs to another user", transactions.open, "s", "app", "other")
     answer = Answer()
-    refused(AccessRefused, "another user's", stages.seal, "s", "other", 1, 0, answer.done, answer.failed)
-    refused(AccessRefused, "another user's", stages.promote, "app", "other", 1, ["s"], FAIL, None, None, answer.done,
+    refused(AccessRefused, "belongs to another user", transactions.prepare, "s", "other", 1, 0, answer.done, answer.failed)
+    refused(AccessRefused, "belongs to another user", transactions.commit, "app", "other", 1, ["s"], FAIL, None, None,
+            answer.done,
             answer.failed)
-    assert "app" not in stages.apps
+    assert "app" not in transactions.apps
     world.queue(durable=True)
-    promote(world, 1, "s")
-    refused(AccessRefused, "another user's", stages.last, "app", "other")
-    refused(AccessRefused, "another user's", stages.open, "t", "app", "other")
-    assert stages.last("app", USER) == 1
+    commit(world, 1, "s")
+    refused(AccessRefused, "belongs to another user", transactions.last, "app", "other")
+    refused(AccessRefused, "belongs to another user", transactions.open, "t", "app", "other")
+    assert transactions.last("app", USER) == 1
 
 
-def test_figures_of_a_seal(world: World) -> None:
-    stages = world.vhost.stages
-    stage(world, "s", "ab", "c", seal=False)
+def test_prepare_verifies_count_and_checksum(world: World) -> None:
+    transactions = world.vhost.sink_transactions
+    transaction(world, "s", "ab", "c", prepare=False)
     answer = Answer()
-    refused(PreconditionFailed, "holds 2 messages, expected 3", stages.seal, "s", USER, 3, crc32(b"abc"), answer.done,
+    refused(PreconditionFailed, "has 2 messages, expected 3", transactions.prepare, "s", USER, 3, crc32(b"abc"),
+            answer.done,
             answer.failed)
-    refused(PreconditionFailed, "CRC-32 0x352441c2, expected 0x00000000", stages.seal, "s", USER, 2, 0, answer.done,
+    refused(PreconditionFailed, "CRC-32 0x352441c2, expected 0x00000000", transactions.prepare, "s", USER, 2, 0,
+            answer.done,
             answer.failed)
-    refused(PreconditionFailed, "is not sealed", stages.promote, "app", USER, 1, ["s"], FAIL, None, None, answer.done,
+    refused(PreconditionFailed, "is not prepared", transactions.commit, "app", USER, 1, ["s"], FAIL, None, None,
+            answer.done,
             answer.failed)
     publish(world, "s", "d")
-    seal_it(world, "s", "ab", "c", "d")
-    seal_it(world, "s", "ab", "c", "d")
-    refused(PreconditionFailed, "expected 2", stages.seal, "s", USER, 2, 0, answer.done, answer.failed)
-    refused(PreconditionFailed, "promoted once only", stages.promote, "app", USER, 1, ["s", "s"], FAIL, None, None,
+    prepare_transaction(world, "s", "ab", "c", "d")
+    prepare_transaction(world, "s", "ab", "c", "d")
+    refused(PreconditionFailed, "expected 2", transactions.prepare, "s", USER, 2, 0, answer.done, answer.failed)
+    refused(PreconditionFailed, "committed only once", transactions.commit, "app", USER, 1, ["s", "s"], FAIL, None, None,
             answer.done, answer.failed)
-    refused(PreconditionFailed, "opened for app 'app'", stages.promote, "b", USER, 1, ["s"], FAIL, None, None, answer.done,
+    refused(PreconditionFailed, "belongs to app 'app', not 'b'", transactions.commit, "b", USER, 1, ["s"], FAIL, None,
+            None, answer.done,
             answer.failed)
-    refused(NotFound, "no stage 'none'", stages.promote, "app", USER, 1, ["none"], FAIL, None, None, answer.done,
+    refused(NotFound, "sink transaction 'none' does not exist", transactions.commit, "app", USER, 1, ["none"], FAIL, None,
+            None, answer.done,
             answer.failed)
 
 
 # Batches
 
 
-def test_a_batch_is_promoted_once(world: World) -> None:
+def test_a_batch_is_committed_once(world: World) -> None:
     queue = world.queue(durable=True)
-    stages = world.vhost.stages
-    assert stages.last("app", USER) is None
-    stage(world, "s", "a")
-    assert promote(world, 5, "s").outcome == (1, 0, False)
-    stage(world, "again", "a")
-    assert promote(world, 5, "again").outcome == (0, 0, True)
-    assert "again" not in stages.by_uuid
+    transactions = world.vhost.sink_transactions
+    assert transactions.last("app", USER) is None
+    transaction(world, "s", "a")
+    assert commit(world, 5, "s").outcome == (1, 0, False)
+    transaction(world, "again", "a")
+    assert commit(world, 5, "again").outcome == (0, 0, True)
+    assert "again" not in transactions.by_uuid
     answer = Answer()
-    refused(PreconditionFailed, "comes after batch 5", stages.promote, "app", USER, 4, [], FAIL, None, None, answer.done,
+    refused(PreconditionFailed, "precedes batch 5", transactions.commit, "app", USER, 4, [], FAIL, None, None, answer.done,
             answer.failed)
-    stage(world, "t", "b")
-    assert promote(world, 9, "t").outcome == (1, 0, False)
-    assert stages.last("app", USER) == 9
-    assert promote(world, 10).outcome == (0, 0, False)
-    assert stages.last("app", USER) == 10
+    transaction(world, "t", "b")
+    assert commit(world, 9, "t").outcome == (1, 0, False)
+    assert transactions.last("app", USER) == 9
+    assert commit(world, 10).outcome == (0, 0, False)
+    assert transactions.last("app", USER) == 10
     assert world.contents(queue) == ["a", "b"]
 
 
 def test_a_request_that_comes_twice(world: World) -> None:
     queue = world.queue(durable=True)
     world.held_log.held = True
-    stages = world.vhost.stages
-    stages.open("s", "app", USER)
+    transactions = world.vhost.sink_transactions
+    transactions.open("s", "app", USER)
     publish(world, "s", "a")
     answer = Answer()
-    stages.seal("s", USER, 1, crc32(b"a"), answer.done, answer.failed)
-    first = promote(world, 1, "s")
-    second = promote(world, 1, "s")
+    transactions.prepare("s", USER, 1, crc32(b"a"), answer.done, answer.failed)
+    first = commit(world, 1, "s")
+    second = commit(world, 1, "s")
     assert first.outcome is None
     world.held_log.held = False
     world.held_log.release_all()
     world.run()
-    assert [promoted.outcome for promoted in (first, second)] == [(1, 0, False), (0, 0, True)]
+    assert [answer.outcome for answer in (first, second)] == [(1, 0, False), (0, 0, True)]
     assert world.contents(queue) == ["a"]
 
 
 def test_the_next_batch_waits_for_the_one_before(world: World) -> None:
     queue = world.queue(durable=True, max_length=2, overflow="reject-publish")
-    stage(world, "s", "a", "b", "c", "d")
-    stage(world, "t", "e")
-    first = promote(world, 1, "s")
-    second = promote(world, 2, "t")
+    transaction(world, "s", "a", "b", "c", "d")
+    transaction(world, "t", "e")
+    first = commit(world, 1, "s")
+    second = commit(world, 2, "t")
     assert (first.outcome, second.outcome) == (None, None)
-    assert world.vhost.stages.last("app", USER) == 1
+    assert world.vhost.sink_transactions.last("app", USER) == 1
     taker = Taker(queue)
     for _ in range(5):
         world.sleep(100)
@@ -356,16 +365,17 @@ def test_the_next_batch_waits_for_the_one_before(world: World) -> None:
 
 
 def test_forgotten_apps(world: World) -> None:
-    stages = world.vhost.stages
+    transactions = world.vhost.sink_transactions
     world.queue(durable=True)
-    stages.settings.apps = 1
-    promote(world, 3)
-    refused(ResourceError, "sink_transactions.max_apps", stages.promote, "more", USER, 1, [], FAIL, None, None, None, None)
-    refused(NotFound, "no app 'none'", stages.forget_app, "none")
-    stages.forget_app("app")
-    assert promote(world, 1, app="more").outcome == (0, 0, False)
+    transactions.settings.apps = 1
+    commit(world, 3)
+    refused(ResourceError, "sink_transactions.max_apps", transactions.commit, "more", USER, 1, [], FAIL, None, None, None,
+            None)
+    refused(NotFound, "app 'none' does not exist", transactions.forget_app, "none")
+    transactions.forget_app("app")
+    assert commit(world, 1, app="more").outcome == (0, 0, False)
     world = restart(world)
-    assert world.vhost.stages.apps.keys() == {"more"}
+    assert world.vhost.sink_transactions.apps.keys() == {"more"}
 
 
 # What no queue gets
@@ -373,19 +383,19 @@ def test_forgotten_apps(world: World) -> None:
 
 def test_unroutable_messages_stop_it_all(world: World) -> None:
     queue = world.queue(durable=True)
-    stage(world, "s", "a", "b")
-    stage(world, "t", "c", seal=False)
+    transaction(world, "s", "a", "b")
+    transaction(world, "t", "c", prepare=False)
     publish(world, "t", "d", "amq.topic", "no.way")
     publish(world, "t", "e", "amq.topic", "no.way")
-    seal_it(world, "t", "c", "d", "e")
-    answer = promote(world, 1, "s", "t")
+    prepare_transaction(world, "t", "c", "d", "e")
+    answer = commit(world, 1, "s", "t")
     assert isinstance(answer.outcome, PreconditionFailed)
-    assert str(answer.outcome) == ("2 messages have no queue; the first was published to exchange 'amq.topic' with routing"
-                                   " key 'no.way' in stage 't': nothing is promoted")
+    assert str(answer.outcome) == ("2 messages are unroutable: the first was published to exchange 'amq.topic' with routing"
+                                   " key 'no.way' in sink transaction 't'; the batch is not committed")
     assert queue.ready_count == 0
-    assert world.vhost.stages.last("app", USER) is None
+    assert world.vhost.sink_transactions.last("app", USER) is None
     world.vhost.bind(queue, "amq.topic", "#", {})
-    assert promote(world, 1, "s", "t").outcome == (5, 0, False)
+    assert commit(world, 1, "s", "t").outcome == (5, 0, False)
     assert world.contents(queue) == ["a", "b", "c", "d", "e"]
 
 
@@ -395,15 +405,15 @@ def test_unroutable_messages_among_many_keys(world: World, count: int) -> None:
     world.vhost.declare_exchange("e", "topic", durable=True)
     queue = world.queue(durable=True)
     world.vhost.bind(queue, "e", "even.#", {})
-    stage(world, "s", seal=False)
+    transaction(world, "s", prepare=False)
     bodies = [f"{number}" for number in range(count)]
     for number, body in enumerate(bodies):
         publish(world, "s", body, "e", f"{'odd' if number % 2 else 'even'}.{number}")
-    seal_it(world, "s", *bodies)
-    answer = promote(world, 1, "s")
-    assert f"{count // 2} messages have no queue" in str(answer.outcome)
+    prepare_transaction(world, "s", *bodies)
+    answer = commit(world, 1, "s")
+    assert f"{count // 2} messages are unroutable" in str(answer.outcome)
     assert "with routing key 'odd.1'" in str(answer.outcome)
-    assert promote(world, 1, "s", rule=DROP).outcome == (count, count // 2, False)
+    assert commit(world, 1, "s", rule=DROP).outcome == (count, count // 2, False)
     assert world.contents(queue) == bodies[::2]
 
 
@@ -411,14 +421,14 @@ def test_unroutable_messages_as_dead_letters(world: World) -> None:
     queue = world.queue(durable=True)
     dead = world.queue("dead", durable=True)
     world.vhost.declare_exchange("graveyard", "direct", durable=True)
-    stage(world, "s", "a", seal=False)
+    transaction(world, "s", "a", prepare=False)
     publish(world, "s", "b", key="none")
-    seal_it(world, "s", "a", "b")
-    answer = promote(world, 1, "s", rule=DEAD_LETTER, exchange="nowhere")
+    prepare_transaction(world, "s", "a", "b")
+    answer = commit(world, 1, "s", rule=DEAD_LETTER, exchange="nowhere")
     assert isinstance(answer.outcome, NotFound)
-    answer = promote(world, 1, "s", rule=DEAD_LETTER, exchange="graveyard")
-    assert "neither have they as dead letters" in str(answer.outcome)
-    assert promote(world, 1, "s", rule=DEAD_LETTER, exchange="", key="dead").outcome == (2, 1, False)
+    answer = commit(world, 1, "s", rule=DEAD_LETTER, exchange="graveyard")
+    assert "also as dead letters by exchange" in str(answer.outcome)
+    assert commit(world, 1, "s", rule=DEAD_LETTER, exchange="", key="dead").outcome == (2, 1, False)
     assert world.contents(queue) == ["a"]
     taker = Taker(dead)
     world.run()
@@ -435,14 +445,14 @@ def test_unroutable_messages_as_dead_letters(world: World) -> None:
 def test_full_queues(world: World) -> None:
     queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
     world.push(queue, "before", persistent=True)
-    stage(world, "s", "a", "b")
-    answer = promote(world, 1, "s")
+    transaction(world, "s", "a", "b")
+    answer = commit(world, 1, "s")
     assert "queue 'q' in vhost '/' is full" in str(answer.outcome)
     assert world.contents(queue) == ["before"]
-    answer = promote(world, 1, "s")
+    answer = commit(world, 1, "s")
     assert answer.outcome is None
-    app = world.vhost.stages.apps["app"]
-    assert app.promotion is not None and app.promotion.waits_for == "room in queue 'q'"
+    app = world.vhost.sink_transactions.apps["app"]
+    assert app.batch_commit is not None and app.batch_commit.waits_for == "room in queue 'q'"
     assert world.contents(queue) == ["a"]
     world.sleep(100)
     assert answer.outcome == (2, 0, False)
@@ -453,17 +463,17 @@ def test_full_queues_with_dead_letters(world: World) -> None:
     queue = world.queue(durable=True, max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
                         dead_letter_routing_key="dead")
     dead = world.queue("dead", durable=True)
-    stage(world, "s", "a", "b", "c")
-    assert promote(world, 1, "s").outcome == (3, 0, False)
+    transaction(world, "s", "a", "b", "c")
+    assert commit(world, 1, "s").outcome == (3, 0, False)
     assert world.contents(queue) == ["a"]
     assert world.contents(dead) == ["b", "c"]
 
 
-def test_a_queue_that_goes_while_it_is_promoted_to(world: World) -> None:
+def test_a_queue_deleted_during_the_commit(world: World) -> None:
     """After the decision there is no way back: what has no queue any more is counted."""
     queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
-    stage(world, "s", "a", "b", "c")
-    answer = promote(world, 1, "s")
+    transaction(world, "s", "a", "b", "c")
+    answer = commit(world, 1, "s")
     assert answer.outcome is None
     world.vhost.remove_queue(queue)
     world.sleep(100)
@@ -479,35 +489,35 @@ def test_deep_stages_leave_memory() -> None:
     world = World(page_above=100_000)
     queue = world.queue(durable=True)
     bodies = [f"{number:06}" for number in range(20_000)]
-    stage(world, "s", seal=False)
+    transaction(world, "s", prepare=False)
     for at in range(0, len(bodies), 500):
         for body in bodies[at : at + 500]:
             publish(world, "s", body)
         world.end_turn()
-    kept = world.vhost.stages.by_uuid["s"]
-    assert kept.memory == world.vhost.stages.memory < 6_000_000, "most of 14 MB has left memory"
-    seal_it(world, "s", *bodies)
-    assert promote(world, 1, "s").outcome == (20_000, 0, False)
+    kept = world.vhost.sink_transactions.by_uuid["s"]
+    assert kept.memory == world.vhost.sink_transactions.memory < 6_000_000, "most of 14 MB has left memory"
+    prepare_transaction(world, "s", *bodies)
+    assert commit(world, 1, "s").outcome == (20_000, 0, False)
     assert world.contents(queue) == bodies
-    assert world.vhost.stages.memory == 0
+    assert world.vhost.sink_transactions.memory == 0
 
 
 def test_many_stages_together_leave_memory() -> None:
     world = World(page_above=20_000)
     queue = world.queue(durable=True)
     for number in range(50):
-        stage(world, f"s{number}", *(f"{number}.{at}" for at in range(20)))
+        transaction(world, f"s{number}", *(f"{number}.{at}" for at in range(20)))
     world.broker.page_down()
-    assert world.vhost.stages.memory <= 4 * 20_000
-    assert promote(world, 1, *(f"s{number}" for number in range(50))).outcome == (1000, 0, False)
+    assert world.vhost.sink_transactions.memory <= 4 * 20_000
+    assert commit(world, 1, *(f"s{number}" for number in range(50))).outcome == (1000, 0, False)
     assert world.contents(queue) == [f"{number}.{at}" for number in range(50) for at in range(20)]
 
 
 def test_other_work_goes_on_between_slices(world: World) -> None:
-    """Of a long promotion no turn does more than a slice."""
+    """No turn of a long commit does more than a slice."""
     queue = world.queue(durable=True)
-    stage(world, "s", *(f"{number}" for number in range(10 * SLICE)))
-    promote(world, 1, "s", run=False)
+    transaction(world, "s", *(f"{number}" for number in range(10 * SLICE)))
+    commit(world, 1, "s", run=False)
     world.end_turn()
     most = passes = 0
     while world.posted:
@@ -524,100 +534,100 @@ def test_other_work_goes_on_between_slices(world: World) -> None:
 # Time
 
 
-def test_stages_that_nobody_promotes_are_given_up(world: World) -> None:
-    stages = world.vhost.stages
-    stages.settings.timeout = 100_000
-    stage(world, "s", "a")
-    stage(world, "t", "b", seal=False)
+def test_idle_transactions_are_aborted(world: World) -> None:
+    transactions = world.vhost.sink_transactions
+    transactions.settings.timeout = 100_000
+    transaction(world, "s", "a")
+    transaction(world, "t", "b", prepare=False)
     for _ in range(6):
         world.sleep(30_000)
         publish(world, "t", "more")
-    assert stages.by_uuid.keys() == {"t"}
+    assert transactions.by_uuid.keys() == {"t"}
     for _ in range(10):
         world.sleep(30_000)
-    assert not stages.by_uuid
+    assert not transactions.by_uuid
     assert not world.held_log.kept
-    assert stages.memory == 0
+    assert transactions.memory == 0
 
 
 # Crashes
 
 
-def test_sealed_stages_survive(world: World) -> None:
+def test_prepared_transactions_survive(world: World) -> None:
     world.queue(durable=True)
-    stage(world, "s", "a", "b")
-    stage(world, "open", "c", seal=False)
+    transaction(world, "s", "a", "b")
+    transaction(world, "open", "c", prepare=False)
     world.run()
     world = restart(world)
-    stages = world.vhost.stages
-    assert stages.by_uuid["s"].sealed
-    assert (stages.by_uuid["s"].count, stages.by_uuid["open"].count) == (2, 1)
+    transactions = world.vhost.sink_transactions
+    assert transactions.by_uuid["s"].prepared
+    assert (transactions.by_uuid["s"].count, transactions.by_uuid["open"].count) == (2, 1)
     publish(world, "open", "d")
     answer = Answer()
-    stages.seal("open", USER, 2, 0, answer.done, answer.failed)
+    transactions.prepare("open", USER, 2, 0, answer.done, answer.failed)
     world.run()
     assert "CRC-32" in str(answer.outcome)
-    seal_it(world, "open", "c", "d")
-    assert promote(world, 1, "s", "open").outcome == (4, 0, False)
+    prepare_transaction(world, "open", "c", "d")
+    assert commit(world, 1, "s", "open").outcome == (4, 0, False)
     queue = world.vhost.queues["q"]
     assert world.contents(queue) == ["a", "b", "c", "d"]
 
 
-def test_seals_that_read_the_same_messages(world: World) -> None:
+def test_concurrent_prepares_that_read_the_same_messages(world: World) -> None:
     """After a start the checksum has to be read. A request that comes twice has two answers."""
-    stage(world, "s", "a", "b", seal=False)
-    stage(world, "t", "c", seal=False)
+    transaction(world, "s", "a", "b", prepare=False)
+    transaction(world, "t", "c", prepare=False)
     world.run()
     world = restart(world)
-    stages = world.vhost.stages
+    transactions = world.vhost.sink_transactions
     answers = [Answer() for _ in range(3)]
     for answer in answers[:2]:
-        stages.seal("s", USER, 2, crc32(b"ab"), answer.done, answer.failed)
-    stages.seal("t", USER, 1, crc32(b"c"), answers[2].done, answers[2].failed)
-    stages.discard("t")
+        transactions.prepare("s", USER, 2, crc32(b"ab"), answer.done, answer.failed)
+    transactions.prepare("t", USER, 1, crc32(b"c"), answers[2].done, answers[2].failed)
+    transactions.abort("t")
     world.run()
     assert [answer.outcome for answer in answers[:2]] == [(), ()]
-    assert "not there any more" in str(answers[2].outcome)
+    assert "no longer exists" in str(answers[2].outcome)
     world = restart(world)
-    assert world.vhost.stages.by_uuid.keys() == {"s"}
+    assert world.vhost.sink_transactions.by_uuid.keys() == {"s"}
 
 
 @pytest.mark.parametrize("commits", range(12))
 def test_a_crash_after_any_commit(commits: int) -> None:
-    """What is on disk after so many commits of a promotion is the whole batch, or it and its stages."""
+    """After any number of log commits the whole batch is on disk, in the queues or the transactions."""
     bodies = [f"{number}" for number in range(3 * SLICE)]
     world = World()
     queue = world.queue(durable=True)
     other = world.queue("other", durable=True)
     world.vhost.bind(queue, "amq.fanout", "", {})
     world.vhost.bind(other, "amq.fanout", "", {})
-    stage(world, "s", *bodies[: 2 * SLICE - 7], exchange="amq.fanout")
-    stage(world, "t", *bodies[2 * SLICE - 7 :], exchange="amq.fanout")
+    transaction(world, "s", *bodies[: 2 * SLICE - 7], exchange="amq.fanout")
+    transaction(world, "t", *bodies[2 * SLICE - 7 :], exchange="amq.fanout")
     world.held_log.held = True
-    promote(world, 7, "s", "t")
+    commit(world, 7, "s", "t")
     for _ in range(commits):
         if world.held_log.flying is not None:
             world.held_log.release()
         world.run()
     world = restart(world)
     world.run()
-    stages = world.vhost.stages
-    last = stages.last("app", USER)
+    transactions = world.vhost.sink_transactions
+    last = transactions.last("app", USER)
     assert last == (7 if commits else None)
-    assert promote(world, 7, "s", "t").outcome == ((0, 0, True) if commits else (len(bodies), 0, False))
+    assert commit(world, 7, "s", "t").outcome == ((0, 0, True) if commits else (len(bodies), 0, False))
     world.run()
-    assert not stages.by_uuid
+    assert not transactions.by_uuid
     for name in ("q", "other"):
         assert world.contents(world.vhost.queues[name]) == bodies, f"after {commits} commits"
     world.run()
     assert not world.held_log.kept
 
 
-def test_a_vhost_goes_with_its_stages(world: World) -> None:
+def test_deleting_a_vhost_aborts_its_transactions(world: World) -> None:
     queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
-    stage(world, "s", "a", "b")
-    stage(world, "t", "c")
-    answer = promote(world, 1, "s")
+    transaction(world, "s", "a", "b")
+    transaction(world, "t", "c")
+    answer = commit(world, 1, "s")
     assert queue.ready_count == 1
     world.broker.remove_vhost("/")
     world.run()
@@ -629,9 +639,9 @@ def test_a_vhost_goes_with_its_stages(world: World) -> None:
 def test_entries_are_hidden_until_they_are_on_disk(world: World) -> None:
     queue: Queue = world.queue(durable=True)
     taker = Taker(queue)
-    stage(world, "s", "a")
+    transaction(world, "s", "a")
     world.held_log.held = True
-    promote(world, 1, "s")
+    commit(world, 1, "s")
     seen: list[list[Entry]] = []
     while world.held_log.flying is not None:
         seen.append(list(taker.taken))
@@ -639,5 +649,5 @@ def test_entries_are_hidden_until_they_are_on_disk(world: World) -> None:
         world.run()
     assert seen[-1] == []
     assert taker.bodies() == ["a"]
-    assert isinstance(world.vhost.stages, Stages)
+    assert isinstance(world.vhost.sink_transactions, SinkTransactions)
     assert isinstance(world.log, HeldLog)

@@ -1,8 +1,9 @@
-"""The promotion of a batch: its messages leave their stages for the queues that they are routed to.
+"""The commit of a batch: move the messages of its sink transactions to the queues that they are routed to.
 
-First it is checked whether they can; then the decision is written, and once that is on disk messages move in slices. Each
-slice is one unit of a commit: entries in the queues, which refer to the messages as they stand in the log, and their ends
-in the stage. What was moved shows itself after its commit. So a crash at any point leaves each message in just one place.
+The commit first checks that all messages can be routed, then writes the decision. Once the decision is on disk, messages
+move in slices. Each slice is part of one log commit: new entries in the queues, which refer to the stored messages, and
+the removal from the sink transaction. Moved messages become visible after that log commit. A crash at any point leaves
+each message in exactly one place.
 """
 
 from __future__ import annotations
@@ -23,43 +24,43 @@ from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
     from leveret.broker.events import ExchangeWatch
-    from leveret.broker.queues.stage import Stage, StageChunk
-    from leveret.broker.stages import App, Stages
+    from leveret.broker.queues.sink_transaction import SinkTransaction, TransactionChunk
+    from leveret.broker.sink_transactions import App, SinkTransactions
 
 logger = logging.getLogger("leveret.broker")
 
-# What to do with messages that no queue gets.
+# Rules for unroutable messages.
 FAIL: Final = 0
 DROP: Final = 1
 DEAD_LETTER: Final = 2
 
-# Messages and bytes of one step, and steps whose commits may be under way.
+# Messages and bytes of a slice, and slices whose log commits may be pending.
 SLICE: Final = 512
 SLICE_BYTES: Final = 1 << 20
-FLYING: Final = 4
-# Milliseconds until it is tried again where a queue, or the disk, is full.
+MAX_PENDING_SLICES: Final = 4
+# Retry interval in milliseconds while a queue or the disk is full.
 RETRY: Final = 50
 
 CHECKING: Final = 0
 DECIDING: Final = 1
 MOVING: Final = 2
 MOVED: Final = 3
-OVER: Final = 4
+DONE: Final = 4
 
 
 class _Decision(CommitWaiter):
-    def __init__(self, promotion: Promotion) -> None:
-        self.promotion = promotion
+    def __init__(self, batch_commit: BatchCommit) -> None:
+        self.batch_commit = batch_commit
 
     def committed(self, batch: int) -> None:
-        self.promotion.decision_kept()
+        self.batch_commit.decision_committed()
 
 
 class _Slice(CommitWaiter):
-    """Entries that show themselves once they are on disk."""
+    """Entries that become visible once they are on disk."""
 
-    def __init__(self, promotion: Promotion, entries: list[Entry]) -> None:
-        self.promotion = promotion
+    def __init__(self, batch_commit: BatchCommit, entries: list[Entry]) -> None:
+        self.batch_commit = batch_commit
         self.entries = entries
 
     def committed(self, batch: int) -> None:
@@ -67,65 +68,67 @@ class _Slice(CommitWaiter):
             queue = entry.queue
             queue.hidden.discard(entry.seq)
             queue.insert_new(entry)
-        self.promotion.landed()
+        self.batch_commit.slice_committed()
 
 
-class Promotion(Job):
-    """One promotion.
+class BatchCommit(Job):
+    """The commit of one batch.
 
-    rule           FAIL, DROP or DEAD_LETTER; exchange, key: where dead letters go, key None for each one's own
-    decided        the decision is on disk, or on its way there
-    also           who is to be told: of the messages that were moved, those without a queue, whether it was done before
-    waits_for      why it does not go on, "" while it does
+    Attributes:
+        rule: FAIL, DROP or DEAD_LETTER.
+        exchange: Target exchange of dead letters.
+        key: Routing key of dead letters; None for the key of each message.
+        decided: Whether the decision is on disk or being written.
+        waiters: Callbacks for success and failure; see `SinkTransactions.commit`.
+        waits_for: Why the commit is paused; "" while it runs.
     """
 
-    def __init__(self, stages: Stages, app: App, batch: int, staged: list[Stage], rule: int, exchange: str | None,
-                 key: str | None) -> None:
-        super().__init__(stages.broker.jobs)
-        self.stages = stages
-        self.vhost = stages.vhost
-        self.broker = stages.broker
-        self.log = stages.broker.log
+    def __init__(self, manager: SinkTransactions, app: App, batch: int, transactions: list[SinkTransaction], rule: int,
+                 exchange: str | None, key: str | None) -> None:
+        super().__init__(manager.broker.jobs)
+        self.manager = manager
+        self.vhost = manager.vhost
+        self.broker = manager.broker
+        self.log = manager.broker.log
         self.app = app
         self.batch = batch
-        self.staged = staged
+        self.transactions = transactions
         self.rule = rule
         self.exchange = exchange
         self.key = key
         self.decided = False
-        self.also: list[tuple[Callable[[int, int, bool], None], Callable[[BrokerError], None]]] = []
+        self.waiters: list[tuple[Callable[[int, int, bool], None], Callable[[BrokerError], None]]] = []
         self.waits_for = ""
-        self.promoted = 0
+        self.n_moved = 0
         self.unroutable = 0
         self.state = MOVING
-        self.flying = 0
-        # Where it is: the stage, and of its oldest chunk (while checking: of the chunk) the message.
-        self.stage_at = 0
+        self.pending_slices = 0
+        # Current position: sink transaction, chunk (while checking), and message in the chunk.
+        self.transaction_at = 0
         self.chunk_at = 0
         self.at = 0
         self.routes: dict[bytes, list[Queue]] = {}
         self.topology = -1
-        # Who wants to know of the message that `_targets` was asked for last.
+        # Watch on events of the message that `_targets` was last called for.
         self.watch: ExchangeWatch | None = None
         self.first_unroutable = ""
-        # Stands for what leaves its stage, one after the other.
+        # Reused entry for each message that leaves its sink transaction.
         self.leaving: Entry | None = None
-        app.promotion = self
-        for stage in staged:
-            stage.promotion = self
-            stage.settings.dead_letter_exchange = exchange
-            stage.settings.dead_letter_routing_key = key
+        app.batch_commit = self
+        for transaction in transactions:
+            transaction.batch_commit = self
+            transaction.settings.dead_letter_exchange = exchange
+            transaction.settings.dead_letter_routing_key = key
 
-    # Before the decision
+    # Checks before the decision
 
     def begin(self) -> None:
-        """Find out whether the messages have queues; now, where it is known where they go, or by reading them."""
+        """Check that the messages have queues: by target address if possible, else message by message."""
         try:
             if self.rule == DEAD_LETTER and self.exchange not in self.vhost.exchanges:
-                raise NotFound(f"no exchange '{self.exchange}' in vhost '{self.vhost.name}', which is to get what no queue"
-                               " gets")
-            for stage in self.staged:
-                if not stage.counted or not self._check_addresses(stage):
+                raise NotFound(f"dead-letter exchange '{self.exchange}' does not exist in vhost '{self.vhost.name}'")
+            for transaction in self.transactions:
+                if not transaction.counted or not self._check_addresses(transaction):
                     self._check_again()
                     return
             self._decide()
@@ -133,61 +136,61 @@ class Promotion(Job):
             self._refuse(error)
 
     def _check_again(self) -> None:
-        """Message by message."""
+        """Start the check message by message."""
         self.unroutable = 0
         self.first_unroutable = ""
         self.state = CHECKING
         self.resume()
 
-    def _check_addresses(self, stage: Stage) -> bool:
-        """False where an exchange looks at more than the address."""
-        for staged in stage.addresses.values():
-            if self._is_dynamic(staged.address):
+    def _check_addresses(self, transaction: SinkTransaction) -> bool:
+        """Check by target address; return False if routing depends on more than the address."""
+        for target in transaction.addresses.values():
+            if self._is_dynamic(target.address):
                 return False
-            self._count(self._queues_of(staged.address), staged.address, staged.count, stage, staged.first)
+            self._count(self._queues_of(target.address), target.address, target.count, transaction, target.first)
         return True
 
     def _check_step(self) -> bool:
-        if self.stage_at >= len(self.staged):
-            self.stage_at = 0
+        if self.transaction_at >= len(self.transactions):
+            self.transaction_at = 0
             self._decide()
             return False
-        stage = self.staged[self.stage_at]
-        if self.chunk_at >= len(stage.chunks):
-            self.stage_at += 1
+        transaction = self.transactions[self.transaction_at]
+        if self.chunk_at >= len(transaction.chunks):
+            self.transaction_at += 1
             self.chunk_at = 0
             return True
-        chunk = stage.chunks[self.chunk_at]
-        if not stage.need(chunk, self):
+        chunk = transaction.chunks[self.chunk_at]
+        if not transaction.ensure_loaded(chunk, self):
             return False
         messages = chunk.messages
         assert messages is not None
         end = min(self.at + SLICE, len(messages))
         for index in range(self.at, end):
             message = messages[index]
-            self._count(self._targets(message), message.address, 1, stage, index + 1)
+            self._count(self._targets(message), message.address, 1, transaction, index + 1)
         self.at = end
         if end == len(messages):
             self.at = 0
             self.chunk_at += 1
-            stage.page_out(self.broker.page_above >> 1)
+            transaction.page_out(self.broker.page_above >> 1)
         return True
 
-    def _count(self, queues: list[Queue], address: bytes, count: int, stage: Stage, number: int) -> None:
-        """Note messages that are routed to these queues."""
+    def _count(self, queues: list[Queue], address: bytes, count: int, transaction: SinkTransaction, number: int) -> None:
+        """Check the queues of some messages, and count the messages if they are unroutable."""
         for queue in queues:
             if queue.rejects_publish and not self._takes_over(queue) and limits.refuses_publish(queue, 1):
-                raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.vhost.name}' is full, and refuses messages"
-                                         " (x-overflow): nothing is promoted")
+                raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
+                                         " (x-overflow): the batch is not committed")
         if queues:
             return
         if not self.unroutable or (self.rule == DEAD_LETTER and not self._dead_letter_queues(address)):
             exchange, key = split_address(address)
             self.first_unroutable = (f"the first was published to exchange '{exchange or 'amq.default'}' with routing key"
-                                     f" '{key}' in stage '{stage.uuid}'")
+                                     f" '{key}' in sink transaction '{transaction.uuid}'")
             if self.rule == DEAD_LETTER and not self._dead_letter_queues(address):
-                raise PreconditionFailed(f"messages have no queue, and neither have they as dead letters of exchange"
-                                         f" '{self.exchange}': {self.first_unroutable}; nothing is promoted")
+                raise PreconditionFailed(f"messages are unroutable, also as dead letters by exchange '{self.exchange}':"
+                                         f" {self.first_unroutable}; the batch is not committed")
         self.unroutable += count
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
@@ -199,26 +202,26 @@ class Promotion(Job):
 
     def _decide(self) -> None:
         if self.unroutable and self.rule == FAIL:
-            raise PreconditionFailed(f"{self.unroutable} messages have no queue; {self.first_unroutable}: nothing is"
-                                     " promoted")
+            raise PreconditionFailed(f"{self.unroutable} messages are unroutable: {self.first_unroutable}; the batch is not"
+                                     " committed")
         self.unroutable = 0
         self.state = DECIDING
-        self.stages.decide(self)
+        self.manager.decide(self)
         self.log.wait(_Decision(self))
 
-    def decision_kept(self) -> None:
+    def decision_committed(self) -> None:
         self.decided = True
         if self.state == DECIDING:
             self.state = MOVING
             self.resume()
 
     def _refuse(self, error: BrokerError) -> None:
-        self.state = OVER
-        for stage in self.staged:
-            stage.promotion = None
-        also = self.also
-        self.also = []
-        self.stages.ended(self)
+        self.state = DONE
+        for transaction in self.transactions:
+            transaction.batch_commit = None
+        also = self.waiters
+        self.waiters = []
+        self.manager.ended(self)
         for _, failed in also:
             failed(error)
 
@@ -237,7 +240,7 @@ class Promotion(Job):
             return []
 
     def _targets(self, message: Message) -> list[Queue]:
-        """The queues of a message, as for one that is published now."""
+        """Return the queues of a message, as if it were published now."""
         if self.topology != self.vhost.topology:
             self.topology = self.vhost.topology
             self.routes.clear()
@@ -258,7 +261,7 @@ class Promotion(Job):
         return route.queues
 
     def _copy_keys(self, message: Message) -> list[str]:
-        """The routing keys of the CC and BCC headers."""
+        """Return the routing keys of the CC and BCC headers."""
         headers = self.broker.decode_headers(message)
         keys: list[str] = []
         for name in ("CC", "BCC"):
@@ -267,7 +270,7 @@ class Promotion(Job):
                 keys.extend([item for item in value if isinstance(item, str)])
         return keys
 
-    # Moving
+    # Move
 
     def step(self) -> bool:
         if self.state == CHECKING:
@@ -276,7 +279,7 @@ class Promotion(Job):
             except BrokerError as error:
                 self._refuse(error)
                 return False
-        if self.state != MOVING or self.flying >= FLYING:
+        if self.state != MOVING or self.pending_slices >= MAX_PENDING_SLICES:
             return False
         if self.log.state != OK:
             self.waits_for = self.log.reason
@@ -292,71 +295,72 @@ class Promotion(Job):
             self.resume_in(RETRY)
 
     def _move(self) -> bool:
-        """Move a slice; True where the next one may follow in another turn."""
+        """Move a slice; return True if the next one may follow in another turn."""
         entries: list[Entry] = []
-        before = self.promoted
+        before = self.n_moved
         self.waits_for = ""
         try:
-            self._fill(entries)
+            self._move_slice_into(entries)
         except Exception:
-            logger.exception("a promotion of app '%s' in vhost '%s' failed, and is tried again", self.app.name,
+            logger.exception("commit of a batch of app '%s' in vhost '%s' failed and will be retried", self.app.name,
                              self.vhost.name)
             self.waits_for = MISTAKE
-        # Also after a mistake: what has left its stage must show itself where it is now.
-        moved = self.promoted - before
+        # Also after an error: messages that left their sink transaction must become visible in their queues.
+        moved = self.n_moved - before
         if moved or self.state == MOVED:
-            self.flying += 1
+            self.pending_slices += 1
             self.log.wait(_Slice(self, entries))
         if self.waits_for:
             self.resume_in(RETRY)
             return False
-        return self.state == MOVING and moved > 0 and self.flying < FLYING
+        return self.state == MOVING and moved > 0 and self.pending_slices < MAX_PENDING_SLICES
 
-    def _fill(self, entries: list[Entry]) -> None:
-        """Move messages until there are enough for a commit, or it cannot go on for now."""
-        last = self.promoted + SLICE
+    def _move_slice_into(self, entries: list[Entry]) -> None:
+        """Move messages until the slice is full or the move has to wait."""
+        last = self.n_moved + SLICE
         n_bytes = 0
-        while self.promoted < last and n_bytes < SLICE_BYTES:
-            if self.stage_at >= len(self.staged):
-                self.stages.moved(self)
+        while self.n_moved < last and n_bytes < SLICE_BYTES:
+            if self.transaction_at >= len(self.transactions):
+                self.manager.moved(self)
                 self.state = MOVED
                 return
-            stage = self.staged[self.stage_at]
-            if not stage.chunks:
-                self.stage_at += 1
+            transaction = self.transactions[self.transaction_at]
+            if not transaction.chunks:
+                self.transaction_at += 1
                 continue
-            chunk = stage.chunks[0]
-            self._read_ahead(stage)
-            if not stage.need(chunk, self):
+            chunk = transaction.chunks[0]
+            self._read_ahead(transaction)
+            if not transaction.ensure_loaded(chunk, self):
                 return
-            n_bytes = self._empty(stage, chunk, entries, last, n_bytes)
+            n_bytes = self._move_chunk(transaction, chunk, entries, last, n_bytes)
             if self.waits_for:
                 return
             if chunk.messages is None or self.at >= len(chunk.messages):
                 self.at = 0
-                stage.drop_head()
+                transaction.drop_head()
 
-    def _read_ahead(self, stage: Stage) -> None:
-        """Have the next chunk in memory when its turn comes."""
-        if len(stage.chunks) > 1:
-            stage.need(stage.chunks[1], None)
-        elif self.stage_at + 1 < len(self.staged):
-            following = self.staged[self.stage_at + 1]
+    def _read_ahead(self, transaction: SinkTransaction) -> None:
+        """Start to read the next chunk, so that it is in memory when it is needed."""
+        if len(transaction.chunks) > 1:
+            transaction.ensure_loaded(transaction.chunks[1], None)
+        elif self.transaction_at + 1 < len(self.transactions):
+            following = self.transactions[self.transaction_at + 1]
             if following.chunks:
-                following.need(following.chunks[0], None)
+                following.ensure_loaded(following.chunks[0], None)
 
-    def _empty(self, stage: Stage, chunk: StageChunk, entries: list[Entry], last: int, n_bytes: int) -> int:
-        """Move messages of a chunk up to the end of the slice. Returns its bytes."""
+    def _move_chunk(self, transaction: SinkTransaction, chunk: TransactionChunk, entries: list[Entry], last: int,
+                    n_bytes: int) -> int:
+        """Move messages of a chunk up to the end of the slice; return the size of the slice in bytes."""
         messages = chunk.messages
         assert messages is not None
         dues = chunk.dues
         log = self.log
         leaving = self.leaving
-        if leaving is None or leaving.queue is not stage:
-            leaving = self.leaving = Entry(stage, messages[0], 0)
+        if leaving is None or leaving.queue is not transaction:
+            leaving = self.leaving = Entry(transaction, messages[0], 0)
         end = len(messages)
         at = self.at
-        while at < end and self.promoted < last and n_bytes < SLICE_BYTES:
+        while at < end and self.n_moved < last and n_bytes < SLICE_BYTES:
             message = messages[at]
             queues = self._targets(message)
             leaving.message = message
@@ -364,9 +368,9 @@ class Promotion(Job):
             leaving.slot = message.slot
             leaving.seq = chunk.first + at
             if not queues:
-                if not self._give_up(leaving):
+                if not self._drop_or_dead_letter(leaving):
                     break
-            elif not self._hand_over(message, queues, dues.get(at, 0) if dues else 0, entries):
+            elif not self._enqueue(message, queues, dues.get(at, 0) if dues else 0, entries):
                 break
             if self.watch is not None:
                 self.watch.published(message, queues)
@@ -374,11 +378,11 @@ class Promotion(Job):
             n_bytes += message.size
             at += 1
             self.at = at
-            self.promoted += 1
+            self.n_moved += 1
         return n_bytes
 
-    def _hand_over(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
-        """Put a message into its queues; False where one of them has no room, and then into none."""
+    def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
+        """Put a message into all of its queues; return False, and put it into none, if one has no room."""
         for queue in queues:
             if queue.rejects_publish and not self._takes_over(queue) and limits.refuses_publish(queue, message.size):
                 self.waits_for = f"room in queue '{queue.name}'"
@@ -387,18 +391,18 @@ class Promotion(Job):
             message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
         for queue in queues:
             if queue.rejects_publish and limits.turns_away(queue, message):
-                continue  # it is one of the queue's dead letters
+                continue  # the queue dead-letters it
             entry = queue.prepare(message, None if plain else self._overlay(message, due))
             queue.hidden.add(entry.seq, message.size)
             entries.append(entry)
         return True
 
     def _takes_over(self, queue: Queue) -> bool:
-        """Whether what a queue refuses goes to its dead letters."""
+        """Return whether a queue dead-letters the messages that it rejects."""
         return queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None
 
     def _overlay(self, message: Message, due: int) -> Overlay | None:
-        """What is counted from now on: the time to live, the time until it may be delivered. Nobody sees BCC."""
+        """Return an overlay whose TTL and delay start now, without the BCC header; None if nothing changes."""
         overlay = Overlay()
         if message.expires_at or due:
             expires_at, due = self.broker.times_of(message, self.broker.timers.now())
@@ -409,8 +413,8 @@ class Promotion(Job):
             overlay.headers["BCC"] = None
         return overlay
 
-    def _give_up(self, leaving: Entry) -> bool:
-        """A message that no queue gets leaves its stage; False where it has to wait for room among the dead letters."""
+    def _drop_or_dead_letter(self, leaving: Entry) -> bool:
+        """Drop or dead-letter an unroutable message; return False if a dead-letter queue has no room."""
         message = leaving.message
         queues = self._dead_letter_queues(message.address) if self.rule == DEAD_LETTER else []
         for queue in queues:
@@ -422,33 +426,33 @@ class Promotion(Job):
             self.vhost.dead_letters.publish(leaving, UNROUTABLE)
         elif self.rule != DROP and self.unroutable == 1:
             exchange, key = split_address(message.address)
-            logger.warning("a message that app '%s' has promoted to exchange '%s' with routing key '%s' in vhost '%s' has"
-                           " no queue any more", self.app.name, exchange, key, self.vhost.name)
+            logger.warning("message that app '%s' committed to exchange '%s' with routing key '%s' in vhost '%s' is no"
+                           " longer routable: dropped", self.app.name, exchange, key, self.vhost.name)
         return True
 
-    def landed(self) -> None:
-        """A slice is on disk."""
-        self.flying -= 1
+    def slice_committed(self) -> None:
+        """Note that a slice is on disk."""
+        self.pending_slices -= 1
         if self.state == MOVED:
-            if not self.flying:
+            if not self.pending_slices:
                 self._finish()
         elif self.state == MOVING:
             self.resume()
 
     def _finish(self) -> None:
-        self.state = OVER
-        also = self.also
-        self.also = []
-        self.stages.ended(self)
+        self.state = DONE
+        also = self.waiters
+        self.waiters = []
+        self.manager.ended(self)
         already = False
         for done, _ in also:
-            done(0 if already else self.promoted, 0 if already else self.unroutable, already)
+            done(0 if already else self.n_moved, 0 if already else self.unroutable, already)
             already = True
 
     def abandon(self) -> None:
-        """The vhost is being deleted."""
-        self.state = OVER
-        also = self.also
-        self.also = []
+        """Fail the commit, since its vhost is being deleted."""
+        self.state = DONE
+        also = self.waiters
+        self.waiters = []
         for _, failed in also:
             failed(NotFound(f"vhost '{self.vhost.name}' is deleted"))

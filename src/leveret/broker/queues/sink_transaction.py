@@ -1,8 +1,8 @@
-"""A stage: what a sink publishes for one batch, on disk and nowhere to be seen until it is promoted.
+"""The queue behind a sink transaction: the hidden messages of one writer of a batch, until they are committed.
 
-Whatever is published to `leveret.stage:<stage>:<exchange>` stands here under the address that it is meant for. All of it is
-stored, transient messages too. A stage holds positions in the log, in compact arrays; messages are in memory as well as
-far as the budget allows, and are read back otherwise.
+A message published to `leveret.stage:<transaction>:<exchange>` is kept under its target address. All messages are stored,
+transient ones too. A sink transaction keeps their positions in the log in compact arrays. The messages themselves stay in
+memory within the budget and are read back otherwise.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from leveret.broker.queues.base import Queue
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue
-    from leveret.broker.stages import Stages
+    from leveret.broker.sink_transactions import SinkTransactions
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
-# Different addresses of one stage that are counted one by one.
+# Distinct target addresses of one sink transaction that are counted individually.
 MAX_ADDRESSES: Final = 1024
-# All stages together may have so many times the share of a queue in memory.
+# Memory budget of all sink transactions together, in shares of one queue.
 SHARES: Final = 4
-# Bytes of a body outside of memory that are read at once.
+# Bytes of a stored body that are read at once.
 _PIECE: Final = 1 << 20
 
 
-class StagedAddress:
-    """An address that messages were published for: how many, and the sequence number of the first."""
+class TargetAddress:
+    """A target address: the number of its messages and the sequence number of the first one."""
 
     __slots__ = ("address", "count", "first")
 
@@ -45,13 +45,15 @@ class StagedAddress:
         self.first = first
 
 
-class StageChunk:
-    """Consecutive messages: where each stands in the log, and the messages themselves, None while they are not in memory.
+class TransactionChunk:
+    """Consecutive messages: their positions in the log, and the messages while they are in memory.
 
-    first   sequence number of the first one; the others follow without a gap
-    dues    when those are wanted that are to be delivered later, by index; with `messages`
-    batch   the last commit that it waits for
-    waiting  jobs that go on once it is in memory
+    Attributes:
+        first: Sequence number of the first message; the others follow without a gap.
+        messages: None while they are paged out.
+        dues: Due times of delayed messages by index; set along with `messages`.
+        batch: Last log commit that contains one of the messages.
+        waiting: Jobs that resume once the chunk is in memory.
     """
 
     __slots__ = ("batch", "bytes", "dues", "first", "loading", "messages", "rows", "sizes", "slots", "waiting")
@@ -70,73 +72,81 @@ class StageChunk:
 
 
 class _Load:
-    """A chunk on its way back into memory."""
+    """Read of a chunk that is being paged in."""
 
-    def __init__(self, stage: Stage, chunk: StageChunk) -> None:
-        self.stage = stage
+    def __init__(self, transaction: SinkTransaction, chunk: TransactionChunk) -> None:
+        self.transaction = transaction
         self.chunk = chunk
 
     def done(self, loaded: list[Loaded]) -> None:
         chunk = self.chunk
-        self.stage.loaded(chunk, loaded)
+        self.transaction.loaded(chunk, loaded)
         waiting = chunk.waiting
         chunk.waiting = []
         for job in waiting:
             job.resume()
 
 
-class Stage(Queue):
-    """One stage.
+class SinkTransaction(Queue):
+    """One sink transaction.
 
-    uuid, user, app  what it is called, whose it is, and the sink that will promote it
-    chunks      what it holds, oldest first; cached: those of them that are in memory
-    count, bytes  of all that was published
-    checksum    running CRC-32 of the bodies; known: nothing was published before the start of this process
-    addresses   by the address as published; counted: all messages are in there
-    sealed      nothing more is taken
-    promotion   the job that promotes it
-    failed      why nothing more was taken, "" while it was
-    seen        `count` when it was last looked at, and `idle_since`, in milliseconds, since when it is the same
+    Attributes:
+        uuid: Its name.
+        user: The user that opened it.
+        app: The sink that will commit it.
+        chunks: Its messages, oldest first.
+        cached: The chunks that are in memory.
+        count: Number of messages published to it.
+        bytes: Size of the messages published to it.
+        checksum: Running CRC-32 of the bodies.
+        checksum_known: Whether `checksum` covers all bodies; False after recovery.
+        addresses: Target addresses by the address as published.
+        counted: Whether `addresses` covers all messages.
+        prepared: Whether it is closed to publishes.
+        batch_commit: The job that commits it.
+        failed: Why a message was rejected; "" if none was.
+        last_count: `count` at the last sweep.
+        idle_since: Time in milliseconds since which `count` is unchanged.
     """
 
-    def __init__(self, stages: Stages, id: int, uuid: str, user: str, app: str) -> None:
-        super().__init__(stages.vhost, id, app, True, None, False, {}, QueueSettings({}, {}))
+    def __init__(self, manager: SinkTransactions, id: int, uuid: str, user: str, app: str) -> None:
+        super().__init__(manager.vhost, id, app, True, None, False, {}, QueueSettings({}, {}))
         self.stored = True
-        self.stages = stages
+        self.manager = manager
         self.uuid = uuid
         self.user = user
         self.app = app
-        self.chunks: deque[StageChunk] = deque()
-        self.cached: list[StageChunk] = []
-        self.last = StageChunk(0)
+        self.chunks: deque[TransactionChunk] = deque()
+        self.cached: list[TransactionChunk] = []
+        self.last = TransactionChunk(0)
         self.count = 0
         self.bytes = 0
         self.checksum = 0
-        self.known = True
-        self.addresses: dict[bytes, StagedAddress] = {}
+        self.checksum_known = True
+        self.addresses: dict[bytes, TargetAddress] = {}
         self.counted = True
-        self.sealed = False
-        self.promotion: Job | None = None
+        self.prepared = False
+        self.batch_commit: Job | None = None
         self.failed = ""
-        self.seen = 0
+        self.last_count = 0
         self.idle_since = self.broker.timers.now()
-        # Bytes of the exchange's name that say which stage it is.
-        self.prefix = len(stages.prefix_of(uuid))
+        # Length of the part of the exchange name that identifies the sink transaction.
+        self.prefix = len(manager.prefix_of(uuid))
 
     @property
     def ready_count(self) -> int:
         return 0
 
-    # In
+    # Publishing
 
     def push(self, message: Message) -> bool:
-        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
+        if self.prepared or self.deleted or self.bytes + message.size > self.manager.max_bytes:
             raise self.refusal()
         self._append(message, None)
         return True
 
     def delay(self, message: Message, due: int) -> bool:
-        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
+        if self.prepared or self.deleted or self.bytes + message.size > self.manager.max_bytes:
             raise self.refusal()
         overlay = Overlay()
         overlay.visible_at = due
@@ -144,15 +154,18 @@ class Stage(Queue):
         return True
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        """A message of a transaction. What is too much is left out, and then the stage cannot be sealed."""
-        if self.sealed or self.deleted or self.bytes + message.size > self.stages.max_bytes:
+        """Append a message of an AMQP transaction.
+
+        A message beyond the size limit is left out; then the sink transaction cannot be prepared.
+        """
+        if self.prepared or self.deleted or self.bytes + message.size > self.manager.max_bytes:
             self.failed = str(self.refusal())
             self.next_seq += 1
             return Entry(self, message, self.next_seq - 1)
         return self._append(message, overlay)
 
     def insert_new(self, entry: Entry) -> None:
-        """It stands here already, and nobody sees it."""
+        """Do nothing: `prepare` has appended the entry, and it stays hidden."""
 
     def insert_many(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -162,15 +175,15 @@ class Stage(Queue):
         return True
 
     def drain(self) -> None:
-        """Nobody consumes from a stage."""
+        """Do nothing: a sink transaction has no consumers."""
 
     def refusal(self) -> BrokerError:
-        """Why it takes nothing."""
+        """Return the error for a rejected message."""
         if self.deleted:
-            return PreconditionFailed(f"stage '{self.uuid}' is not there any more: it was promoted, or given up")
-        if self.sealed:
-            return PreconditionFailed(f"stage '{self.uuid}' is sealed: nothing can be published to it any more")
-        return ContentTooLarge(f"stage '{self.uuid}' would hold more than {self.stages.max_bytes} bytes; the setting is"
+            return PreconditionFailed(f"sink transaction '{self.uuid}' no longer exists: it was committed or aborted")
+        if self.prepared:
+            return PreconditionFailed(f"sink transaction '{self.uuid}' is prepared: it accepts no more messages")
+        return ContentTooLarge(f"sink transaction '{self.uuid}' would exceed {self.manager.max_bytes} bytes; the setting is"
                                " sink_transactions.max_bytes")
 
     def _append(self, message: Message, overlay: Overlay | None) -> Entry:
@@ -207,8 +220,8 @@ class Stage(Queue):
         self.bytes += size
         memory = size + ENTRY_OVERHEAD
         self.memory += memory
-        stages = self.stages
-        stages.memory += memory
+        manager = self.manager
+        manager.memory += memory
         body = message.body
         if message.format != FORMAT_AMQP1:
             if isinstance(body, bytes):
@@ -219,24 +232,24 @@ class Stage(Queue):
                 self.counted = False
         else:
             self.checksum = checksum_of(self.broker.content_of(message), self.checksum)
-        if stages.memory > self.broker.page_above * SHARES:
+        if manager.memory > self.broker.page_above * SHARES:
             self.page_out(0)
         return entry
 
-    def _new_address(self, published: bytes, seq: int) -> StagedAddress:
-        """The address that a message is meant for: without the name of the stage."""
+    def _new_address(self, published: bytes, seq: int) -> TargetAddress:
+        """Register the target address of a message: the published one without the name of the sink transaction."""
         length = published[0] - self.prefix
-        known = StagedAddress(bytes((length,)) + published[1 + self.prefix :], seq)
+        known = TargetAddress(bytes((length,)) + published[1 + self.prefix :], seq)
         if len(self.addresses) < MAX_ADDRESSES:
             self.addresses[published] = known
         else:
             self.counted = False
         return known
 
-    def _new_chunk(self, seq: int) -> StageChunk:
+    def _new_chunk(self, seq: int) -> TransactionChunk:
         if self.memory > self.broker.page_above:
             self.page_out(self.broker.page_above)
-        chunk = self.last = StageChunk(seq)
+        chunk = self.last = TransactionChunk(seq)
         self.chunks.append(chunk)
         self.cached.append(chunk)
         return chunk
@@ -244,11 +257,13 @@ class Stage(Queue):
     # Memory
 
     def page_out(self, keep: int) -> None:
-        """Forget messages that are on disk, the youngest first, until the stage has no more than `keep` bytes of them in
-        memory. A part of the oldest chunk may have left already while it is promoted: that stays."""
+        """Page out messages that are on disk, newest first, until at most `keep` bytes are in memory.
+
+        During a commit the oldest chunk may be moved in part, so it stays.
+        """
         cached = self.cached
         committed = self.log.committed
-        moving = self.chunks[0] if self.promotion is not None and self.chunks else None
+        moving = self.chunks[0] if self.batch_commit is not None and self.chunks else None
         at = len(cached)
         while at and self.memory > keep:
             at -= 1
@@ -257,17 +272,17 @@ class Stage(Queue):
                 del cached[at]
                 self._forget_messages(chunk)
 
-    def _forget_messages(self, chunk: StageChunk) -> None:
+    def _forget_messages(self, chunk: TransactionChunk) -> None:
         messages = chunk.messages
         if messages is not None:
             memory = chunk.bytes + ENTRY_OVERHEAD * len(messages)
             self.memory -= memory
-            self.stages.memory -= memory
+            self.manager.memory -= memory
             chunk.messages = None
             chunk.dues = {}
 
-    def need(self, chunk: StageChunk, job: Job | None) -> bool:
-        """Whether a chunk is in memory; where it is not, it is read, and then the job goes on."""
+    def ensure_loaded(self, chunk: TransactionChunk, job: Job | None) -> bool:
+        """Return whether a chunk is in memory; if not, read it and then resume the job."""
         if chunk.messages is not None:
             return True
         if job is not None and job not in chunk.waiting:
@@ -277,7 +292,7 @@ class Stage(Queue):
             self.log.load(chunk.rows, chunk.slots, _Load(self, chunk).done)
         return False
 
-    def loaded(self, chunk: StageChunk, loaded: list[Loaded]) -> None:
+    def loaded(self, chunk: TransactionChunk, loaded: list[Loaded]) -> None:
         chunk.loading = False
         if self.deleted:
             return
@@ -291,38 +306,38 @@ class Stage(Queue):
         self.cached.append(chunk)
         memory = chunk.bytes + ENTRY_OVERHEAD * len(messages)
         self.memory += memory
-        self.stages.memory += memory
+        self.manager.memory += memory
 
     def drop_head(self) -> None:
-        """The oldest chunk is moved, as a whole."""
+        """Drop the oldest chunk, whose messages have all moved."""
         chunk = self.chunks.popleft()
         if chunk.messages is not None:
             self.cached.remove(chunk)
             self._forget_messages(chunk)
 
-    # The end
+    # Removal
 
-    def give_up(self) -> None:
-        """Forget everything that is in it."""
+    def discard_messages(self) -> None:
+        """Remove all its messages."""
         for chunk in self.chunks:
             self.log.settle_range(self.id, 0, self.next_seq, (), chunk.rows, chunk.slots)
         self.end()
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Mark it as deleted and release its memory."""
         self.deleted = True
-        self.stages.memory -= self.memory
+        self.manager.memory -= self.memory
         self.memory = 0
         self.chunks.clear()
         self.cached.clear()
         self.addresses.clear()
         self.log.forget(self.id)
 
-    # After a start
+    # Recovery
 
     def recover_entries(self, recovered: RecoveredQueue | None) -> None:
-        """Take over what the log held. What it was published for, and its checksum, would have to be read."""
-        self.known = self.counted = False
+        """Take over the recovered positions. Target addresses and checksum are unknown until the bodies are read."""
+        self.checksum_known = self.counted = False
         if recovered is None:
             return
         count = len(recovered.seqs)
@@ -334,7 +349,7 @@ class Stage(Queue):
             while (n_bytes > 4 * CHUNK_BYTES or seqs[until - 1] - seqs[first] >= until - first) and until - first > 1:
                 until = first + (until - first) // 2
                 n_bytes = sum(recovered.sizes[first:until])
-            chunk = StageChunk(seqs[first])
+            chunk = TransactionChunk(seqs[first])
             chunk.messages = None
             chunk.rows = recovered.rows[first:until]
             chunk.slots = recovered.slots[first:until]
@@ -344,11 +359,11 @@ class Stage(Queue):
             self.last = chunk
             self.bytes += n_bytes
             first = until
-        self.count = self.seen = count
+        self.count = self.last_count = count
 
 
 def checksum_of(body: Body, running: int) -> int:
-    """The running CRC-32 after this body, too."""
+    """Return a running CRC-32 extended by a body."""
     if isinstance(body, bytes):
         return crc32(body, running)
     if isinstance(body, StoredBody):
