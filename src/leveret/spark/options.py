@@ -102,7 +102,7 @@ OPTIONS: Final = (
     Option("maxMessagesPerTrigger", "integer", None, _TRIGGERED,
            "Maximum number of messages in a micro-batch.", values.integer(1)),
     Option("maxBytesPerTrigger", "bytes", None, _TRIGGERED,
-           "Maximum bytes of bodies in a micro-batch, as far as they are known before it is read; at least one message.",
+           "Maximum bytes of bodies in a micro-batch, counting those known before it is read; at least one message.",
            values.size),
     Option("minMessagesPerTrigger", "integer", None, _TRIGGERED,
            "A micro-batch waits for this many messages, or for `maxTriggerDelay`.", values.integer(1)),
