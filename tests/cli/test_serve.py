@@ -118,7 +118,7 @@ def test_localhost_is_every_loopback_address(process: LeveretProcess) -> None:
     listeners = json.loads((process.directory / "ready.json").read_text())["listeners"]
     for address in addresses:
         try:
-            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            with socket.socket(socket.AF_INET6 if ":" in str(address) else socket.AF_INET) as probe:
                 probe.bind((address, 0))
         except OSError:
             continue  # this machine has no such address

@@ -36,7 +36,7 @@ def get(channel: BlockingChannel, queue: str, *, auto_ack: bool = True, within: 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
     """The bodies of everything that is ready now."""
-    bodies = []
+    bodies: list[bytes] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:

@@ -56,7 +56,7 @@ def test_publish_and_iterate(broker: Broker, name: str) -> None:
                     message_id=str(number),
                 )
                 await exchange.publish(message, "a.b")
-            received = []
+            received: list[bytes] = []
             async with queue.iterator() as messages:
                 async for message in messages:
                     async with message.process():

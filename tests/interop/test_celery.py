@@ -177,13 +177,11 @@ def test_events(worker: Worker) -> None:
     """The worker's heartbeats come over a topic exchange."""
     seen: list[str] = []
     with worker.app.connection() as connection:
-        receiver = worker.app.events.Receiver(
-            connection,
-            handlers={"worker-heartbeat": lambda event: (seen.append(event["hostname"]), receiver_stop(receiver))},
-        )
+
+        def heard(event: dict[str, Any]) -> None:
+            seen.append(event["hostname"])
+            receiver.should_stop = True
+
+        receiver = worker.app.events.Receiver(connection, handlers={"worker-heartbeat": heard})
         receiver.capture(limit=None, timeout=WITHIN, wakeup=True)
     assert worker.host in seen
-
-
-def receiver_stop(receiver: Any) -> None:
-    receiver.should_stop = True

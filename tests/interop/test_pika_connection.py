@@ -141,7 +141,7 @@ def test_close_with_consumers(connect: Connect, name: str) -> None:
     consumer = Collector(connection.channel(), name)
     consumer.wait(50)
     connection.close()
-    bodies = []
+    bodies: list[bytes] = []
     while len(bodies) < 200:
         got = get(keeper, name)
         bodies.append(got.body)

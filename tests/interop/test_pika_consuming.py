@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -211,7 +213,7 @@ def test_cancel_notification(connect: Connect, name: str) -> None:
     channel, other = connect().channel(), connect().channel()
     channel.queue_declare(name)
     collector = Collector(channel, name)
-    cancelled = []
+    cancelled: list[Any] = []
     channel.add_on_cancel_callback(cancelled.append)
     other.queue_delete(name)
     pump(channel.connection, lambda: cancelled)

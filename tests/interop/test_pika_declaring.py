@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -211,7 +212,7 @@ def test_quorum_queues_are_durable_and_shared(channel: BlockingChannel, name: st
 def test_exclusive_queue(connect: Connect, name: str) -> None:
     owner, other = connect(), connect()
     owner.channel().queue_declare(name, exclusive=True)
-    for attempt in (
+    attempts: tuple[Callable[[BlockingChannel], object], ...] = (
         lambda channel: channel.queue_declare(name, passive=True),
         lambda channel: channel.queue_declare(name, exclusive=True),
         lambda channel: channel.basic_consume(name, lambda *_: None),
@@ -219,7 +220,8 @@ def test_exclusive_queue(connect: Connect, name: str) -> None:
         lambda channel: channel.queue_purge(name),
         lambda channel: channel.queue_delete(name),
         lambda channel: channel.queue_bind(name, "amq.fanout"),
-    ):
+    )
+    for attempt in attempts:
         channel = other.channel()
         with channel_error(channel, 405):
             attempt(channel)
@@ -414,7 +416,7 @@ def test_permissions(connect: Connect, name: str) -> None:
     assert get(channel, mine).body == b"allowed"
     channel.exchange_declare(mine, "fanout", auto_delete=True)
     channel.queue_bind(mine, mine)
-    for attempt in (
+    attempts: tuple[Callable[[BlockingChannel], object], ...] = (
         lambda c: c.queue_declare(theirs),
         lambda c: c.queue_delete(theirs),
         lambda c: c.queue_purge(theirs),
@@ -427,7 +429,8 @@ def test_permissions(connect: Connect, name: str) -> None:
         lambda c: c.exchange_bind(mine, "amq.fanout"),
         lambda c: c.exchange_bind("amq.fanout", mine),
         lambda c: c.exchange_delete("amq.direct"),
-    ):
+    )
+    for attempt in attempts:
         refused = connection.channel()
         with channel_error(refused, 403):
             attempt(refused)

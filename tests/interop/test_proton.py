@@ -61,7 +61,7 @@ def test_messages_come_as_they_went(amqp1: BlockingConnection, name: str) -> Non
         got = receiver.receive(timeout=TIMEOUT)
         receiver.accept()
         assert body_of(got) == message.body
-        assert got.annotations == message.annotations | {symbol("x-exchange"): "", symbol("x-routing-key"): name}
+        assert got.annotations == (message.annotations or {}) | {symbol("x-exchange"): "", symbol("x-routing-key"): name}
         for field in ("id", "subject", "properties", "durable", "priority", "correlation_id", "group_id", "reply_to"):
             assert getattr(got, field) == getattr(message, field), field
 
@@ -80,7 +80,8 @@ def test_outcomes(amqp1: BlockingConnection, name: str) -> None:
     assert receiver.receive(timeout=TIMEOUT).delivery_count == 0
     receiver.reject()
     receiver.close()
-    assert amqp1.create_receiver(name, credit=1).fetcher.has_message == 0
+    fetcher = amqp1.create_receiver(name, credit=1).fetcher
+    assert fetcher is not None and fetcher.has_message == 0
 
 
 def test_what_nobody_gets_is_released(amqp1: BlockingConnection, name: str) -> None:
@@ -129,8 +130,8 @@ def test_from_and_to_amqp0(amqp1: BlockingConnection, channel: BlockingChannel, 
     got = receiver.receive(timeout=TIMEOUT)
     receiver.accept()
     receiver.close()
-    assert (body_of(got), got.id, got.content_type, got.durable, got.properties) == (
-        b"to 1.0", "m", "text/plain", True, {"a": 1, "b": "x"})
+    assert (body_of(got), got.id, str(got.content_type), got.durable) == (b"to 1.0", "m", "text/plain", True)
+    assert got.properties == {"a": 1, "b": "x"}
     amqp1.create_sender(name).send(Message(b"to 0-9-1", inferred=True, id="i", durable=True, properties={"c": 2}))
     back = get(channel, name)
     assert (back.body, back.properties.message_id, back.properties.delivery_mode, back.properties.headers["c"]) == (
@@ -226,7 +227,7 @@ def test_a_lifetime_policy(amqp1: BlockingConnection) -> None:
     assert receiver.receive(timeout=TIMEOUT).body == "m"
     receiver.close()
     with pytest.raises(LinkDetached):
-        amqp1.create_receiver(f"/queues/{quote(address, safe='')}")
+        amqp1.create_receiver(f"/queues/{quote(address or '', safe='')}")
 
 
 def test_a_heartbeat(url: str, name: str) -> None:

@@ -141,11 +141,12 @@ def test_returned(open_amqp: Connect, name: str) -> None:
 
 def test_exceptions(open_amqp: Connect, name: str) -> None:
     connection, other = open_amqp(), open_amqp()
-    for wanted, attempt in [
+    attempts: list[tuple[type[Exception], Callable[[amqp.Channel], object]]] = [
         (NotFound, lambda channel: channel.queue_declare(name, passive=True)),
         (AccessRefused, lambda channel: channel.exchange_declare("amq.bad", "direct")),
         (PreconditionFailed, lambda channel: channel.queue_declare(name, arguments={"x-max-length": -1})),
-    ]:
+    ]
+    for wanted, attempt in attempts:
         channel = connection.channel()
         with pytest.raises(wanted):
             attempt(channel)

@@ -126,16 +126,16 @@ class Enough(Exception):
     """The handler has what it waits for."""
 
 
-class Handler(AMQPMessagingHandler):  # type: ignore[misc]
+class Handler(AMQPMessagingHandler):
     """Keeps what comes and settles it, until `wanted` have come."""
 
     def __init__(self, wanted: int, settle: Callable[[Handler, Event], None] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.wanted = wanted
-        self.settle = settle or Handler.accept
+        self.settling = settle or Handler.accept
         self.messages: list[Message] = []
 
-    def accept(self, event: Event) -> None:
+    def accept(self, event: Event) -> None:  # type: ignore[override]  # what the client calls has another meaning
         self.delivery_context.accept(event)
 
     def nothing(self, event: Event) -> None:
@@ -143,13 +143,13 @@ class Handler(AMQPMessagingHandler):  # type: ignore[misc]
 
     def on_amqp_message(self, event: Event) -> None:
         self.messages.append(event.message)
-        self.settle(self, event)
+        self.settling(self, event)
         if len(self.messages) == self.wanted:
             raise Enough
 
     @property
     def bodies(self) -> list[str]:
-        return [Converter.bytes_to_string(item.body) for item in self.messages]
+        return [Converter.bytes_to_string(item.body or b"") for item in self.messages]
 
 
 def consume(connection: Connection, queue: str | None, handler: Handler, **options: Any) -> Handler:
@@ -241,6 +241,7 @@ class TestConnections:
 class TestManagement:
     @pytest.mark.parametrize("kind", [QueueType.quorum, QueueType.classic])
     def test_queues(self, connection: Connection, management: Management, name: str, kind: QueueType) -> None:
+        specification: QuorumQueueSpecification | ClassicQueueSpecification
         if kind is QueueType.quorum:
             specification = QuorumQueueSpecification(
                 name=name, max_len=1000, max_len_bytes=1 << 20, message_ttl=timedelta(hours=1),
@@ -261,7 +262,8 @@ class TestManagement:
         assert info.arguments["x-queue-type"] == kind.value
         if kind is QueueType.quorum:
             assert info.arguments["x-message-ttl"] == 3_600_000
-        assert [str(member) for member in info.members.elements] == [info.leader]
+        members: Any = info.members  # an array, not the text that its annotation says
+        assert [str(member) for member in members.elements] == [info.leader]
         assert management.purge_queue(name) == 2
         management.delete_queue(name)
         management.delete_queue(name)
@@ -354,7 +356,7 @@ class TestManagement:
         # The answer comes first: an end of the consumer before it would be taken for that of the request.
         management.delete_queue(name)
         # Whoever does not handle the end of a consumer gets the connection closed by the client.
-        connection._conn.wait(connection._conn._is_closed, timeout=30)
+        connection._conn.wait(lambda: bool(connection._conn._is_closed()), timeout=30)
 
 
 class TestPublishing:
@@ -416,7 +418,7 @@ class TestConsuming:
         management.declare_queue(QuorumQueueSpecification(name=source, dead_letter_exchange="",
                                                           dead_letter_routing_key=dead))
         publish(connection, source, message("one"), message("two"))
-        annotations = {"x-opt-why": "because"}
+        annotations: dict[str, Any] = {"x-opt-why": "because"}
 
         def settle(handler: Handler, event: Event) -> None:
             if len(handler.messages) == 1:
@@ -427,7 +429,8 @@ class TestConsuming:
         consume(connection, source, Handler(2, settle))
         got = consume(connection, dead, Handler(2))
         assert got.bodies == ["one", "two"]
-        assert got.messages[1].annotations["x-opt-why"] == "because"
+        noted = got.messages[1].annotations
+        assert noted is not None and noted["x-opt-why"] == "because"
         management.delete_queue(source)
         management.delete_queue(dead)
 
@@ -445,7 +448,8 @@ class TestConsuming:
 
         handler = consume(connection, queue, Handler(3, settle))
         assert handler.bodies == ["again"] * 3
-        assert handler.messages[2].annotations["x-opt-times"] == 2
+        noted = handler.messages[2].annotations
+        assert noted is not None and noted["x-opt-times"] == 2
 
     def test_presettled(self, connection: Connection, management: Management, queue: str) -> None:
         publish(connection, queue, message("one"))
@@ -523,7 +527,9 @@ class TestConsuming:
         publish(connect(), name, message("for the second"))
         with pytest.raises(Enough):
             consumers[1].run()
-        assert consumers[1].handler.bodies == ["for the second"]
+        handler = consumers[1].handler
+        assert isinstance(handler, Handler)
+        assert handler.bodies == ["for the second"]
         consumers[1].close()
         management.delete_queue(name)
 
@@ -538,11 +544,12 @@ class TestDirectReplyTo:
         options = ConsumerOptions(ConsumerSettleStrategy.DirectReplyTo)
         replies = Handler(1, Handler.nothing)
         consumer = asking.consumer(message_handler=replies, consumer_options=options)
-        assert consumer.address.startswith("/queues/amq.rabbitmq.reply-to.")
+        assert consumer.address is not None and consumer.address.startswith("/queues/amq.rabbitmq.reply-to.")
         publish(asking, queue, message("question", id="7", reply_to=consumer.address))
 
         answering = connect()
         asked = consume(answering, queue, Handler(1)).messages[0]
+        assert asked.reply_to is not None
         publisher = answering.publisher(asked.reply_to)
         publisher.publish(message("answer", correlation_id=asked.id))
         with pytest.raises(Enough):
@@ -573,6 +580,7 @@ class TestDirectReplyTo:
         channel.basic_consume("amq.rabbitmq.reply-to", lambda *arguments: answers.append(arguments[3]), auto_ack=True)
         channel.basic_publish("", queue, b"question", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
         asked = consume(connection, queue, Handler(1)).messages[0]
+        assert asked.reply_to is not None
         publisher = connection.publisher(asked.reply_to)
         publisher.publish(message("answer"))
         publisher.close()

@@ -32,7 +32,7 @@ PROPERTIES = [
     pika.BasicProperties(expiration=str(LONG), headers={"x-stream-filter-value": "f"}, correlation_id="c"),
     pika.BasicProperties(headers={}, timestamp=1_700_000_000, type="t", user_id="guest", reply_to="r"),
 ]
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"body": "text"}, {"body": b"octets", "durable": True, "priority": 7}, {"body": None, "id": 7, "subject": "s"},
     {"body": {"a": [1, 2.5, True]}, "properties": {"n": 1, "ü": None}, "annotations": {symbol("x-opt-a"): "b"}},
     {"body": b"x" * 300_000, "ttl": LONG / 1000, "group_id": "g", "reply_to": "r"}, {"body": b"", "durable": True},

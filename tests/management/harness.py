@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from leveret.broker.broker import Broker, VhostSettings
@@ -76,7 +76,7 @@ class Harness:
         self.config = config or Config()
         self.log = RecordingLog()
         self.log.open()
-        self.log.start(self.loop.call_soon_threadsafe)
+        self.log.start(self.post)
         self.broker = Broker(self.log)
         self.users = UserStore(self.log.put, declared_in="leveret.toml")
         self.sessions: list[FakeSession] = []
@@ -86,6 +86,9 @@ class Harness:
                            alarm=lambda: "", links=self.links)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
+
+    def post(self, call: Callable[[], None]) -> None:
+        self.loop.call_soon_threadsafe(call)
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
         return self.broker.add_vhost(name, VhostSettings(vhost.compat.strict, vhost.limits.max_queues or -1,

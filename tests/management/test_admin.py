@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -208,7 +209,8 @@ def test_a_user_without_a_password(harness: Harness) -> None:
 
 def test_declared_users_are_changed_in_the_configuration(harness: Harness) -> None:
     harness.users.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"x")})
-    for call, arguments in (("users.add", {}), ("users.change", {"tags": []}), ("users.delete", {})):
+    calls: list[tuple[str, dict[str, Any]]] = [("users.add", {}), ("users.change", {"tags": []}), ("users.delete", {})]
+    for call, arguments in calls:
         with pytest.raises(NotAllowed, match=r"declared in leveret\.toml"):
             harness.call(call, name="alice", **arguments)
     with pytest.raises(NotAllowed):

@@ -113,7 +113,7 @@ def test_a_long_list_comes_in_parts(served: Served) -> None:
     served.run(fill())
     assert len(control_client.call(served.directory, "queues.list")) == count
     answers = served.exchange(b'{"v": 1, "call": "queues.list"}\n', 3)
-    assert [len(answer.get("part") or answer.get("result")) for answer in answers] == [PART, PART, 1]
+    assert [len(answer.get("part") or answer["result"]) for answer in answers] == [PART, PART, 1]
 
 
 def test_only_the_owner_may_connect(served: Served) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from leveret.blocking import Channel
 from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp10
+from leveret.client.message import Message
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import Refused, ask, ask_raw
@@ -52,11 +53,18 @@ def slice_of(epoch: int, batch: int, first: int, count: int, lease: str = "l") -
             "x-lease-count": count}
 
 
+def offset_of(message: Message) -> int:
+    headers = message.properties.headers
+    assert headers is not None
+    offset: int = headers["x-stream-offset"]
+    return offset
+
+
 def read(dial: Open, queue: str, epoch: int, batch: int, first: int, count: int) -> list[tuple[int, int]]:
     """Offsets and bodies of a slice."""
     with dial().consume(queue, no_ack=True, arguments=slice_of(epoch, batch, first, count)) as consumer:
         messages = [consumer.next(30) for _ in range(count)]
-    return [(message.properties.headers["x-stream-offset"], int(message.body)) for message in messages]
+    return [(offset_of(message), int(message.body)) for message in messages]
 
 
 def test_a_queue_in_batches(channel: Channel, dial: Open, queue: str) -> None:
@@ -68,7 +76,8 @@ def test_a_queue_in_batches(channel: Channel, dial: Open, queue: str) -> None:
     assert read(dial, queue, epoch, 1, 20, 30) == whole[20:50]
     assert plan(channel, queue, epoch, 1, 60)["count"] == 40
     assert plan(channel, queue, epoch, 2, 60) == {"batch": 2, "count": 0, "octets": 0}
-    committed = ask(channel, "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1, **{"except": [3, 59]})
+    returned: dict[str, Any] = {"except": [3, 59]}
+    committed = ask(channel, "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1, **returned)
     assert committed["committed"] == 1
     assert dial().get(queue).body == b"3"  # type: ignore[union-attr]
     planned = ask(channel, "lease.acquire", queue=queue, lease="l")
@@ -92,7 +101,8 @@ def test_what_is_refused(channel: Channel, dial: Open, queue: str) -> None:
         ("lease.acquire", {"queue": "none"}, "not-found", "no queue 'none'"),
     ):
         with pytest.raises(Refused) as refused:
-            ask(channel, operation, **{"queue": queue, "lease": "l", **arguments})
+            given: dict[str, Any] = {"queue": queue, "lease": "l"}
+            ask(channel, operation, **(given | arguments))
         assert refused.value.condition == condition and part in refused.value.message, operation
     for arguments, error in (
         (slice_of(epoch, 1, 0, 10), PreconditionFailed), (slice_of(again, 1, 1, 10), PreconditionFailed),
@@ -133,7 +143,9 @@ def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
             found = []
             for _ in range(40):
                 delivery = receiver.next(30)
-                offset = delivery.message.annotations["x-stream-offset"]
+                annotations = delivery.message.annotations
+                assert annotations is not None
+                offset = annotations["x-stream-offset"]
                 found.append((offset, int(bytes(delivery.body))))
         assert found == [(number, number) for number in range(10, 50)]
     for filters, settled in (
@@ -163,7 +175,7 @@ def test_a_reader_that_is_slow_gets_all(dial: Open, name: str) -> None:
     epoch = acquire(channel, name)
     assert plan(channel, name, epoch, 0, 1000)["octets"] == 20_000_000
     with dial().consume(name, no_ack=True, arguments=slice_of(epoch, 1, 10, 190)) as consumer:
-        offsets = [consumer.next(60).properties.headers["x-stream-offset"] for _ in range(190)]
+        offsets = [offset_of(consumer.next(60)) for _ in range(190)]
     assert offsets == list(range(10, 200))
     dial().delete_queue(name)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +33,18 @@ def channel(tmp_path: Path) -> Iterator[Channel]:
         yield channel
 
 
+def described(channel: Channel, offset: int) -> bool:
+    """Whether there are segments from this offset on."""
+    return bool(ask(channel, "stream.describe", stream="s", segments=True, first=offset)["segments"])
+
+
 def fill(channel: Channel, segments: int) -> None:
     """Messages for so many more segments, each sealed before the next one begins."""
     for _ in range(segments):
         end = ask(channel, "stream.describe", stream="s")["next_offset"]
         for _ in range(10):
             channel.publish(bytes(100), "s")
-        eventually(lambda end=end: ask(channel, "stream.describe", stream="s", segments=True, first=end)["segments"])
+        eventually(partial(described, channel, end))
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -78,8 +85,10 @@ def test_files_and_leases_on_them(channel: Channel) -> None:
 
 
 def test_what_is_no_lease(channel: Channel) -> None:
-    for change in ({"seconds": 0}, {"holder": ""}, {"first": -1}, {"seconds": 1e9}):
+    given: dict[str, Any] = {"stream": "s", "holder": "h", "first": 0, "last": 1, "seconds": 1}
+    changes: list[dict[str, Any]] = [{"seconds": 0}, {"holder": ""}, {"first": -1}, {"seconds": 1e9}]
+    for change in changes:
         with pytest.raises(Refused) as refused:
-            ask(channel, "stream.hold", **{"stream": "s", "holder": "h", "first": 0, "last": 1, "seconds": 1, **change})
+            ask(channel, "stream.hold", **(given | change))
         assert refused.value.condition == "command-invalid"
     assert ask(channel, "stream.hold", stream="s", holder="h", first=5, last=9, seconds=1)["segments"] == []

@@ -29,6 +29,7 @@ import leveret
 from leveret.node import running
 from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
+from leveret.storage.worker import StoreBroken
 from tests.support.broker import ROOT
 
 
@@ -155,7 +156,7 @@ def test_one_broker_runs_once_at_a_time() -> None:
         async with broker:
             await asyncio.sleep(0)
 
-    async def main() -> list[BaseException | None]:
+    async def main() -> tuple[BaseException | None, BaseException | None]:
         return await asyncio.gather(enter(), enter(), return_exceptions=True)
 
     assert [type(outcome) for outcome in asyncio.run(main())] == [type(None), RuntimeError]
@@ -326,7 +327,7 @@ def test_a_store_that_failed_is_opened_again(tmp_path: Path, monkeypatch: pytest
 
     def breaking(self: sqlite_store.SqliteStore, batch: object) -> None:
         if failing.is_set():
-            raise sqlite_store.StoreBroken("disk I/O error")
+            raise StoreBroken("disk I/O error")
         commit(self, batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sqlite_store.SqliteStore, "commit", breaking)
@@ -409,7 +410,7 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
     """A store that failed is opened again without them."""
     monkeypatch.setattr(running, "REOPEN_DELAY", 0.01)
     given = []
-    make = running.Composition
+    make = Composition
 
     def made(*arguments: Any, **named: Any) -> Composition:
         given.append(named["salvage"])

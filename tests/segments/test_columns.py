@@ -29,7 +29,7 @@ from leveret.wire.amqp0.properties import encode_header, scan
 from leveret.wire.amqp1 import message as amqp1
 from leveret.wire.amqp1.composites import encode_composite
 from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.messaging import Header
+from leveret.wire.amqp1.messaging import Header, Properties
 from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.specs import TYPES
 from leveret.wire.amqp1.values import Symbol, Timestamp, ULong
@@ -51,7 +51,7 @@ FIELDS = st.binary(max_size=60).map(lambda encoded: struct.pack(">HHQH", 60, 0, 
                                     + encoded)
 
 
-def annotations(descriptor: int) -> st.SearchStrategy[bytes]:
+def annotated(descriptor: int) -> st.SearchStrategy[bytes]:
     keys = st.text(st.characters(max_codepoint=127), max_size=9).map(Symbol) | st.integers(0, 2**64 - 1).map(ULong)
     known = ("x-opt-deaths", "x-delivery-count", "x-exchange", "x-stream-offset")
     keys |= st.sampled_from([Symbol(name) for name in known])
@@ -74,12 +74,12 @@ BODIES1 = st.one_of(
     st.sampled_from([b"\x00\x53\x75\xb0\x00\x00\x00\x02ab", b"\x00\xa3\x10amqp:data:binary\xa0\x02ab",
                      b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x00", b"\x00\x53\x77\xb1\x00\x00\x00\x02ab",
                      b"\x00\x53\x77\xa1\x00", b"\x00\x53\x77\x00\xa3\x01t\xa1\x02ab"]))
-OPTIONAL = [annotations(0x71), annotations(0x72), composites(TYPES.composites["properties"]).map(encode_composite),
+OPTIONAL = [annotated(0x71), annotated(0x72), composites(TYPES.composites["properties"]).map(encode_composite),
             st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), scalars), max_size=4,
                      unique_by=lambda pair: pair[0]).map(applied)]
 HEADERS1 = st.tuples(st.just(b"") | st.builds(lambda ttl, durable: encode_composite(Header(durable=durable, ttl=ttl)),
                                               st.integers(0, 2**32 - 1), st.booleans()),
-                     *(st.just(b"") | section for section in OPTIONAL), st.just(b"") | annotations(0x78)).map(b"".join)
+                     *(st.just(b"") | section for section in OPTIONAL), st.just(b"") | annotated(0x78)).map(b"".join)
 OVERLAYS = st.just(b"") | st.dictionaries(
     st.sampled_from(["x-death", "x-delivery-count", "x-first-death-queue", "CC", "odd \udcff"]), STORED_VALUES | st.lists(
         st.dictionaries(st.sampled_from(["queue", "count", "time", "routing-keys", "reason"]), STORED_VALUES), max_size=2),
@@ -205,7 +205,7 @@ def test_properties_of_0_9_1() -> None:
 
 
 def test_properties_of_1_0() -> None:
-    properties = amqp1.encode_properties(amqp1.Properties(
+    properties = amqp1.encode_properties(Properties(
         message_id=UUID(int=5), user_id=b"u", to="there", subject="s", reply_to="back", correlation_id=b"\x00\xff",
         content_type="a/b", content_encoding="gzip", absolute_expiry_time=Timestamp(2**62), creation_time=Timestamp(1500),
         group_id="g", group_sequence=2**32 - 1, reply_to_group_id="rg"))

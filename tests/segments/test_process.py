@@ -18,6 +18,7 @@ from leveret.broker.segments import DAMAGED, FAILED, MISSING, SealTask, Segment,
 from leveret.segments import process
 from leveret.segments.process import SealerProcess
 from leveret.segments.reader import open_segment
+from leveret.storage.located import rebuild
 from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
 
 TIME = 1_700_000_000_000
@@ -151,16 +152,16 @@ def test_all_parts_of_a_message_are_restored(world: World) -> None:
     segment = world.sealed(entries)
     loaded, kind, text = world.read(segment, 0, 100)
     assert not kind, text
-    for entry, item in zip(entries, loaded, strict=True):
-        was, found = entry.message, item.message
+    for entry, back in zip(entries, loaded, strict=True):
+        was, found = entry.message, back.message
         assert (found.header, content(found), found.size, found.format, found.priority, found.persistent, found.row) == (
             was.header, content(was), was.size, was.format, was.priority, was.persistent, None)
         if entry.overlay is None:
-            assert item.overlay is None
+            assert back.overlay is None
             assert (found.address, found.expires_at) == (was.address, was.expires_at)
         else:
-            assert item.overlay is not None
-            assert (item.overlay.address, item.overlay.headers, item.overlay.drop_expiration) == (
+            assert back.overlay is not None
+            assert (back.overlay.address, back.overlay.headers, back.overlay.drop_expiration) == (
                 entry.overlay.address, entry.overlay.headers, True)
 
 
@@ -328,14 +329,13 @@ def test_an_invalid_reply_restarts_the_process_and_repeats_the_request(
     segment = world.sealed(world.publish(b"a", b"b"))
     failures = [MemoryError("no room"), None]
 
-    def rebuild(*arguments: Any) -> list[Loaded]:
+    def failing(*arguments: Any) -> list[Loaded]:
         failure = failures.pop(0)
         if failure is not None:
             raise failure
-        return original(*arguments)
+        return rebuild(*arguments)
 
-    original = process.rebuild
-    monkeypatch.setattr(process, "rebuild", rebuild)
+    monkeypatch.setattr(process, "rebuild", failing)
     assert world.bodies(segment, 0, 1) == [b"a", b"b"]
     assert world.store.starts == 2
     assert "killing it" in caplog.text

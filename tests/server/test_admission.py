@@ -15,6 +15,7 @@ from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.server import admission as module
 from leveret.server import transport
 from leveret.server.admission import CHECK_GRACE, GRACE, Admission, network_of
+from leveret.server.tls import TlsProtocol
 from leveret.server.transport import READ_SIZE, READ_SIZE_BEFORE_OPEN
 from tests.security.certificates import Authority
 from tests.server.test_server import run, serving
@@ -233,11 +234,11 @@ def test_buffers_grow_when_the_connection_is_open() -> None:
 
 
 def test_nothing_of_tls_is_made_before_the_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[transport.TlsProtocol] = []
+    made: list[TlsProtocol] = []
 
-    class Counted(transport.TlsProtocol):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
+    class Counted(TlsProtocol):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             made.append(self)
 
     monkeypatch.setattr(transport, "TlsProtocol", Counted)

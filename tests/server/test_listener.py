@@ -110,7 +110,7 @@ def test_a_broker_out_of_descriptors_can_be_operated_and_recovers(tmp_path: Path
     leveret_only("its log and control socket")
     config = "[limits]\nmemory_high_watermark = 1_000_000_000_000\n"
     process = LeveretProcess(tmp_path, config=config, wrapper=["prlimit", "--nofile=128:128"]).start()
-    sockets = []
+    sockets: list[socket.socket] = []
     try:
         commands = Commands(process.data_dir)
         sockets.extend(socket.create_connection(("127.0.0.1", process.port)) for _ in range(150))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,7 +109,7 @@ def test_a_disk_that_fills_up_is_one(site: Site, monkeypatch: pytest.MonkeyPatch
     watch = Watch(site.services, 0, 100 * MEGABYTE, tmp_path)
     alarms = []
     for free in (200, 99, 101, 106):
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free * MEGABYTE))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free * MEGABYTE))
         watch.check()
         alarms.append(site.services.alarm)
     assert alarms == ["", "disk", "disk", ""]
@@ -136,7 +138,7 @@ def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNam
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(module.ResidentMemory, "read", fail)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     for _ in range(3):
         watch.check()
     assert site.services.alarm == "memory and disk"
@@ -147,7 +149,7 @@ def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNam
 def test_memory_is_measured_without_opening_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     monkeypatch.setattr("builtins.open", None)
-    monkeypatch.setattr(module.os, "open", None)
+    monkeypatch.setattr(os, "open", None)
     watch.check()
     assert watch.resident > 5 * MEGABYTE
     watch.close()
