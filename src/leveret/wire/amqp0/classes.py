@@ -35,7 +35,7 @@ _BASIC_PREFIX: Final = "x-basic-"
 _KEPT: Final = ("correlation_id", "reply_to", "message_id", "type", "app_id", "cluster_id")
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
-_LONGEST_TEXT: Final = 255
+_MAX_TEXT: Final = 255
 
 _FIXED: Final = struct.Struct(">HHQ")
 _TRANSFER: Final = V0_9.by_name["message.transfer"].fields
@@ -92,7 +92,7 @@ def to_basic(header: bytes) -> bytes:
     if headers:
         for name, header_name in HIDDEN[kind]:
             value = headers.get(header_name)
-            if isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= _LONGEST_TEXT:
+            if isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= _MAX_TEXT:
                 properties[name] = value
                 del headers[header_name]
     return _encode(BASIC, size, properties)

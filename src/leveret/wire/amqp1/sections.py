@@ -46,7 +46,7 @@ _CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(cod
 _PROPERTIES_COUNT: Final = 13
 _BY_SYMBOL: Final[dict[bytes, int]] = {name.encode(): number for name, number in SPECS.descriptors.items()}
 # Bytes of an unknown descriptor that an error shows.
-LONGEST_SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 
 
 class Sections:
@@ -223,7 +223,7 @@ def _descriptor(data: bytes, pos: int, end: int) -> int:
     elif code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
         name = data[start + (2 if code == codes.SYMBOL_8 else 5) : stop]
         number = _BY_SYMBOL.get(name, 0)
-        shown = f"'{name[:LONGEST_SHOWN].decode('ascii', 'replace')}'"
+        shown = f"'{name[:MAX_SHOWN].decode('ascii', 'replace')}'"
     if number not in _NAMES:
         raise DecodeError(pos, f"expected a section, not {shown}")
     return number

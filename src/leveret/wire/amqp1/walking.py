@@ -10,7 +10,7 @@ from leveret.wire.amqp1.errors import DecodeError
 from leveret.wire.amqp1.sections import MAX_SECTIONS, check_order, check_type, section_at, too_many_sections
 
 # A descriptor that is longer than this is none of a section.
-LONGEST_DESCRIPTOR: Final = 4096
+MAX_DESCRIPTOR_SIZE: Final = 4096
 
 
 class Walk:
@@ -74,7 +74,7 @@ class Walk:
         try:
             kind, code, size = section_at(octets, at, end)
         except DecodeError as error:
-            if not error.short or end - at > LONGEST_DESCRIPTOR:
+            if not error.short or end - at > MAX_DESCRIPTOR_SIZE:
                 raise
             self.pending = octets[at:end]
             return False
