@@ -33,8 +33,8 @@ from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.queues.stream_recovery import StreamRecords
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.sink_transactions import SinkTransactionSettings
-from leveret.broker.staging import Staging
 from leveret.broker.timers import Timers
+from leveret.broker.uploads import Uploads
 from leveret.broker.vhost import MIXED, Vhost
 
 logger = logging.getLogger("leveret.broker")
@@ -171,7 +171,7 @@ class Broker:
         self.jobs = Jobs(self)
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
-        self.staging = Staging(self)
+        self.uploads = Uploads(self)
         # Tells this store from all others; made at its first start.
         self.identity = ""
 
@@ -304,7 +304,7 @@ class Broker:
         if self.on_vhost_removed is not None:
             self.on_vhost_removed(vhost)
         vhost.clear()
-        self.staging.forget_vhost(name)
+        self.uploads.forget_vhost(name)
         self.log.put(metadata.VHOST, metadata.make_key(name), None)
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(name), None)
 
@@ -393,7 +393,7 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.finish_recovery()
         self.kept_files.recover(recovery)
-        self.staging.recover(recovery)
+        self.uploads.recover(recovery)
 
     def _drop_definition(self, kind: str, key: str, value: dict[str, Any], recovery: Recovery) -> None:
         """A definition of a vhost that an earlier version was deleting when it ended."""

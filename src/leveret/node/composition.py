@@ -17,7 +17,7 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.broker.sink_transactions import SinkTransactionSettings
-from leveret.broker.staging import StagingSettings
+from leveret.broker.uploads import UploadSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import (
     Amqp09Config,
@@ -123,11 +123,11 @@ class Composition:
         self.broker.sink_transaction_settings = SinkTransactionSettings(sinks.max_bytes, round(sinks.timeout * 1000),
                                                                         sinks.max_per_vhost, sinks.max_apps)
         uploads = config.uploads
-        self.broker.staging.settings = StagingSettings(uploads.max_per_user, uploads.max_bytes,
+        self.broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes,
                                                        round(uploads.timeout * 1000))
         if self.on_disk:
             self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
-            self.broker.staging.place = self.staged_files
+            self.broker.uploads.place = self.staged_files
         self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.max_branches,
                                                      config.dtx.max_bytes)
         self.broker.header_readers.update(header_readers())

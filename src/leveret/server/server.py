@@ -79,7 +79,7 @@ class Server:
         if broker.segments is not None:
             broker.segments.store.start(self._post)
         broker.start()
-        broker.staging.start(self._post)
+        broker.uploads.start(self._post)
         self.services.tunnels.start(self._post)
         termini = self.services.termini
         termini.start()
@@ -163,7 +163,7 @@ class Server:
         self.broker.look_at_clock()
         self.broker.end_turn()
         try:
-            self.broker.staging.close()
+            self.broker.uploads.close()
             self.broker.log.close()
         finally:
             # Even if the log cannot be closed properly, so that its directory is unlocked for a restart.

@@ -1,4 +1,4 @@
-"""Staged contents in files: one each in the directory `staged` of the data directory.
+"""Upload contents in files: one each in the directory `staged` of the data directory.
 
 A file is removed when the last reference to its body goes: the upload was given up, or the message that was made of it
 is settled. The next start removes what a process left behind without a definition.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.broker.errors import ContentTooLarge
-from leveret.broker.staging import StagedBody, StagingPlace
+from leveret.broker.uploads import UploadBody, UploadStore
 from leveret.storage import disk
 
 log = logging.getLogger("leveret.storage")
@@ -26,7 +26,7 @@ DIRECTORY: Final = "staged"
 COPIES: Final = 3
 
 
-class StagedFiles(StagingPlace):
+class StagedFiles(UploadStore):
     """The directory. `keep_free`: octets of free space that uploads leave to everybody else."""
 
     def __init__(self, data_directory: Path, keep_free: int) -> None:
@@ -38,7 +38,7 @@ class StagedFiles(StagingPlace):
         # Bodies go away anywhere, also within a call of here.
         self._lock = threading.RLock()
 
-    def create(self, name: str, size: int | None) -> StagedBody:
+    def create(self, name: str, size: int | None) -> UploadBody:
         needed = 0 if size is None else size * COPIES
         try:
             disk.make_directories(self._directory)
@@ -51,7 +51,7 @@ class StagedFiles(StagingPlace):
             raise self.refusal(size or 0, str(error.strerror)) from None
         return StagedFile(self, self._directory / name, 0, needed, size is not None)
 
-    def find(self, name: str, size: int | None) -> StagedBody | None:
+    def find(self, name: str, size: int | None) -> UploadBody | None:
         path = self._directory / name
         try:
             there = path.stat().st_size
@@ -93,7 +93,7 @@ class StagedFiles(StagingPlace):
                                " setting is limits.disk_free")
 
 
-class StagedFile(StagedBody):
+class StagedFile(UploadBody):
     """One file. It is open while it is written to only, for there may be many that wait in queues."""
 
     __slots__ = ("_announced", "_expected", "_file", "_kept", "_path", "_place")

@@ -17,7 +17,7 @@ MOST = 1 << 30
 AFTER = 3
 
 
-class Kept(dict[bytes, Any]):
+class SyncCallback(dict[bytes, Any]):
     """What one end of a link remembers, every change of which is in the journal."""
 
     def __init__(self, journal: Journal | None, name: str, of: dict[bytes, Any]) -> None:
@@ -70,9 +70,9 @@ class Ends:
                 which[tag] = Accepted() if value[0] else None
         # What is done is forgotten after that.
         taken = {tag: value for tag, value in taken.items() if tag in bodies}
-        self.sending.unsettled = Kept(journal, "sent", sent)
-        self.taking.unsettled = Kept(journal, "taken", taken)
-        self.taking.bodies = Kept(journal, "bodies", bodies)
+        self.sending.unsettled = SyncCallback(journal, "sent", sent)
+        self.taking.unsettled = SyncCallback(journal, "taken", taken)
+        self.taking.bodies = SyncCallback(journal, "bodies", bodies)
 
 
 class Links(Workload):

@@ -37,10 +37,10 @@ class MessageMachine(TwoClients):
         if not self.begun:
             return
         self.all_leave()
-        for staged in self.site.broker.staging.uploads.values():
+        for staged in self.site.broker.uploads.by_key.values():
             assert staged.checkpoints and staged.owner is None and not staged.taken
-        assert self.site.broker.staging.checkpoints.keys() == {
-            (*staged.key[:3], name) for staged in self.site.broker.staging.uploads.values() for name in staged.checkpoints}
+        assert self.site.broker.uploads.checkpoints.keys() == {
+            (*staged.key[:3], name) for staged in self.site.broker.uploads.by_key.values() for name in staged.checkpoints}
         reader = self.site.channel()
         for name, queue in self.site.vhost.queues.items():
             assert queue.unacked == 0 and not queue.consumers

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.broker import Broker
 from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
-from leveret.broker.staging import IN_MEMORY, Kept, StagingSettings
+from leveret.broker.uploads import IN_MEMORY, SyncCallback, UploadSettings
 from leveret.broker.vhost import MIXED
 from leveret.protocols.v0_9.files import MOST_OPEN
 from leveret.protocols.v0_9.realms import Realm, Realms
@@ -175,8 +175,8 @@ def test_more_than_was_announced_is_refused_and_what_there_was_stays(site: Site,
 
 
 def test_pieces_of_one_sender_do_not_wait_for_the_disk(site: Site, channel: Channel) -> None:
-    syncing: list[Kept] = []
-    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
+    syncing: list[SyncCallback] = []
+    site.broker.uploads.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     for staged_size in (0, 3, 6):
         answer = channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
         assert answer == {"staged_size": staged_size}
@@ -194,8 +194,8 @@ def found(channel: Channel) -> int:
 @pytest.mark.parametrize("where", ["connection", "channel"])
 def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
         site: Site, channel: Channel, where: str) -> None:
-    syncing: list[Kept] = []
-    site.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
+    syncing: list[SyncCallback] = []
+    site.broker.uploads.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
     stage(channel, BODY[:3])
     other = connect(site).channel() if where == "connection" else channel.client.channel()
@@ -255,7 +255,7 @@ def test_a_stage_without_an_open_is_out_of_order(channel: Channel) -> None:
 
 
 def test_the_limits(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
+    site.broker.uploads.settings = UploadSettings(max_per_user=1, max_bytes=5)
     channel = connect(site).channel()
     channel.send("file.open", identifier="one", content_size=6)
     assert channel.refused() == 311
@@ -514,7 +514,7 @@ def test_a_transaction(site: Site, channel: Channel) -> None:
     channel.call("tx.rollback", "tx.rollback-ok")
     publish(channel)
     channel.call("tx.commit", "tx.commit-ok")
-    assert count(site) == 1 and not site.broker.staging.uploads
+    assert count(site) == 1 and not site.broker.uploads.by_key
 
 
 def test_what_a_transaction_publishes_is_published_once(site: Site, channel: Channel) -> None:
@@ -576,7 +576,7 @@ def test_who_goes_on_is_refused_and_nothing_is_lost(site: Site, channel: Channel
     channel.send("channel.flow-ok", active=False)
     send(channel)
     assert channel.refused() == 406
-    assert count(site) == 2 and [key[3] for key in site.broker.staging.uploads] == ["any"]
+    assert count(site) == 2 and [key[3] for key in site.broker.uploads.by_key] == ["any"]
 
 
 def test_other_messages_make_room(site: Site, channel: Channel) -> None:
@@ -638,7 +638,7 @@ def test_nothing_is_left_behind(site: Site) -> None:
     channel.declare()
     channel.call("file.open", "file.open-ok", identifier="one", content_size=5)
     channel.close()
-    assert [staged.owner for staged in site.broker.staging.uploads.values()] == [None]
+    assert [staged.owner for staged in site.broker.uploads.by_key.values()] == [None]
 
 
 def test_what_a_consumer_does_not_want_stays_on_disk() -> None:

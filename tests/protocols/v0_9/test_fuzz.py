@@ -23,7 +23,7 @@ from tests.support.fuzz09 import Fuzzer
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 60
 KINDS = ("Connection", "Channel", "ChannelConsumer", "BasicConsumer", "FileConsumer", "StreamConsumer", "MessageConsumer",
-         "Engine", "WireChannel", "Entry", "Message", "PendingPublish", "Files", "Open", "Incoming", "Staged", "Tickets",
+         "Engine", "WireChannel", "Entry", "Message", "PendingPublish", "Files", "Open", "Incoming", "Upload", "Tickets",
          "Ticket", "Branch", "DtxSession", "Pace")
 
 
@@ -95,7 +95,7 @@ def clear(site: Site) -> None:
     vhost = site.vhost
     site.services.interrupted.vhost_removed(vhost)
     vhost.branches.clear()
-    for staged in list(site.broker.staging.uploads.values()):
+    for staged in list(site.broker.uploads.by_key.values()):
         staged.discard()
     for queue in list(vhost.queues.values()):
         vhost.remove_queue(queue)
@@ -118,7 +118,7 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
     if kind == "resume":
         assert len(site.services.interrupted.kept) <= 5
         return
-    assert all(staged.owner is None and not staged.taken for staged in site.broker.staging.uploads.values()), "an upload"
+    assert all(staged.owner is None and not staged.taken for staged in site.broker.uploads.by_key.values()), "an upload"
     assert not any(queue.consumers for queue in site.vhost.queues.values()), "a consumer is left"
     in_branches = Counter(entry.queue.name for branch in site.vhost.branches.by_name.values()
                           for entry, _ in branch.settlements)

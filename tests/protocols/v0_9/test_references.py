@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.staging import IN_MEMORY, MAX_CHECKPOINTS, Kept, StagingSettings
+from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SyncCallback, UploadSettings
 from leveret.protocols.v0_9.references import MOST_FIELDS, MOST_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
@@ -72,7 +72,7 @@ def test_a_message_in_pieces(site: Site, channel: Channel) -> None:
     consume(channel)
     taken = got(channel)
     assert taken["body"] == (0, b"abc\xff\x00def") and taken["content_type"] == "t"
-    assert taken["application_headers"] == {"a": 1} and not site.broker.staging.uploads
+    assert taken["application_headers"] == {"a": 1} and not site.broker.uploads.by_key
 
 
 def test_the_transfer_may_come_behind_the_octets(channel: Channel) -> None:
@@ -128,7 +128,7 @@ def test_nothing_refers_to_it(site: Site, channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
     channel.send("message.close", reference="r")
-    assert answers(channel) == ["ok"] and not site.broker.staging.uploads
+    assert answers(channel) == ["ok"] and not site.broker.uploads.by_key
 
 
 def test_a_reference_can_be_opened_again_when_it_is_closed(channel: Channel) -> None:
@@ -164,7 +164,7 @@ def test_a_reference_that_is_open(site: Site, channel: Channel, method: str) -> 
     channel.call("message.open", "message.ok", reference="r")
     channel.send(f"message.{method}", reference="r")
     assert channel.refused() == 503
-    assert not site.broker.staging.uploads
+    assert not site.broker.uploads.by_key
 
 
 def test_names_that_are_too_long(channel: Channel) -> None:
@@ -178,7 +178,7 @@ def test_too_many_messages_of_one_reference(site: Site, channel: Channel) -> Non
     for _ in range(MOST_TRANSFERS + 1):
         refer(channel)
     assert channel.refused() == 406
-    assert count(site) == 0 and not site.broker.staging.uploads
+    assert count(site) == 0 and not site.broker.uploads.by_key
 
 
 def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
@@ -186,7 +186,7 @@ def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     for _ in range(MOST_FIELDS // 100_000 + 1):
         refer(channel, application_headers={"a": "x" * 100_000})
-    assert channel.refused() == 406 and not site.broker.staging.uploads
+    assert channel.refused() == 406 and not site.broker.uploads.by_key
 
 
 def test_a_body_that_is_neither(channel: Channel) -> None:
@@ -197,7 +197,7 @@ def test_a_body_that_is_neither(channel: Channel) -> None:
 
 @pytest.mark.rule("0-9", "resource-error.constant")
 def test_the_limits(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
+    site.broker.uploads.settings = UploadSettings(max_per_user=1, max_bytes=5)
     channel = connect(site).channel()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, b"12345")
@@ -216,7 +216,7 @@ def test_an_exchange_that_has_gone_meanwhile(site: Site, channel: Channel) -> No
     append(channel, BODY)
     channel.call("exchange.delete", "exchange.delete-ok", exchange="x")
     channel.send("message.close", reference="r")
-    assert channel.refused() == 404 and not site.broker.staging.uploads
+    assert channel.refused() == 404 and not site.broker.uploads.by_key
 
 
 def test_a_channel_takes_its_references_with_it(site: Site, channel: Channel) -> None:
@@ -225,7 +225,7 @@ def test_a_channel_takes_its_references_with_it(site: Site, channel: Channel) ->
     refer(channel)
     append(channel, BODY)
     channel.close()
-    assert not site.broker.staging.uploads and count(site) == 0
+    assert not site.broker.uploads.by_key and count(site) == 0
 
 
 def test_an_immediate_message_by_reference(site: Site, channel: Channel) -> None:
@@ -235,7 +235,7 @@ def test_an_immediate_message_by_reference(site: Site, channel: Channel) -> None
     append(channel, BODY)
     channel.send("message.close", reference="r")
     assert answers(channel) == ["ok", "reject"]
-    assert count(site) == 0 and not site.broker.staging.uploads
+    assert count(site) == 0 and not site.broker.uploads.by_key
 
 
 # Checkpoints
@@ -262,7 +262,7 @@ def test_a_checkpoint_outlives_its_channel(site: Site, channel: Channel, lost: b
     consume(channel)
     taken = got(channel)
     assert taken["body"] == (0, BODY) and taken["message_id"] == "2" and take(channel) is None
-    assert not site.broker.staging.uploads and not site.broker.staging.checkpoints
+    assert not site.broker.uploads.by_key and not site.broker.uploads.checkpoints
 
 
 def test_a_checkpoint_that_nobody_knows_begins_at_0(channel: Channel) -> None:
@@ -310,7 +310,7 @@ def test_a_checkpoint_of_the_same_name_is_that_of_the_newest_content(site: Site,
         append(channel, body)
         checkpoint(channel)
         channel = drop(channel)
-    assert resume(channel) == 3 and len(site.broker.staging.uploads) == 1
+    assert resume(channel) == 3 and len(site.broker.uploads.by_key) == 1
 
 
 def test_a_checkpoint_that_is_open(channel: Channel) -> None:
@@ -362,7 +362,7 @@ def test_too_many_checkpoints(channel: Channel) -> None:
 
 
 def test_who_is_asked_for_octets_that_are_too_many_keeps_the_checkpoint(site: Site) -> None:
-    site.broker.staging.settings = StagingSettings(max_bytes=5)
+    site.broker.uploads.settings = UploadSettings(max_bytes=5)
     channel = connect(site).channel()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, b"abc")
@@ -391,7 +391,7 @@ def test_a_transaction(site: Site, channel: Channel, kept: bool) -> None:
         other.send("message.resume", reference="r", identifier="c")
         assert other.refused() == 405
     channel.call("tx.rollback", "tx.rollback-ok")
-    assert len(site.broker.staging.uploads) == kept
+    assert len(site.broker.uploads.by_key) == kept
     there = resume(channel)
     assert there == 10 * kept
     refer(channel)
@@ -399,7 +399,7 @@ def test_a_transaction(site: Site, channel: Channel, kept: bool) -> None:
     channel.send("message.close", reference="r")
     assert answers(channel) == ["ok", "ok"] and count(site) == 0
     channel.call("tx.commit", "tx.commit-ok")
-    assert count(site) == 1 and not site.broker.staging.uploads
+    assert count(site) == 1 and not site.broker.uploads.by_key
     channel.call("message.get", "message.ok", queue="q")
     assert got(channel)["body"] == (0, BODY)
 
@@ -751,11 +751,11 @@ def test_what_comes_behind_a_checkpoint_waits_and_stops_the_socket() -> None:
 def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
-    site.broker.staging.sync = (  # type: ignore[method-assign]
-        lambda body, synced: synced(StorageFailed("the staged content is not on disk: Input/output error")))
+    site.broker.uploads.sync = (  # type: ignore[method-assign]
+        lambda body, synced: synced(StorageFailed("cannot sync the upload: Input/output error")))
     channel.send("message.checkpoint", reference="r", identifier="c")
     assert channel.refused() == 541 and answers(channel) == []
-    assert not site.broker.staging.uploads
+    assert not site.broker.uploads.by_key
 
 
 @pytest.mark.parametrize("how", ["resumed", "discarded"])
@@ -763,17 +763,17 @@ def test_a_checkpoint_that_was_overtaken(site: Site, channel: Channel, how: str)
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
     checkpoint(channel)
-    calls: list[Kept] = []
-    site.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
+    calls: list[SyncCallback] = []
+    site.broker.uploads.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
     channel.send("message.checkpoint", reference="r", identifier="d")
     channel.run()
     if how == "resumed":
         assert resume(connect(site).channel()) == 10
     else:
-        (staged,) = site.broker.staging.uploads.values()
+        (staged,) = site.broker.uploads.by_key.values()
         staged.turn += 1
         staged.discard()
     for call in calls:
         call(None)
     assert channel.refused() == 405 and answers(channel) == []
-    assert len(site.broker.staging.checkpoints) == (how == "resumed")
+    assert len(site.broker.uploads.checkpoints) == (how == "resumed")

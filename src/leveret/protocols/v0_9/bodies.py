@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import ResourceLocked
-from leveret.broker.staging import Staged
+from leveret.broker.uploads import Upload
 
 
 class Incoming(StoredBody):
@@ -12,7 +12,7 @@ class Incoming(StoredBody):
 
     __slots__ = ("staged", "turn")
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, staged: Upload) -> None:
         super().__init__()
         self.staged = staged
         self.turn = staged.turn

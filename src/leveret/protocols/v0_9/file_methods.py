@@ -72,7 +72,7 @@ def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
     piece after the other does not wait for the disk in between.
     """
     connection = channel.connection
-    staged = channel.broker.staging.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
+    staged = channel.broker.uploads.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
                                          take_over=True)
     if staged.synced < channel.files.add(staged):
         channel.stall()
@@ -98,7 +98,7 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
     connection = channel.opened_on
     address = make_address(exchange, routing_key)
     route = connection.find_route(address)
-    staged = channel.broker.staging.find(channel.vhost.name, connection.user, KIND, identifier)
+    staged = channel.broker.uploads.find(channel.vhost.name, connection.user, KIND, identifier)
     if staged is None or staged.taken:
         raise NotFound(f"file.publish: no content is staged as '{identifier}'")
     if not staged.complete:

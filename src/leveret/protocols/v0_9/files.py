@@ -17,8 +17,8 @@ from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, P
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue
-from leveret.broker.staging import Staged
 from leveret.broker.timers import Timed
+from leveret.broker.uploads import Upload
 from leveret.protocols.v0_9.bodies import Incoming, Tail
 from leveret.protocols.v0_9.consumers import ClassConsumer
 from leveret.protocols.v0_9.content import address_of, as_class
@@ -116,7 +116,7 @@ class Files:
         self.opened: deque[Incoming] = deque()
         self.receiving: Incoming | None = None
         self.opens: deque[Open] = deque()
-        self.pending: list[Staged] = []
+        self.pending: list[Upload] = []
         self.full: list[Queue] = []
         self.overflow = _Overflow(self)
         # The upload that was opened last, its turn, and its size before this channel wrote to it.
@@ -126,7 +126,7 @@ class Files:
 
     # From the client
 
-    def add(self, staged: Staged) -> int:
+    def add(self, staged: Upload) -> int:
         """Let the client stage the upload that it has just opened.
 
         Returns how many of its bytes did not come from this channel: those must be on disk before they are reported.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, NotAllowed
 from leveret.broker.message import Entry
-from leveret.broker.staging import Staged
+from leveret.broker.uploads import Upload
 from leveret.protocols.v0_9.answers import Answers
 from leveret.protocols.v0_9.content import as_class
 from leveret.protocols.v0_9.files import tail
@@ -51,7 +51,7 @@ class Messages:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.references: dict[str, Reference] = {}
-        self.pending: list[Staged] = []
+        self.pending: list[Upload] = []
         self.answers = Answers(channel)
         self.resuming: deque[Resumed] = deque()
         self.unanswered: deque[Transfer] = deque()

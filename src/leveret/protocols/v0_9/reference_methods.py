@@ -18,7 +18,7 @@ def open_reference(channel: Channel, reference: str) -> None:
     """message.open"""
     check_new(channel, reference)
     connection = channel.opened_on
-    staged = channel.broker.staging.begin(channel.vhost.name, connection.user, KIND, connection)
+    staged = channel.broker.uploads.begin(channel.vhost.name, connection.user, KIND, connection)
     channel.messages.references[reference] = Reference(reference, staged)
     channel.messages.answers.ok()
 
@@ -72,11 +72,11 @@ def resume(channel: Channel, reference: str, identifier: str) -> None:
     """message.resume: a reference is open again, from its checkpoint on. One that nobody knows begins at 0."""
     check_new(channel, reference)
     connection = channel.opened_on
-    staging = channel.broker.staging
+    uploads = channel.broker.uploads
     vhost = channel.vhost.name
-    staged = staging.resume(vhost, connection.user, KIND, identifier, connection)
+    staged = uploads.resume(vhost, connection.user, KIND, identifier, connection)
     if staged is None:
-        staged = staging.begin(vhost, connection.user, KIND, connection)
+        staged = uploads.begin(vhost, connection.user, KIND, connection)
     channel.messages.references[reference] = Reference(reference, staged)
     channel.messages.answers.add(Answer("message.offset", {"value": staged.size}, channel.request))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import CommandInvalid, PreconditionFailed, ResourceLocked
-from leveret.broker.staging import Staged
+from leveret.broker.uploads import Upload
 from leveret.wire.amqp0.classes import encode_transfer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LONGEST_NAME: Final = 1024
 class Reference:
     """One that is open. transfers: the arguments of those that refer to it, with the ids of their requests."""
 
-    def __init__(self, name: str, staged: Staged) -> None:
+    def __init__(self, name: str, staged: Upload) -> None:
         self.name = name
         self.staged = staged
         self.turn = staged.turn
@@ -63,7 +63,7 @@ def check_new(channel: Channel, name: str) -> None:
         raise PreconditionFailed(f"the name of a reference has at most {LONGEST_NAME} octets, not {len(name)}")
 
 
-def leave(staged: Staged) -> None:
+def leave(staged: Upload) -> None:
     """The sender has gone: what has a checkpoint waits for it."""
     if staged.checkpoints:
         staged.detach()

@@ -1,4 +1,4 @@
-"""Staged contents: uploads that survive their sender's connection, in memory and in files."""
+"""Upload contents: uploads that survive their sender's connection, in memory and in files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.metadata import SALVAGED, STAGED, VHOST, make_key, pack
-from leveret.broker.staging import IN_MEMORY, MAX_CHECKPOINTS, SYNC_BYTES, Kept, Staged, StagingSettings
+from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SYNC_BYTES, SyncCallback, Upload, UploadSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.staged import DIRECTORY, StagedFiles
 from tests.broker.support import World
@@ -34,13 +34,13 @@ BOB = object()
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[World]:
     world = World()
     if request.param == "files":
-        world.broker.staging.place = StagedFiles(tmp_path, 0)
+        world.broker.uploads.place = StagedFiles(tmp_path, 0)
     yield world
 
 
 def begin(world: World, size: int | None = 6, *, identifier: str = "one", user: str = "alice",
-          owner: object = ALICE) -> Staged:
-    return world.broker.staging.open("/", user, "file", identifier, size, owner)
+          owner: object = ALICE) -> Upload:
+    return world.broker.uploads.open("/", user, "file", identifier, size, owner)
 
 
 def test_an_interrupted_upload_goes_on_where_it_was(world: World) -> None:
@@ -54,15 +54,15 @@ def test_an_interrupted_upload_goes_on_where_it_was(world: World) -> None:
     assert again.complete and whole_of(again) == b"abcdef"
 
 
-def whole_of(staged: Staged) -> bytes:
+def whole_of(staged: Upload) -> bytes:
     return whole(staged.finish())
 
 
 def test_uploads_of_others_are_other_uploads(world: World) -> None:
     begin(world).append(b"abc")
     assert begin(world, user="bob").size == 0
-    assert world.broker.staging.open("/", "alice", "message", "one", 6, ALICE).size == 0
-    assert world.broker.staging.open("other", "alice", "file", "one", 6, ALICE).size == 0
+    assert world.broker.uploads.open("/", "alice", "message", "one", 6, ALICE).size == 0
+    assert world.broker.uploads.open("other", "alice", "file", "one", 6, ALICE).size == 0
 
 
 @pytest.mark.parametrize("owner", [ALICE, BOB], ids=["alice", "bob"])
@@ -75,14 +75,14 @@ def test_an_upload_has_one_sender(world: World, owner: object) -> None:
 def test_another_sender_may_take_it_over(world: World) -> None:
     staged = begin(world)
     turn = staged.turn
-    staging = world.broker.staging
+    uploads = world.broker.uploads
     with pytest.raises(ResourceLocked):
-        staging.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
-    assert staging.open("/", "alice", "file", "one", 6, BOB, take_over=True) is staged
+        uploads.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
+    assert uploads.open("/", "alice", "file", "one", 6, BOB, take_over=True) is staged
     assert staged.turn != turn
     staged.taken = True
     with pytest.raises(ResourceLocked):
-        staging.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
+        uploads.open("/", "alice", "file", "one", 6, ALICE, take_over=True)
 
 
 def test_another_size_is_another_content(world: World) -> None:
@@ -90,19 +90,19 @@ def test_another_size_is_another_content(world: World) -> None:
     staged.append(b"abc")
     staged.detach()
     assert begin(world, 7).size == 0
-    assert len(world.broker.staging.uploads) == 1
+    assert len(world.broker.uploads.by_key) == 1
 
 
 def test_nothing_comes_beyond_what_was_announced(world: World) -> None:
     staged = begin(world, 3)
     staged.append(b"abc")
-    with pytest.raises(ContentTooLarge, match="announced with 3 bytes"):
+    with pytest.raises(ContentTooLarge, match="expected 3 bytes, got 4"):
         staged.append(b"d")
     assert staged.size == 3
 
 
 def test_the_limits(world: World) -> None:
-    world.broker.staging.settings = StagingSettings(max_per_user=1, max_bytes=5)
+    world.broker.uploads.settings = UploadSettings(max_per_user=1, max_bytes=5)
     with pytest.raises(ContentTooLarge, match=r"uploads\.max_bytes"):
         begin(world, 6)
     staged = begin(world, None)
@@ -117,23 +117,23 @@ def test_the_limits(world: World) -> None:
 
 
 def test_an_upload_nobody_comes_back_for_is_given_up(world: World) -> None:
-    world.broker.staging.settings = StagingSettings(timeout=1000)
+    world.broker.uploads.settings = UploadSettings(timeout=1000)
     begin(world, identifier="kept")
     begin(world, identifier="left").detach()
     world.sleep(500)
     world.sleep(2000)
-    assert [key[3] for key in world.broker.staging.uploads] == ["kept"]
+    assert [key[3] for key in world.broker.uploads.by_key] == ["kept"]
 
 
 def test_uploads_go_with_their_vhost(world: World) -> None:
     begin(world)
     world.broker.remove_vhost("/")
-    assert not world.broker.staging.uploads
+    assert not world.broker.uploads.by_key
 
 
 def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     small, large = begin(world, None, identifier="small"), begin(world, None, identifier="large")
     small.append(b"s" * IN_MEMORY)
     large.append(b"l" * IN_MEMORY)
@@ -145,7 +145,7 @@ def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> No
 
 def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     staged = begin(world, None)
     staged.append(b"x" * (IN_MEMORY + 1))
     body = staged.finish()
@@ -160,7 +160,7 @@ def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
 
 def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     waiting: list[CommitWaiter] = []
     monkeypatch.setattr(MemoryLog, "has_pending", lambda log: True)
     monkeypatch.setattr(MemoryLog, "wait", lambda log, waiter: waiting.append(waiter))
@@ -175,14 +175,14 @@ def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch
     waiting.pop().committed(1)
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
     # The process ends, and it is not known whether the other commit has reached the disk.
-    world.broker.staging.close()
+    world.broker.uploads.close()
     del world, waiting[:]
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
 
 
 def test_an_upload_in_progress_is_synced_one_sync_at_a_time(world: World) -> None:
-    syncing: list[Kept] = []
-    world.broker.staging.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
+    syncing: list[SyncCallback] = []
+    world.broker.uploads.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     piece = b"x" * (SYNC_BYTES // 2)
     staged = begin(world, 10 * len(piece))
     synced = []
@@ -202,7 +202,7 @@ def test_an_upload_in_progress_is_synced_one_sync_at_a_time(world: World) -> Non
     # A sync that fails does not prevent the next one.
     staged.append(piece * 2)
     staged.release()
-    syncing.pop()(StorageFailed("the staged content is not on disk: Input/output error"))
+    syncing.pop()(StorageFailed("cannot sync the upload: Input/output error"))
     staged.release()
     assert len(syncing) == 1
 
@@ -213,7 +213,7 @@ def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: 
     world = World()
     known: dict[tuple[str, str], bytes | None] = {(VHOST, make_key("/")): b""}
     monkeypatch.setattr(world.log, "put", lambda kind, key, value: known.update({(kind, key): value}))
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     staged = begin(world)
     staged.append(b"abc")
     errors: list[BrokerError | None] = []
@@ -221,10 +221,10 @@ def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: 
     world.run()
     assert errors == [None] and staged.synced == 3
     staged.append(b"de")
-    world.broker.staging.close()
+    world.broker.uploads.close()
 
     after = World()
-    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = StagedFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.clean = clean
     recovery.metadata.update({key: value for key, value in known.items() if value is not None})
@@ -243,7 +243,7 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
             metadata[kind, key] = value
 
     monkeypatch.setattr(world.log, "put", put)
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     staged = begin(world)
     staged.append(b"abc")
     errors: list[BrokerError | None] = []
@@ -253,15 +253,15 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     world.run()
     assert errors == [None]
     (tmp_path / DIRECTORY / "orphan").write_bytes(b"?")
-    world.broker.staging.close()
+    world.broker.uploads.close()
     del staged
 
     after = World()
-    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = StagedFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.metadata.update(metadata)
     after.broker.recover(recovery)
-    assert [key[3] for key in after.broker.staging.uploads] == ["one"]
+    assert [key[3] for key in after.broker.uploads.by_key] == ["one"]
     found = begin(after)
     assert (found.size, found.header, found.checkpoints) == (3, b"header", {"here": 3})
     found.append(b"def")
@@ -272,7 +272,7 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
 def restarted(place: Path, stored: dict[tuple[str, str], bytes]) -> None:
     """Recover a broker from these definitions, and change them as it does."""
     world = World()
-    world.broker.staging.place = StagedFiles(place, 0)
+    world.broker.uploads.place = StagedFiles(place, 0)
     recovery = Recovery()
     recovery.metadata.update(stored)
     put: dict[tuple[str, str], bytes | None] = {}
@@ -308,14 +308,14 @@ def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pyt
 
 def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     calls: list[object] = []
-    world.broker.staging.start(calls.append)
+    world.broker.uploads.start(calls.append)
     staged = begin(world)
     staged.append(b"abc")
     kept: list[BrokerError | None] = []
     staged.checkpoint("here", kept.append)
-    world.broker.staging.close()  # ends the thread once it has synced
+    world.broker.uploads.close()  # ends the thread once it has synced
     assert not kept and not staged.checkpoints
     for call in calls:
         assert callable(call)
@@ -326,16 +326,16 @@ def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
 
 def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 1 << 60)
+    world.broker.uploads.place = StagedFiles(tmp_path, 1 << 60)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
         begin(world)
-    assert not world.broker.staging.uploads and not list((tmp_path / DIRECTORY).iterdir())
+    assert not world.broker.uploads.by_key and not list((tmp_path / DIRECTORY).iterdir())
 
 
 def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 10)
+    world.broker.uploads.place = StagedFiles(tmp_path, 10)
     first = begin(world, 20, identifier="a")
     with pytest.raises(ContentTooLarge):
         begin(world, 20, identifier="b")
@@ -347,19 +347,19 @@ def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # What is known by its checkpoints
 
 
-def refer(world: World, owner: object = ALICE) -> Staged:
-    return world.broker.staging.begin("/", "alice", "message", owner)
+def refer(world: World, owner: object = ALICE) -> Upload:
+    return world.broker.uploads.begin("/", "alice", "message", owner)
 
 
-def check(world: World, staged: Staged, name: str = "c") -> None:
+def check(world: World, staged: Upload, name: str = "c") -> None:
     kept: list[BrokerError | None] = []
     staged.checkpoint(name, kept.append)
     world.run()
     assert kept == [None]
 
 
-def resume(world: World, name: str = "c", owner: object = ALICE, user: str = "alice") -> Staged | None:
-    return world.broker.staging.resume("/", user, "message", name, owner)
+def resume(world: World, name: str = "c", owner: object = ALICE, user: str = "alice") -> Upload | None:
+    return world.broker.uploads.resume("/", user, "message", name, owner)
 
 
 def test_it_goes_on_from_its_checkpoint(world: World) -> None:
@@ -379,7 +379,7 @@ def test_a_checkpoint_is_of_its_user_and_kind(world: World) -> None:
     staged = refer(world)
     check(world, staged)
     assert resume(world, user="bob") is None
-    assert world.broker.staging.resume("/", "alice", "file", "c", BOB) is None
+    assert world.broker.uploads.resume("/", "alice", "file", "c", BOB) is None
 
 
 def test_it_is_resumed_by_one_at_a_time(world: World) -> None:
@@ -418,7 +418,7 @@ def test_a_checkpoint_goes_to_the_newest_content(world: World) -> None:
     first.detach()
     third = refer(world)
     check(world, third, "also")
-    assert first not in world.broker.staging.uploads.values()
+    assert first not in world.broker.uploads.by_key.values()
 
 
 def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
@@ -428,7 +428,7 @@ def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
     check(world, staged)
     staged.append(b"def")
     kept: list[BrokerError | None] = []
-    world.broker.staging.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
+    world.broker.uploads.sync = lambda body, synced: calls.append(synced)  # type: ignore[method-assign]
     staged.checkpoint("c", kept.append)
     assert resume(world, owner=BOB) is staged
     for call in calls:
@@ -446,7 +446,7 @@ def test_there_are_only_so_many(world: World) -> None:
 
 
 def test_uploads_without_a_name_count(world: World) -> None:
-    world.broker.staging.settings = StagingSettings(max_per_user=1)
+    world.broker.uploads.settings = UploadSettings(max_per_user=1)
     staged = refer(world)
     with pytest.raises(ResourceError):
         refer(world)
@@ -465,7 +465,7 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
             metadata[kind, key] = value
 
     monkeypatch.setattr(world.log, "put", put)
-    world.broker.staging.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = StagedFiles(tmp_path, 0)
     staged, short, none = refer(world), refer(world), refer(world)
     for upload in (staged, short, none):
         upload.append(b"abc")
@@ -475,12 +475,12 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
     check(world, discarded, "discarded")
     discarded.discard()
     staged.append(b"def")
-    world.broker.staging.close()
+    world.broker.uploads.close()
     (tmp_path / DIRECTORY / short.name).write_bytes(b"ab")
     assert len(metadata) == 3
 
     after = World()
-    after.broker.staging.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = StagedFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.metadata.update(metadata)
     after.broker.recover(recovery)
@@ -495,7 +495,7 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
 def test_a_content_of_unknown_size_needs_room_for_its_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     world = World()
-    world.broker.staging.place = StagedFiles(tmp_path, 10)
+    world.broker.uploads.place = StagedFiles(tmp_path, 10)
     staged = refer(world)
     staged.append(b"x" * 45)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
