@@ -109,5 +109,5 @@ def test_reply_code_selects_the_class(code: int, kind: type[Error]) -> None:
     ((999, "", 9, 9, False), "the server closed the connection: 999"),
 ])
 def test_error_messages(reply: tuple[int, str, int, int, bool], text: str) -> None:
-    *arguments, channel = reply
-    assert str(closed_error(*arguments, channel=channel)) == text
+    code, reason, class_id, method_id, channel = reply
+    assert str(closed_error(code, reason, class_id, method_id, channel=channel)) == text

@@ -118,7 +118,7 @@ def test_client_certificate_is_sent(authority: Authority, tmp_path: Path, passwo
     if joined:
         both = tmp_path / "both.pem"
         both.write_bytes(certificate.read_bytes() + key.read_bytes())
-        files = {"certfile": str(both)}
+        files: dict[str, Any] = {"certfile": str(both)}
     else:
         files = {"certfile": str(certificate), "keyfile": str(key)}
     parameters = Parameters(tls=True, cafile=str(authority.path), keypassword=password, mechanism="EXTERNAL", **files)

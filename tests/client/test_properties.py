@@ -74,7 +74,8 @@ def test_each_property_alone_round_trips(name: str) -> None:
 
 
 def test_empty_values_are_kept() -> None:
-    empty = Properties(headers={}, priority=0, timestamp=0, expiration=0, **dict.fromkeys(TEXTS, ""))
+    texts: dict[str, Any] = dict.fromkeys(TEXTS, "")
+    empty = Properties(headers={}, priority=0, timestamp=0, expiration=0, **texts)
     back = there_and_back(empty)
     assert (back.headers, back.priority, back.expiration, back.timestamp) == ({}, 0, 0, datetime(1970, 1, 1, tzinfo=UTC))
     assert all(getattr(back, name) == "" for name in TEXTS)

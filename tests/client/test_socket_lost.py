@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.client.core import connection as states
+from leveret.client.core.base import RECOVERING
 from leveret.client.core.connection import ConnectionCore
 from leveret.client.core.frontend import FrontEnd
 from leveret.client.core.recovery import recover
@@ -55,7 +56,7 @@ class Idle(FrontEnd):
 def test_recovery_fails_on_a_lost_socket() -> None:
     host = Idle()
     core = ConnectionCore(host, Parameters())
-    core.state = states.RECOVERING
+    core.state = RECOVERING
     core.lost(ConnectionLost("cut"))
     with pytest.raises(ConnectionLost, match="cut"):
         for _ in recover(core):
@@ -67,7 +68,7 @@ def test_recovery_fails_on_a_lost_socket() -> None:
 
 def test_recovery_opens_no_channel_on_a_lost_socket() -> None:
     core = ConnectionCore(Idle(), Parameters())
-    core.state = states.RECOVERING
+    core.state = RECOVERING
     channel = core.new_channel(confirms=True, transactional=False)
     core.lost(ConnectionLost("cut"))
     with pytest.raises(ConnectionLost, match="cut"):

@@ -164,6 +164,7 @@ def test_a_queue_is_read_once_over_several_runs(spark: SparkSession, broker: Lev
     run(spark, broker.url(), tmp_path, **options)
     assert written(spark, tmp_path) == [f"{number}" for number in range(11)]
     row = spark.read.parquet(str(tmp_path / "out")).where("body = '3'").first()
+    assert row is not None
     assert (row.queue, row.routing_key, row.headers_json, row.append_time, row.durable) == (
         queue, queue, '{"a":1}', None, True)
 

@@ -145,6 +145,7 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
         assert [json.loads(progress.sources[0].latestOffset)["lag"] for progress in reports] == [150, 50, 0]
         assert count(options["url"], options["queue"]) == 0
         row = spark.read.parquet(str(tmp_path / "out")).where("offset = 249").first()
+        assert row is not None
         assert (row.queue, row.message_id, row.durable, row.headers_json, row.routing_key) == (
             options["queue"], "m", True, '{"x":1}', options["queue"])
         # The next run resumes, and committed files are removed.

@@ -253,7 +253,7 @@ async def test_deletion_wakes_a_waiting_consumer(connect: Connect, name: str) ->
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     consumer = await channel.consume(name).start()
-    waiting = [asyncio.create_task(anext(consumer)) for _ in range(3)]  # type: ignore[arg-type]
+    waiting = [asyncio.create_task(anext(consumer)) for _ in range(3)]
     await asyncio.sleep(0)
     await channel.delete_queue(name)
     results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -362,7 +362,7 @@ async def test_consumer_of_a_closed_channel(connect: Connect, name: str) -> None
         await anext(channel.consume(name))
     channel = await connection.channel()
     consumer = await channel.consume(name).start()
-    waiting = asyncio.create_task(anext(consumer))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(anext(consumer))
     with pytest.raises(PreconditionFailed):
         await channel.declare_queue(name, durable=True)
     for _ in range(2):

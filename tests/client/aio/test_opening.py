@@ -122,7 +122,7 @@ async def test_invalid_options() -> None:
     for url, options in (("http://localhost", {}), ("amqp://localhost?hartbeat=5", {}), ("amqp://", {"hartbeat": 1}),
                          ("amqp://localhost:x", {}), ("amqp://", {"heartbeat": -1}), ([], {})):
         with pytest.raises(InvalidUrl):
-            leveret.connect(url, **options)  # type: ignore[arg-type]
+            leveret.connect(url, **options)
 
 
 # Other protocols

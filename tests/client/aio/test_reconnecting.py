@@ -366,7 +366,7 @@ async def test_reconnect_disabled(dial: Connect, proxy: Proxy, name: str) -> Non
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
     consumer = await channel.consume(name).start()
-    waiting = asyncio.ensure_future(anext(consumer))  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(anext(consumer))
     proxy.flowing.clear()
     publishing = asyncio.ensure_future(channel.publish(b"x", name))
     await asyncio.sleep(0.02)
@@ -444,7 +444,7 @@ async def test_recovery_failures(dial: Connect, connect: Connect, proxy: Proxy, 
     good = await other.declare_queue(exclusive=True)
     mine = await other.consume(good).start()
     broken = await channel.consume(name).start()
-    waiting = asyncio.ensure_future(anext(broken))  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(anext(broken))
     await asyncio.sleep(0)
     proxy.cut()
     await until(lambda: watch.count(Disconnected))
@@ -506,7 +506,7 @@ async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> N
         await until(lambda before=before: watch.count(Connected) > before or connection.is_open)
         await exchange.publish(b"%d" % cut_after)
         done, pending = await asyncio.wait(
-            [asyncio.ensure_future(anext(consumer)) for consumer in consumers],  # type: ignore[arg-type]
+            [asyncio.ensure_future(anext(consumer)) for consumer in consumers],
             return_when=asyncio.FIRST_COMPLETED, timeout=20)
         assert done, "no consumer consumes"
         for task in done:

@@ -33,7 +33,7 @@ async def test_streams(connect: Connect09, name: str) -> None:
         await channel.publish_stream(b"nobody", name, immediate=True)
     with pytest.raises(Returned):
         await channel.publish_stream(b"nowhere", f"{name}.no", mandatory=True)
-    assert (await channel.get(name, no_ack=True)).body == b"basic"  # type: ignore[union-attr]
+    assert (await channel.get(name, no_ack=True)).body == b"basic"
     await channel.delete_queue(name)
 
 
@@ -73,7 +73,7 @@ async def test_tunnels(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
     declare = encode_arguments(V0_9.by_name["queue.declare"], {"queue": name, "nowait": True, "auto_delete": True},
-                               connection.core.engine.dialect)  # type: ignore[union-attr]
+                               connection.core.engine.dialect)
     await channel.tunnel("amqp", declare, headers={"a": 1}, meta_data={"b": 2})
     assert (await other.declare_queue(name, passive=True)).name == name
     await other.delete_queue(name)
