@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.v0_9_1.channel import MAY_HOLD
+from leveret.protocols.v0_9_1.channel import LOW_MEMORY_WINDOW
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
@@ -222,12 +222,12 @@ class TestConsumersThatHoldMuch:
     def test_when_memory_is_short(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
-        for _ in range(MAY_HOLD + 10):
+        for _ in range(LOW_MEMORY_WINDOW + 10):
             channel.publish()
         channel.run()
         site.broker.tight = True
         channel.consume()
-        assert len(channel.deliveries()) == MAY_HOLD
+        assert len(channel.deliveries()) == LOW_MEMORY_WINDOW
         site.broker.tight = False
         channel.client.session.wake()
         assert len(channel.deliveries()) == 10

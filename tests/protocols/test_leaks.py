@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.vhost import MAX_NOTED
-from leveret.protocols.v0_9_1.channel import MAX_GONE_TAGS
+from leveret.protocols.v0_9_1.channel import MAX_CANCELLED_TAGS
 from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
 
@@ -180,16 +180,16 @@ def test_consumer_priorities_that_come_and_go(site: Site) -> None:
 
 def test_consumers_whose_queue_goes_and_that_are_never_cancelled(site: Site) -> None:
     channel = site.channel()
-    for number in range(MAX_GONE_TAGS + 10):
+    for number in range(MAX_CANCELLED_TAGS + 10):
         channel.declare("x")
         channel.consume("x", tag=f"tag-{number}")
         channel.call("queue.delete", "queue.delete-ok", queue="x")
     channel.client.received.clear()
     session = channel.client.session
-    remembered = session.channels[channel.number].gone_tags
-    assert len(remembered) == (MAX_GONE_TAGS if site.vhost.strict else 0)
+    remembered = session.channels[channel.number].cancelled_tags
+    assert len(remembered) == (MAX_CANCELLED_TAGS if site.vhost.strict else 0)
     # The last of them are known all the same.
-    channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_GONE_TAGS + 9}")
+    channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_CANCELLED_TAGS + 9}")
     assert channel.client.is_open
 
 

@@ -84,9 +84,9 @@ def test_an_acknowledgement_does_not_count_what_all_channels_hold(monkeypatch: p
     holder = next(channel for channel in others if channel.client.session.channels[channel.number].unacked)
     counted: list[int] = []
     woken: list[int] = []
-    note, wake = Endpoint.note_held, Endpoint.wake_own
+    note, wake = Endpoint.update_window, Endpoint.wake_own
 
-    def note_held(self: Endpoint) -> None:
+    def update_window(self: Endpoint) -> None:
         counted.append(1)
         note(self)
 
@@ -94,7 +94,7 @@ def test_an_acknowledgement_does_not_count_what_all_channels_hold(monkeypatch: p
         woken.append(1)
         wake(self)
 
-    monkeypatch.setattr(Endpoint, "note_held", note_held)
+    monkeypatch.setattr(Endpoint, "update_window", update_window)
     monkeypatch.setattr(Endpoint, "wake_own", wake_own)
     for tag in list(holder.client.session.channels[holder.number].unacked):
         holder.client.engine.send_ack(holder.number, tag, False)

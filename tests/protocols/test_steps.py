@@ -318,7 +318,7 @@ def test_the_end_of_own_consumers_comes_behind_the_answer_that_the_queue_is_dele
     assert told.index("queue.delete-ok") < min(
         index for index, item in enumerate(item for item in client.received if isinstance(item, Method))
         if item.name == "basic.cancel" and item.arguments["consumer_tag"] in "ab")
-    assert not client.session.held_notices
+    assert not client.session.pending_cancels
 
 
 def test_the_end_of_own_consumers_is_told_although_the_deleting_channel_is_closed(site: Site) -> None:

@@ -34,7 +34,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def octets_in(server: Server) -> int:
+def bytes_in(server: Server) -> int:
     return sum(session.describe()["octets_in"] for session in server.services.sessions)
 
 
@@ -52,7 +52,7 @@ def test_small_pieces_take_little_memory() -> None:
                     await until(lambda: bool(server.services.sessions))
                     for number in range(20):
                         client.sendall(b"\x01")  # of a frame that is never whole
-                        await until(lambda number=number: octets_in(server) > number)  # type: ignore[misc]
+                        await until(lambda number=number: bytes_in(server) > number)  # type: ignore[misc]
                     _, peak = tracemalloc.get_traced_memory()
                 finally:
                     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Which protocol a new connection speaks, by its first octets.
+"""Which protocol a new connection speaks, by its first bytes.
 
 `AMQP 0 0 9 1` is 0-9-1, `AMQP 1 1 0 9` is 0-9, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it.
 `AMQP 2 1 0 0` asks for TLS (security section 5.2.1), and so does a ClientHello without more ado. Other versions of AMQP 1

@@ -30,7 +30,7 @@ FREE_FAILURES: Final = 5
 MIN_BACKOFF: Final = 0.1
 MAX_BACKOFF: Final = 2.0
 # Seconds without a wrong password after which a user's failures are forgotten, and how many users they are kept of.
-FAILURES_KEPT: Final = 60.0
+FAILURE_LIFETIME: Final = 60.0
 MAX_FAILING: Final = 4_096
 
 # One processor is left to the event loop.
@@ -81,7 +81,7 @@ class LoginQueue:
         self.waiting = 0
         self.running = 0
         self._clock = clock
-        self._most_running = running
+        self._max_running = running
         # Those that wait or run, by key.
         self._checks: dict[bytes, _Check] = {}
         self._preferred: deque[_Check] = deque()
@@ -155,7 +155,7 @@ class LoginQueue:
     # Running
 
     def _start(self) -> None:
-        while self.running < self._most_running:
+        while self.running < self._max_running:
             check = self._next()
             if check is None:
                 return
@@ -196,7 +196,7 @@ class LoginQueue:
         key = network_of(host), name
         now = self._clock()
         failures = self._failures.get(key)
-        if failures is None or now - failures.last > FAILURES_KEPT:
+        if failures is None or now - failures.last > FAILURE_LIFETIME:
             failures = self._failures[key] = _Failures()
         self._failures.move_to_end(key)
         failures.count += 1

@@ -39,7 +39,7 @@ class Peer:
 
     def finish(self) -> None:
         """Say that nothing more will come, and read what still comes until the other side closes: a refusal must not be
-        overtaken by the reset that octets nobody has read would cause (1.0, security section 5.1). The time that a client
+        overtaken by the reset that bytes nobody has read would cause (1.0, security section 5.1). The time that a client
         has to open its connection ends this, too."""
         self.close()
 

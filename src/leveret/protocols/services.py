@@ -27,9 +27,9 @@ MAX_DESCRIBED = 5
 
 
 class SessionSettings:
-    """Limits and proposals of the protocols. Octets and seconds; 0 is no limit.
+    """Limits and proposals of the protocols. Bytes and seconds; 0 is no limit.
 
-    max_transaction  octets that the publishes of one uncommitted transaction may hold
+    max_transaction  bytes that the publishes of one uncommitted transaction may hold
     max_backlog      commands that a channel may send ahead while a reply waits for the disk
     strict           the specifications' behavior where today's clients rely on another, outside any vhost
                      (`server.compat.strict`)
@@ -54,7 +54,7 @@ class SessionSettings:
 
 
 class Amqp10Settings:
-    """What the configuration decides for AMQP 1.0. Octets and seconds.
+    """What the configuration decides for AMQP 1.0. Bytes and seconds.
 
     anonymous_user  who clients without credentials act as, "" for none
     auto_create     whether a link to an unknown name creates a durable queue

@@ -1,4 +1,4 @@
-"""The broker's side of one connection in one protocol: octets in, octets out. Each protocol subclasses it."""
+"""The broker's side of one connection in one protocol: bytes in, bytes out. Each protocol subclasses it."""
 
 from __future__ import annotations
 

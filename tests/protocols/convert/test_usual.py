@@ -38,7 +38,7 @@ DIFFERING0 = {"message_id": TEXT, "correlation_id": TEXT,
 @example({"app_id": "a", "headers": {"x-opt-to": "there"}}, [{"message_id": "m"}, {"message_id": "n", "timestamp": 1}])
 @example({"headers": {"x-opt-message-id-type": "ulong"}}, [{"message_id": "17"}, {"message_id": "18"}])
 def test_sections(stable: dict[str, Any], differing: list[dict[str, Any]]) -> None:
-    usual_amqp1._remembered.clear()
+    usual_amqp1._cache.clear()
     to_amqp1._cache.clear()
     for ids in differing:
         address = make_address("exchange", "key")
@@ -72,7 +72,7 @@ def sections(header: bool, annotations: bool, properties: dict[str, Any], applic
 @example(False, False, {}, [{"correlation_id": "a"}, {"correlation_id": "x" * 255}], {})
 def test_properties(header: bool, annotations: bool, stable: dict[str, Any], differing: list[dict[str, Any]],
                     application: dict[str, Any]) -> None:
-    usual_amqp0._remembered.clear()
+    usual_amqp0._cache.clear()
     to_amqp0._cache.clear()
     for ids in differing:
         try:
@@ -101,8 +101,8 @@ def test_sections_that_cannot_be_read_are_converted_as_far_as_before(octets: byt
 
 
 def test_ids_and_times_do_not_fill_the_memory() -> None:
-    usual_amqp0._remembered.clear()
-    usual_amqp1._remembered.clear()
+    usual_amqp0._cache.clear()
+    usual_amqp1._cache.clear()
     address = make_address("", "q")
     for number in range(50):
         header = encode_header(60, 0, {"message_id": f"m{number}", "timestamp": number, "headers": {"n": 1}})
@@ -110,4 +110,4 @@ def test_ids_and_times_do_not_fill_the_memory() -> None:
         octets = sections(True, True, {"message_id": f"m{number}", "creation_time": Timestamp(number)}, {"n": 1})
         message = Message(address, octets, b"", 0, False, format=FORMAT_AMQP1)
         to_amqp0.convert(Entry(QUEUE, message, 1))
-    assert len(usual_amqp0._remembered) == len(usual_amqp1._remembered) == 1
+    assert len(usual_amqp0._cache) == len(usual_amqp1._cache) == 1

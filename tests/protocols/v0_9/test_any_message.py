@@ -169,7 +169,7 @@ class MessageMachine(TwoClients):
         for client in self.clients:
             for channel in client.session.channels.values():
                 messages = channel.messages  # type: ignore[attr-defined]
-                assert messages.incomplete == len(messages.on_the_way())
+                assert messages.incomplete == len(messages.in_flight())
                 entries = channel.all_held()
                 assert channel.gets == sum(entry.holder is None for entry in entries)
                 for entry in entries:

@@ -11,7 +11,7 @@ from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.uploads import IN_MEMORY, SyncCallback, UploadSettings
 from leveret.broker.vhost import MIXED
-from leveret.protocols.v0_9.files import MOST_OPEN
+from leveret.protocols.v0_9.files import MAX_OPEN
 from leveret.protocols.v0_9.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp0.commands import ContentMethod
@@ -396,11 +396,11 @@ def test_automatic_acknowledgement_comes_with_the_delivery(site: Site, channel: 
 
 def test_only_so_many_are_opened_at_a_time(site: Site, channel: Channel) -> None:
     channel.declare()
-    for _ in range(MOST_OPEN + 3):
+    for _ in range(MAX_OPEN + 3):
         send(channel)
     consume(channel)
     assert count(site) == 3
-    for _ in range(MOST_OPEN + 3):
+    for _ in range(MAX_OPEN + 3):
         got(channel)
     assert take(channel) is None
 

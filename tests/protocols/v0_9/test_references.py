@@ -9,8 +9,8 @@ import pytest
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SyncCallback, UploadSettings
-from leveret.protocols.v0_9.references import MOST_FIELDS, MOST_TRANSFERS
-from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MOST_RESUMING
+from leveret.protocols.v0_9.references import MAX_FIELD_BYTES, MAX_TRANSFERS
+from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MAX_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
@@ -175,7 +175,7 @@ def test_names_that_are_too_long(channel: Channel) -> None:
 def test_too_many_messages_of_one_reference(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
-    for _ in range(MOST_TRANSFERS + 1):
+    for _ in range(MAX_TRANSFERS + 1):
         refer(channel)
     assert channel.refused() == 406
     assert count(site) == 0 and not site.broker.uploads.by_key
@@ -184,7 +184,7 @@ def test_too_many_messages_of_one_reference(site: Site, channel: Channel) -> Non
 def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
-    for _ in range(MOST_FIELDS // 100_000 + 1):
+    for _ in range(MAX_FIELD_BYTES // 100_000 + 1):
         refer(channel, application_headers={"a": "x" * 100_000})
     assert channel.refused() == 406 and not site.broker.uploads.by_key
 
@@ -682,11 +682,11 @@ def test_the_prefetch_window_counts_what_is_asked_for(site: Site, channel: Chann
 
 def test_only_so_much_is_asked_for_at_a_time(site: Site, channel: Channel) -> None:
     channel.declare()
-    for _ in range(MOST_RESUMING + 2):
+    for _ in range(MAX_RESUMING + 2):
         send(channel, BIG[:140_000])
     consume_with_checkpoints(channel)
     assert count(site) == 2
-    for _ in range(MOST_RESUMING + 2):
+    for _ in range(MAX_RESUMING + 2):
         asked(channel)
         rest(channel, 139_000)
     assert count(site) == 0

@@ -211,7 +211,7 @@ def test_a_broadcast_that_one_handler_refuses(tmp_path: Path, channel: Channel, 
 
 def test_so_many_requests_wait_for_a_handler(site: Site, channel: Channel, plugin: Plugin,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnels, "MOST_WAITING", 2)
+    monkeypatch.setattr(tunnels, "MAX_WAITING", 2)
     waiting = [connect(site).channel() for _ in range(2)]
     for caller in waiting:
         send(caller, data_name="slow")
@@ -328,7 +328,7 @@ def test_a_large_body_within_a_tunnel(site: Site, channel: Channel) -> None:
     assert channel.bodies() == [body]
 
 
-@pytest.mark.parametrize("count", [tunnel_methods.MOST_FRAMES, tunnel_methods.MOST_FRAMES + 1], ids=["most", "more"])
+@pytest.mark.parametrize("count", [tunnel_methods.MAX_FRAMES, tunnel_methods.MAX_FRAMES + 1], ids=["most", "more"])
 def test_so_many_methods_go_through_one_tunnel(channel: Channel, count: int) -> None:
     """They are carried out in one go: more would keep everybody waiting."""
     channel.declare()
@@ -336,7 +336,7 @@ def test_so_many_methods_go_through_one_tunnel(channel: Channel, count: int) -> 
     channel.publish()
     channel.run()
     tunnel(channel, one * count)
-    if count > tunnel_methods.MOST_FRAMES:
+    if count > tunnel_methods.MAX_FRAMES:
         assert close_of(channel)[0] == 311
         channel = channel.client.channel(2)
         assert channel.bodies() == [b"m"], "none of them was carried out"

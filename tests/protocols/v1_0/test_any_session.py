@@ -77,7 +77,7 @@ BEGINNING: list[Performative] = [
 ]
 
 
-def octets_of(frame: Composite) -> bytes:
+def size_of(frame: Composite) -> bytes:
     output = Output(1 << 16)
     assert isinstance(frame, Performative)
     try:
@@ -99,7 +99,7 @@ def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.Da
         witness = connect(site, container="witness").begin()
         client = connect(site)
         for frame in ([*BEGINNING, *sent] if begun else sent):
-            octets = octets_of(frame)
+            octets = size_of(frame)
             if how == 3 and octets:
                 at = data.draw(st.integers(0, len(octets) - 1))
                 octets = octets[:at] + bytes((data.draw(st.integers(0, 255)),)) + octets[at + 1 :]

@@ -259,5 +259,5 @@ def test_filters_and_properties_of_a_link_are_not_large(site: Site, description:
     session.attach("link", receives, source=description if receives else Source("here"),
                    target=Target("here") if receives else description)
     condition, text = session.client.error(Detach)
-    assert (condition, "more than 16384 octets" in text) == ("amqp:resource-limit-exceeded", True)
+    assert (condition, "no more than 16384 bytes" in text) == ("amqp:resource-limit-exceeded", True)
     assert not site.services.termini.all()

@@ -429,7 +429,7 @@ class TestQueues:
         kinds = [type(frame).__name__ for frame in node.client.received
                  if isinstance(frame, (Transfer, Detach))]
         assert kinds == ["Transfer", "Detach"]
-        assert not site.broker.jobs.removals.pending and node.client.session.held_links is None
+        assert not site.broker.jobs.removals.pending and node.client.session.detaching_links is None
         assert node.client.take(Detach).handle == receiver.attached.handle
 
     def test_answers_wait_until_the_log_has_it(self) -> None:
@@ -506,10 +506,10 @@ class TestExchangesAndBindings:
         site.vhost.bind(queue, "amq.headers", "k", {})
         _, listed = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
         assert len(listed) == 6
-        monkeypatch.setattr(bindings, "MOST_LISTED", 5)
+        monkeypatch.setattr(bindings, "MAX_LISTED", 5)
         status, text = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
         assert status == 400 and "at most 5" in text
-        monkeypatch.setattr(bindings, "MOST_HASHED", 5)
+        monkeypatch.setattr(bindings, "MAX_HASHED", 5)
         status, text = node.call("DELETE", listed[0]["location"])
         assert status == 400 and "at most 5" in text
         [plain] = [binding["location"] for binding in listed if not binding["arguments"]]

@@ -67,7 +67,7 @@ def site() -> Site:
 class TestTheDecision:
     """Each tag by itself."""
 
-    EXPECTED = {1: resuming.SEND_ANEW, 2: resuming.RESUME, 3: resuming.SETTLE, 4: resuming.RESUME, 5: resuming.SEND_ANEW,
+    EXPECTED = {1: resuming.SEND_AGAIN, 2: resuming.RESUME, 3: resuming.SETTLE, 4: resuming.RESUME, 5: resuming.SEND_AGAIN,
                 6: resuming.RESUME, 7: resuming.ABORT, 8: resuming.SETTLE, 9: resuming.ABORT, 10: resuming.FORGET,
                 11: resuming.ABORT, 12: resuming.SETTLE, 13: resuming.RESTATE, 14: resuming.ABORT}
 

@@ -114,7 +114,7 @@ def test_a_burst_of_attaches_is_carried_out_in_several_turns() -> None:
     client.run()
     assert len(endpoint.links) == many
     assert [frame.handle for frame in client.all(Attach)] == list(range(many))
-    assert not client.session.held_back
+    assert not client.session.pause_reasons
 
 
 def test_free_numbers_are_found_without_looking_at_all() -> None:
@@ -134,7 +134,7 @@ def test_free_numbers_are_found_without_looking_at_all() -> None:
     assert looked <= 3 * 3000
     for number in (7, 2999, 3, 500):
         del taken[number]
-        numbers.give_back(number)
+        numbers.release(number)
     for number in (3, 7, 500, 2999, 3000):
         assert numbers.lowest(taken) == number
         taken[number] = None
@@ -240,7 +240,7 @@ def test_small_frames_cost_little_more_than_their_payload(session: Session, payl
     link = session.client.session.sessions[0].links[sender.handle]
     assert isinstance(link, IncomingLink) and link.chunks is not None
     assert len(link.chunks) <= 1 + 1000 * len(payload) // JOINED_CHUNK
-    assert sum(map(len, link.chunks)) == 8 + 1000 * len(payload) == link.held
+    assert sum(map(len, link.chunks)) == 8 + 1000 * len(payload) == link.buffered
 
 
 # Messages

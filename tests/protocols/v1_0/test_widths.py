@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.queues.stream_offsets import starting_point
-from leveret.protocols.v1_0.delays import LONGEST
+from leveret.protocols.v1_0.delays import MAX_DELAY
 from leveret.wire.amqp1.messaging import Accepted, Header, Properties
 from leveret.wire.amqp1.sections import split
 from leveret.wire.amqp1.transactions import TransactionalState
@@ -78,7 +78,7 @@ def test_the_largest_expiry_time_goes_through_a_transaction() -> None:
     clock.time += 1000
     assert isinstance(controller.discharge(transaction), Accepted)
     backlog = [entry for level in site.vhost.queues["q"].all_levels() for entry in level.head]
-    assert [entry.message.expires_at - clock.time for entry in backlog] == [MAX_UINT, LONGEST]
+    assert [entry.message.expires_at - clock.time for entry in backlog] == [MAX_UINT, MAX_DELAY]
 
 
 def test_an_idle_timeout_above_49_days_is_told_as_that() -> None:

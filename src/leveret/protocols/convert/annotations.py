@@ -36,13 +36,13 @@ def merged_annotations(section: bytes, headers: dict[str, Any]) -> bytes:
     return encode_annotations(kept)
 
 
-def merged(octets: bytes, headers: dict[str, Any]) -> bytes:
+def merged(data: bytes, headers: dict[str, Any]) -> bytes:
     """The sections behind the delivery annotations, with these headers set among the message annotations."""
-    sections = split(octets)
+    sections = split(data)
     annotations = b""
     if sections.message_annotations >= 0:
-        annotations = octets[sections.message_annotations : sections.message_annotations_end]
-    return merged_annotations(annotations, headers) + octets[sections.bare :]
+        annotations = data[sections.message_annotations : sections.message_annotations_end]
+    return merged_annotations(annotations, headers) + data[sections.bare :]
 
 
 def encode_annotations(pairs: list[tuple[Any, Any]]) -> bytes:

@@ -26,7 +26,7 @@ def with_stream_offset(sections: bytes, offset: int) -> bytes:
     packed: bytes = _PACK_OFFSET(offset)
     if not sections.startswith(_SECTION):
         if sections and sections[1] != codes.SMALL_ULONG:
-            return _slowly(sections, offset)  # descriptors in another form
+            return _general(sections, offset)  # descriptors in another form
         return _ALONE + packed + sections
     code = sections[3]
     if code == codes.MAP_8:
@@ -40,9 +40,9 @@ def with_stream_offset(sections: bytes, offset: int) -> bytes:
         at = 12
         stop = value_end(sections, 3, len(sections))
     else:
-        return _slowly(sections, offset)
+        return _general(sections, offset)
     if sections.find(_OCTETS, at, stop) >= 0:
-        return _slowly(sections, offset)
+        return _general(sections, offset)
     if code == codes.MAP_8 and size < 256 and count < 256:
         return _SECTION + bytes((codes.MAP_8, size, count)) + _PAIR + packed + sections[at:]
     if code == codes.MAP_8:
@@ -51,7 +51,7 @@ def with_stream_offset(sections: bytes, offset: int) -> bytes:
             + sections[at:])
 
 
-def _slowly(sections: bytes, offset: int) -> bytes:
+def _general(sections: bytes, offset: int) -> bytes:
     try:
         return merged(sections, {NAME: offset})
     except (DecodeError, EncodeError):

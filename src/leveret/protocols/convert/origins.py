@@ -18,11 +18,11 @@ EXCHANGE: Final = "x-exchange"
 ROUTING_KEY: Final = "x-routing-key"
 _OCTETS: Final = (EXCHANGE.encode(), ROUTING_KEY.encode())
 _SECTION: Final = b"\x00\x53\x72"
-_MOST_CACHED: Final = 1024
+_MAX_CACHED: Final = 1024
 
 
 class Origin:
-    """The two annotations of an address: a section of their own, and the octets of the pairs."""
+    """The two annotations of an address: a section of their own, and the bytes of the pairs."""
 
     __slots__ = ("exchange", "pairs", "routing_key", "section")
 
@@ -38,22 +38,22 @@ class Origin:
 _cache: dict[bytes, Origin] = {}
 
 
-def annotate(octets: bytes, address: bytes) -> bytes:
+def annotate(data: bytes, address: bytes) -> bytes:
     """The sections of a message from its message annotations on, with those of its address among the annotations."""
     origin = _cache.get(address)
     if origin is None:
         origin = Origin(address)
-        if len(_cache) >= _MOST_CACHED:
+        if len(_cache) >= _MAX_CACHED:
             _cache.clear()
         _cache[address] = origin
-    if not octets:
+    if not data:
         return origin.section
-    if octets[1] != codes.SMALL_ULONG:
-        return _slowly(octets, origin)  # descriptors in another form
-    if not octets.startswith(_SECTION):
-        return origin.section + octets
-    stop = value_end(octets, 3, len(octets))
-    known = octets[3:stop]
+    if data[1] != codes.SMALL_ULONG:
+        return _general(data, origin)  # descriptors in another form
+    if not data.startswith(_SECTION):
+        return origin.section + data
+    stop = value_end(data, 3, len(data))
+    known = data[3:stop]
     if known[0] == codes.MAP_8:
         pairs = known[3:] + origin.pairs
         count = known[2] + 4
@@ -61,18 +61,18 @@ def annotate(octets: bytes, address: bytes) -> bytes:
         pairs = known[9:] + origin.pairs
         count = int.from_bytes(known[5:9], "big") + 4
     else:
-        return _slowly(octets, origin)
+        return _general(data, origin)
     # Who passes a message on may have left them in.
     if _OCTETS[0] in known or _OCTETS[1] in known:
-        return _slowly(octets, origin)
+        return _general(data, origin)
     if len(pairs) < 255 and count < 256:
-        return _SECTION + bytes((codes.MAP_8, len(pairs) + 1, count)) + pairs + octets[stop:]
+        return _SECTION + bytes((codes.MAP_8, len(pairs) + 1, count)) + pairs + data[stop:]
     return (_SECTION + bytes((codes.MAP_32,)) + (len(pairs) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + pairs
-            + octets[stop:])
+            + data[stop:])
 
 
-def _slowly(octets: bytes, origin: Origin) -> bytes:
+def _general(data: bytes, origin: Origin) -> bytes:
     try:
-        return merged(octets, {EXCHANGE: origin.exchange, ROUTING_KEY: origin.routing_key})
+        return merged(data, {EXCHANGE: origin.exchange, ROUTING_KEY: origin.routing_key})
     except (DecodeError, EncodeError):
-        return octets  # annotations that nobody can read
+        return data  # annotations that nobody can read

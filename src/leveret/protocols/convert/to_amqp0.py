@@ -30,7 +30,7 @@ from leveret.wire.amqp1.sections import MAX_SECTIONS, Sections, section_ranges, 
 from leveret.wire.amqp1.values import Described, Map, ULong
 
 BASIC: Final = 60
-LONGEST_NAME: Final = 255
+MAX_NAME_BYTES: Final = 255
 # Properties of 0-9-1 that annotations of these names become, where they are texts.
 ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
 # What 0-9-1 says elsewhere.
@@ -45,7 +45,7 @@ _TEXT: Final = bytes((0, codes.SMALL_ULONG, descriptors.AMQP_VALUE, codes.STRING
 # What follows the body's size in a content header, by the sections before the body, persistence and priority: publishers
 # that name neither ids nor times write the same again and again.
 _cache: dict[tuple[bytes, bool, int], bytes] = {}
-_MOST_CACHED: Final = 1024
+_MAX_CACHED: Final = 1024
 _FIXED: Final = struct.Struct(">HHQ").pack
 _FIXED_SIZE: Final = 12
 
@@ -103,21 +103,21 @@ def _convert_class(entry: Entry) -> Message:
 def _plain(entry: Entry) -> bytes:
     """The properties, encoded, where the entry and the body add nothing to them."""
     message = entry.message
-    octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
-    usual = usual_properties(message, octets, _properties_of)
+    encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    usual = usual_properties(message, encoded, _properties_of)
     if usual is not None:
         return usual
-    key = (octets, message.persistent, message.priority)
+    key = (encoded, message.persistent, message.priority)
     found = _cache.get(key)
     if found is None:
-        entry.queue.broker.converted += len(octets)
+        entry.queue.broker.converted += len(encoded)
         properties = _properties_of(message)
         if not properties["headers"]:
             del properties["headers"]
         found = _encode(0, properties)[_FIXED_SIZE:]
-        if len(_cache) >= _MOST_CACHED:
+        if len(_cache) >= _MAX_CACHED:
             _cache.clear()
-        if len(octets) < 1024:
+        if len(encoded) < 1024:
             _cache[key] = found
     return found
 
@@ -168,35 +168,35 @@ def _content_of(message: Message) -> tuple[Body, str]:
             return Part(body, begin, size), STRING_BODY
         # Of several sections, or of another type: nothing of that size is read back and looked through in one turn.
         return body, AMQP_ENCODED
-    octets = whole(body)
-    if not octets:
+    encoded = whole(body)
+    if not encoded:
         return b"", ""
-    begin, size = _data_at(octets)
-    if begin and begin + size == len(octets):
-        return octets[begin:], ""
+    begin, size = _data_at(encoded)
+    if begin and begin + size == len(encoded):
+        return encoded[begin:], ""
     pieces: list[bytes] = []
-    for kind, start, stop in section_ranges(octets, MAX_SECTIONS):
-        at = value_end(octets, start + 1, stop)
-        code = octets[at]
+    for kind, start, stop in section_ranges(encoded, MAX_SECTIONS):
+        at = value_end(encoded, start + 1, stop)
+        code = encoded[at]
         if kind == descriptors.DATA:
-            pieces.append(octets[at + (2 if code == codes.BINARY_8 else 5) : stop])
+            pieces.append(encoded[at + (2 if code == codes.BINARY_8 else 5) : stop])
             continue
-        if kind == descriptors.AMQP_VALUE and not start and stop == len(octets) \
+        if kind == descriptors.AMQP_VALUE and not start and stop == len(encoded) \
                 and (code == codes.STRING_8 or code == codes.STRING_32):
-            return decode_text(octets, at + (2 if code == codes.STRING_8 else 5), stop).encode("utf-8"), STRING_BODY
-        return octets, AMQP_ENCODED
+            return decode_text(encoded, at + (2 if code == codes.STRING_8 else 5), stop).encode("utf-8"), STRING_BODY
+        return encoded, AMQP_ENCODED
     return b"".join(pieces), ""
 
 
-def _data_at(octets: bytes, form: bytes = _DATA) -> tuple[int, int]:
+def _data_at(encoded: bytes, form: bytes = _DATA) -> tuple[int, int]:
     """Where the content of a section begins that is a binary or a string, and how long it is; (0, 0) where there is none
     in the usual form, which is its descriptor and both format codes."""
-    if octets[:3] != form[:3] or len(octets) < 5:
+    if encoded[:3] != form[:3] or len(encoded) < 5:
         return 0, 0
-    if octets[3] == form[3]:
-        return 5, octets[4]
-    if octets[3] == form[4] and len(octets) >= 8:
-        return 8, int.from_bytes(octets[4:8], "big")
+    if encoded[3] == form[3]:
+        return 5, encoded[4]
+    if encoded[3] == form[4] and len(encoded) >= 8:
+        return 8, int.from_bytes(encoded[4:8], "big")
     return 0, 0
 
 

@@ -40,7 +40,7 @@ LOST: Final = "x-opt-headers-lost"
 CLUSTER: Final = "x-opt-cluster-id"
 # Where the properties of a content header begin: behind class, weight and body size.
 _PROPERTIES_AT: Final = 12
-_MOST_CACHED: Final = 1024
+_MAX_CACHED: Final = 1024
 # Headers of one message: converting more takes too long.
 MAX_HEADERS: Final = 8192
 
@@ -72,7 +72,7 @@ def sections_of(message: Message, overlay: Overlay | None) -> bytes:
 
 
 def _marked_sections(message: Message, overlay: Overlay | None) -> bytes:
-    """The same behind an octet that says what the body is."""
+    """The same behind a byte that says what the body is."""
     address = message.address
     if overlay is not None:
         if overlay.address is not None:
@@ -101,14 +101,14 @@ def _plain_sections(message: Message, address: bytes) -> bytes:
     found = _cache.get(key)
     if found is None:
         found = _sections(address, _properties(message))
-        if len(_cache) >= _MOST_CACHED:
+        if len(_cache) >= _MAX_CACHED:
             _cache.clear()
         if len(found) < 4096:
             _cache[key] = found
     return found
 
 
-# What the body is, as the first octet of what is cached.
+# What the body is, as the first byte of what is cached.
 _DATA: Final = b"d"
 _ENCODED: Final = b"e"
 _STRING: Final = b"s"
@@ -139,7 +139,7 @@ def _properties(message: Message) -> dict[str, Any]:
 
 
 def _sections(address: bytes, properties: dict[str, Any]) -> bytes:
-    """Annotations, properties and application properties, behind an octet that says what the body is. Where they cannot
+    """Annotations, properties and application properties, behind a byte that says what the body is. Where they cannot
     be expressed (tables that are nested too deep), the message comes without its headers, and an annotation says so."""
     try:
         return _encoded(address, properties)
@@ -182,12 +182,12 @@ def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
             application.append((text_of(name), typed(value)))
         else:
             annotations.append((symbol(NESTED + text_of(name)), typed(value)))
-    octets = kind + encode_annotations(annotations)
+    data = kind + encode_annotations(annotations)
     if fields:
-        octets += encode_composite(Properties(**fields))
+        data += encode_composite(Properties(**fields))
     if application:
-        octets += _APPLICATION_PROPERTIES + encode_pairs(application)
-    return octets
+        data += _APPLICATION_PROPERTIES + encode_pairs(application)
+    return data
 
 
 def _fields(properties: dict[str, Any], headers: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:

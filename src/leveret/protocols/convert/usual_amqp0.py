@@ -28,38 +28,38 @@ _FIRST: Final = ("content_type", "content_encoding", "headers", "delivery_mode",
 _SECOND: Final = ("reply_to", "expiration")
 _THIRD: Final = ("type", "user_id", "app_id", "cluster_id")
 _PACK_FLAGS: Final = struct.Struct(">H").pack
-_MOST: Final = 1024
-_LONGEST: Final = 2048
+_MAX_CACHED: Final = 1024
+_MAX_HEADER_SIZE: Final = 2048
 
 _Key = tuple[bytes, bytes, bytes, bytes, bytes, bool, int]
 # Flags, and the encoded properties of the three groups.
 _Pieces = tuple[int, bytes, bytes, bytes]
 
-_remembered: dict[_Key, _Pieces | None] = {}
+_cache: dict[_Key, _Pieces | None] = {}
 
 
-def usual_properties(message: Message, octets: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+def usual_properties(message: Message, data: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
     """Flags and properties, encoded, for the properties that `make` gives for the message, whose sections before the body
-    are `octets`; None where it is not one of the usual ones, or has none of the three."""
+    are `data`; None where it is not one of the usual ones, or has none of the three."""
     try:
-        return _usual(message, octets, make)
+        return _usual(message, data, make)
     except (IndexError, DecodeError):
         return None
 
 
-def _usual(message: Message, octets: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
-    end = len(octets)
-    begin = _properties_at(octets, end)
+def _usual(message: Message, data: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+    end = len(data)
+    begin = _properties_at(data, end)
     if begin < 0:
         return None
     pos = begin + 3
-    if octets[pos] == codes.LIST_8:
-        stop = pos + 2 + octets[pos + 1]
-        count = octets[pos + 2]
+    if data[pos] == codes.LIST_8:
+        stop = pos + 2 + data[pos + 1]
+        count = data[pos + 2]
         pos += 3
-    elif octets[pos] == codes.LIST_32:
-        stop = pos + 5 + int.from_bytes(octets[pos + 1 : pos + 5], "big")
-        count = int.from_bytes(octets[pos + 5 : pos + 9], "big")
+    elif data[pos] == codes.LIST_32:
+        stop = pos + 5 + int.from_bytes(data[pos + 1 : pos + 5], "big")
+        count = int.from_bytes(data[pos + 5 : pos + 9], "big")
         pos += 9
     else:
         return None
@@ -69,32 +69,32 @@ def _usual(message: Message, octets: bytes, make: Callable[[Message], dict[str, 
     first = second = second_end = third = stop
     for index in range(min(count, 10)):
         start = pos
-        code = octets[pos]
+        code = data[pos]
         if code == codes.NULL:
             pos += 1
         elif code == codes.STRING_8 or code == codes.SYMBOL_8 or code == codes.BINARY_8:
-            pos += 2 + octets[pos + 1]
+            pos += 2 + data[pos + 1]
         elif code == codes.TIMESTAMP:
             pos += 9
         else:
-            pos = value_end(octets, pos, stop)
+            pos = value_end(data, pos, stop)
         if index == 0:
             first = pos
             if code == codes.STRING_8:
-                message_id = octets[start + 1 : pos]
+                message_id = data[start + 1 : pos]
             elif code != codes.NULL:
                 return None
         elif index == 5:
             second = start
             second_end = pos
             if code == codes.STRING_8:
-                correlation_id = octets[start + 1 : pos]
+                correlation_id = data[start + 1 : pos]
             elif code != codes.NULL:
                 return None
         elif index == 9:
             third = start
             if code == codes.TIMESTAMP:
-                milliseconds = int.from_bytes(octets[start + 1 : pos], "big", signed=True)
+                milliseconds = int.from_bytes(data[start + 1 : pos], "big", signed=True)
             elif code != codes.NULL:
                 return None
     if pos > stop or stop > end or not (message_id or correlation_id or milliseconds >= 0):
@@ -102,17 +102,17 @@ def _usual(message: Message, octets: bytes, make: Callable[[Message], dict[str, 
     # A length of 128 and more is no ASCII either.
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
-    key = (octets[:begin], octets[first:second], octets[second_end:third], octets[pos:stop] if count > 10 else b"",
-           octets[stop:], message.persistent, message.priority)
-    pieces = _remembered.get(key)
+    key = (data[:begin], data[first:second], data[second_end:third], data[pos:stop] if count > 10 else b"",
+           data[stop:], message.persistent, message.priority)
+    pieces = _cache.get(key)
     if pieces is None:
-        if key in _remembered:
+        if key in _cache:
             return None
-        pieces = _take_apart(make(message), bool(message_id), bool(correlation_id), milliseconds >= 0)
-        if len(_remembered) >= _MOST:
-            _remembered.clear()
-        if end < _LONGEST:
-            _remembered[key] = pieces
+        pieces = _split(make(message), bool(message_id), bool(correlation_id), milliseconds >= 0)
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        if end < _MAX_HEADER_SIZE:
+            _cache[key] = pieces
         if pieces is None:
             return None
     flags = pieces[0]
@@ -128,23 +128,23 @@ def _usual(message: Message, octets: bytes, make: Callable[[Message], dict[str, 
     return packed + pieces[1] + correlation_id + pieces[2] + message_id + time + pieces[3]
 
 
-def _properties_at(octets: bytes, end: int) -> int:
+def _properties_at(data: bytes, end: int) -> int:
     """Where the properties section begins, -1 where there is none or it is not written as usual."""
     pos = 0
     while pos + 4 < end:
-        if octets[pos] != codes.DESCRIBED or octets[pos + 1] != codes.SMALL_ULONG:
+        if data[pos] != codes.DESCRIBED or data[pos + 1] != codes.SMALL_ULONG:
             return -1
-        kind = octets[pos + 2]
+        kind = data[pos + 2]
         if kind == PROPERTIES:
             return pos
         if kind > PROPERTIES:
             return -1
-        pos = value_end(octets, pos + 3, end)
+        pos = value_end(data, pos + 3, end)
     return -1
 
 
-def _take_apart(properties: dict[str, Any], has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
-    """The pieces, or None where the properties are not what their octets say, or do not fit."""
+def _split(properties: dict[str, Any], has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
+    """The pieces, or None where the properties are not what their bytes say, or do not fit."""
     if ("message_id" in properties) != has_id or ("correlation_id" in properties) != has_correlation \
             or ("timestamp" in properties) != has_time:
         return None

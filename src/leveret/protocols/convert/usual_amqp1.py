@@ -29,10 +29,10 @@ _EXPIRATION: Final = 0x0100
 _MESSAGE_ID: Final = 0x0080
 _TIMESTAMP: Final = 0x0040
 # Flags that go on in another word, or stand for nothing.
-_STRANGE: Final = 0x0003
+_UNUSUAL: Final = 0x0003
 DIFFERING: Final = _CORRELATION_ID | _MESSAGE_ID | _TIMESTAMP
 # What the rest depends on: the header section and the body say the others.
-_REMEMBERED: Final = 0xFFFF & ~(DIFFERING | _DELIVERY_MODE | _PRIORITY | _EXPIRATION)
+_CACHED_FIELDS: Final = 0xFFFF & ~(DIFFERING | _DELIVERY_MODE | _PRIORITY | _EXPIRATION)
 
 _FLAGS_AT: Final = 12
 _PROPERTIES: Final = b"\x00\x53\x73"
@@ -42,8 +42,8 @@ _MESSAGE_ID_FIELD: Final = 0
 _CORRELATION_ID_FIELD: Final = 5
 _CREATION_TIME_FIELD: Final = 9
 _LAST_SECOND: Final = (1 << 63) // 1000 - 1
-_MOST: Final = 1024
-_LONGEST: Final = 2048
+_MAX_CACHED: Final = 1024
+_MAX_HEADER_SIZE: Final = 2048
 
 _Key = tuple[bytes, int, bytes, bytes, bytes]
 
@@ -59,14 +59,14 @@ class Pieces:
     __slots__ = ("after", "before", "first", "first_count", "first_short", "second", "second_count", "second_short",
                  "third", "third_count")
 
-    def __init__(self, octets: bytes) -> None:
-        """`octets` are the sections, behind an octet of the caller's."""
-        sections = split(octets[1:])
+    def __init__(self, data: bytes) -> None:
+        """`data` are the sections, behind a byte of the caller's."""
+        sections = split(data[1:])
         begin = 1 + sections.bare
         end = 1 + sections.properties_end if sections.properties >= 0 else begin
-        self.before = octets[:begin]
-        self.after = octets[end:]
-        fields = _fields(octets, begin, end)
+        self.before = data[:begin]
+        self.after = data[end:]
+        fields = _fields(data, begin, end)
         self.first = b"".join(fields[1:5])
         self.second = b"".join(fields[6:9])
         self.third, self.third_count = _trimmed(fields, 10, _FIELDS)
@@ -96,15 +96,15 @@ class Pieces:
         return self.before + _PROPERTIES + encode_compound(codes.LIST_8, count, content) + self.after
 
 
-def _fields(octets: bytes, begin: int, end: int) -> list[bytes]:
+def _fields(data: bytes, begin: int, end: int) -> list[bytes]:
     """The encoded fields of the properties section there, null where one is absent."""
     fields: list[bytes] = []
     if begin < end:
         at = begin + len(_PROPERTIES)
-        pos = at + (3 if octets[at] == codes.LIST_8 else 9)
+        pos = at + (3 if data[at] == codes.LIST_8 else 9)
         while pos < end:
-            stop = value_end(octets, pos, end)
-            fields.append(octets[pos:stop])
+            stop = value_end(data, pos, end)
+            fields.append(data[pos:stop])
             pos = stop
     return fields + [_NULL] * (_FIELDS - len(fields))
 
@@ -116,14 +116,14 @@ def _trimmed(fields: list[bytes], begin: int, end: int) -> tuple[bytes, int]:
     return b"".join(fields[begin:end]), end if end > begin else 0
 
 
-_remembered: dict[_Key, Pieces | None] = {}
+_cache: dict[_Key, Pieces | None] = {}
 
 
 def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, dict[str, object]], bytes]) -> bytes | None:
     """What `make` gives for the address and the properties of a content header, which has one of the three; None where it
     is not one of the usual ones."""
     flags = header[_FLAGS_AT] << 8 | header[_FLAGS_AT + 1]
-    if flags & _STRANGE:
+    if flags & _UNUSUAL:
         return None
     pos = begin = _FLAGS_AT + 2
     correlation_id = reply_to = message_id = b""
@@ -159,16 +159,16 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, dict[st
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
     # A length of 128 and more is no ASCII either.
-    key = (address, flags & _REMEMBERED, header[begin:stop], reply_to, header[pos:])
-    pieces = _remembered.get(key)
+    key = (address, flags & _CACHED_FIELDS, header[begin:stop], reply_to, header[pos:])
+    pieces = _cache.get(key)
     if pieces is None:
-        if key in _remembered:
+        if key in _cache:
             return None
-        pieces = _take_apart(header, address, make)
-        if len(_remembered) >= _MOST:
-            _remembered.clear()
-        if len(header) < _LONGEST:
-            _remembered[key] = pieces
+        pieces = _split(header, address, make)
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        if len(header) < _MAX_HEADER_SIZE:
+            _cache[key] = pieces
         if pieces is None:
             return None
     return pieces.sections(
@@ -176,7 +176,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, dict[st
         b"\x83" + (min(seconds, _LAST_SECOND) * 1000).to_bytes(8, "big") if seconds >= 0 else _NULL)
 
 
-def _take_apart(header: bytes, address: bytes, make: Callable[[bytes, dict[str, object]], bytes]) -> Pieces | None:
+def _split(header: bytes, address: bytes, make: Callable[[bytes, dict[str, object]], bytes]) -> Pieces | None:
     """The pieces, or None where headers say that the ids were something else once."""
     try:
         properties = decode_header(header)[2]

@@ -14,7 +14,7 @@ from leveret.wire.amqp1.values import Array, Decimal32, Decimal64, Decimal128, D
 MAX_DEPTH: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = 1000
-_LARGEST: Final = (1 << 63) - 1
+_MAX_LONG: Final = (1 << 63) - 1
 _LAST_TIMESTAMP: Final = 253402300800000
 
 
@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Timestamp):
         return _EPOCH + timedelta(milliseconds=int(value)) if 0 <= value < _LAST_TIMESTAMP else int(value)
     if isinstance(value, int):
-        return int(value) if -_LARGEST - 1 <= value <= _LARGEST else str(int(value))
+        return int(value) if -_MAX_LONG - 1 <= value <= _MAX_LONG else str(int(value))
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
@@ -68,13 +68,13 @@ def typed(value: Any, depth: int = 0) -> Any:
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return Timestamp((moment - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, RawTimestamp):
-        return Timestamp(min(int(value), _LARGEST // _SECOND) * _SECOND)
+        return Timestamp(min(int(value), _MAX_LONG // _SECOND) * _SECOND)
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        return int(value) if -_LARGEST - 1 <= value <= _LARGEST else str(value)
+        return int(value) if -_MAX_LONG - 1 <= value <= _MAX_LONG else str(value)
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (list, tuple)):
@@ -85,7 +85,7 @@ def typed(value: Any, depth: int = 0) -> Any:
 
 
 def text(value: str) -> str | bytes:
-    """The text, or its octets where they were no UTF-8."""
+    """The text, or its bytes where they were no UTF-8."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -95,8 +95,8 @@ def text(value: str) -> str | bytes:
 
 def text_of(value: str) -> str:
     """The text with U+FFFD for what was no UTF-8: where only a text may stand."""
-    octets = value.encode("utf-8", "surrogateescape")
-    return octets.decode("utf-8", "replace")
+    data = value.encode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "replace")
 
 
 def is_simple(value: Any) -> bool:

@@ -20,14 +20,14 @@ class Answer:
     """One answer. batch: of the log, which must be on disk before; 0 for none. request: the id of what it answers, 0 where
     methods have none. held: something else is waited for."""
 
-    __slots__ = ("arguments", "batch", "held", "name", "request")
+    __slots__ = ("arguments", "batch", "deferred", "name", "request")
 
-    def __init__(self, name: str, arguments: dict[str, Any], request: int, batch: int = 0, held: bool = False) -> None:
+    def __init__(self, name: str, arguments: dict[str, Any], request: int, batch: int = 0, deferred: bool = False) -> None:
         self.name = name
         self.arguments = arguments
         self.request = request
         self.batch = batch
-        self.held = held
+        self.deferred = deferred
 
 
 class Answers(CommitWaiter):
@@ -53,7 +53,7 @@ class Answers(CommitWaiter):
 
     def release(self, answer: Answer) -> None:
         """What an answer was held for has happened."""
-        answer.held = False
+        answer.deferred = False
         self.send()
 
     def committed(self, batch: int) -> None:
@@ -66,7 +66,7 @@ class Answers(CommitWaiter):
         """Send those that nothing holds up."""
         channel = self.channel
         waiting = self.waiting
-        while waiting and not waiting[0].batch and not waiting[0].held and not channel.closing:
+        while waiting and not waiting[0].batch and not waiting[0].deferred and not channel.closing:
             answer = waiting.popleft()
             channel.connection.engine.send(channel.number, answer.name, answer.arguments, answer.request)
         channel.connection.mark()

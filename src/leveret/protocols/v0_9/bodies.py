@@ -1,4 +1,4 @@
-"""Bodies of class file: where octets go that come in, and what is left of one to send."""
+"""Bodies of class file: where bytes go that come in, and what is left of one to send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.broker.uploads import Upload
 
 
 class Incoming(StoredBody):
-    """Where a client's octets go while they come in."""
+    """Where a client's bytes go while they come in."""
 
     __slots__ = ("staged", "turn")
 
@@ -29,7 +29,7 @@ class Incoming(StoredBody):
 
 
 class Tail(StoredBody):
-    """A body from some octet on."""
+    """A body from some byte on."""
 
     __slots__ = ("_at", "_body")
 

@@ -13,7 +13,7 @@ from leveret.protocols.v0_9.messages import Messages
 from leveret.protocols.v0_9.realms import WRITE, Tickets
 from leveret.protocols.v0_9.streams import Pace
 from leveret.protocols.v0_9_1.channel import Channel as Channel091
-from leveret.protocols.v0_9_1.content import LONGEST_EXPIRATION
+from leveret.protocols.v0_9_1.content import MAX_EXPIRATION
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 # Of an expiration that is a point in time.
-MOST_DIGITS: Final = 16
+MAX_DIGITS: Final = 16
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
 # By class; messages of class message are returned by its own means.
 _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
@@ -75,11 +75,11 @@ class Channel(Channel091):
             return 0
         # They say when, in milliseconds since 1970, and not after how long: later than 1980, that is beyond what is taken
         # for a time to live.
-        if len(expiration) < MOST_DIGITS and expiration.isdigit() and int(expiration) > LONGEST_EXPIRATION:
+        if len(expiration) < MAX_DIGITS and expiration.isdigit() and int(expiration) > MAX_EXPIRATION:
             return int(expiration)
         return Channel091.expiry(self, expiration)
 
-    def keeps_away(self) -> bool:
+    def excludes_rejecting_channel(self) -> bool:
         return True  # basic.reject.requeue.01: not to this channel again
 
     def send_return(self, message: Message, code: int, text: str) -> None:
@@ -94,15 +94,15 @@ class Channel(Channel091):
     def check_pause(self) -> None:
         """Who publishes although it was asked to pause, and should know, is not read any more."""
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            self.connection.hold_back("alarm")
+            self.connection.pause_input("alarm")
 
     # Class file
 
     def begin_stage(self, method: ContentMethod) -> None:
         self.incoming = self.files.begin(method)
 
-    def grow_transaction(self, octets: int) -> None:
-        Channel091.grow_transaction(self, octets)
+    def grow_transaction(self, size: int) -> None:
+        Channel091.grow_transaction(self, size)
         if self.dtx is not None:
             self.vhost.branches.check_room(self.tx_size)
 
@@ -115,12 +115,12 @@ class Channel(Channel091):
 
     def all_held(self) -> list[Entry]:
         opens = [opened.entry for opened in self.files.opens]
-        return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.on_the_way()]
+        return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.in_flight()]
 
     def requeuing_all(self) -> Iterator[int]:
-        for give_back in (self.files.give_back, self.messages.give_back):
+        for requeue_pending in (self.files.requeue_pending, self.messages.requeue_pending):
             try:
-                give_back()
+                requeue_pending()
             except Exception:  # the rest goes back all the same
                 log.exception("%s: channel %d failed to give deliveries back", self.connection.peer.name, self.number)
         yield from Channel091.requeuing_all(self)
@@ -158,8 +158,8 @@ class Channel(Channel091):
         if self.files.full:
             self.ask_to_pause()
         self.set_counted()
-        self.noted = self.noted_size = 0
-        self.note_held()
+        self.counted_deliveries = self.counted_bytes = 0
+        self.update_window()
 
     def close(self, done: Callable[[], None] | None = None) -> None:
         try:

@@ -11,7 +11,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
 from leveret.protocols.v0_9_1 import basic_methods, channel_methods
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import reply_when_stored
 from leveret.protocols.v0_9_1.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
 
@@ -67,7 +67,7 @@ def flow(channel: Channel, active: bool) -> None:
 def ping(channel: Channel) -> None:
     """channel.ping: done when everything that came before it is on disk, and a pong in return. Publishers have no other
     confirm."""
-    reply_when_kept(channel, "channel.ok", {}, True, False)
+    reply_when_stored(channel, "channel.ok", {}, True, False)
     if channel.stalled:
         channel.log.wait(_Pong(channel))
     else:

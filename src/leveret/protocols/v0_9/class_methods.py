@@ -15,7 +15,7 @@ from leveret.protocols.v0_9.consumers import ClassConsumer
 from leveret.protocols.v0_9.queue_methods import name_of
 from leveret.protocols.v0_9.realms import READ
 from leveret.protocols.v0_9_1 import basic_methods
-from leveret.protocols.v0_9_1.channel import WIDE
+from leveret.protocols.v0_9_1.channel import WIDE_FANOUT
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
@@ -52,6 +52,6 @@ def publish(channel: Channel, route: Route, message: Message, flags: int) -> lis
         queues = channel.flagged(message, queues, flags)
     for queue in queues:
         queue.push(message)
-    if len(queues) > WIDE:
+    if len(queues) > WIDE_FANOUT:
         channel.broker.work += len(queues)
     return queues

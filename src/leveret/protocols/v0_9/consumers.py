@@ -62,7 +62,7 @@ class ClassConsumer(ChannelConsumer):
             return False
         if self.selector is None:
             return True
-        VIEW.look_at(message, entry)
+        VIEW.set_entry(message, entry)
         VIEW.work = FILTER_WORK
         wanted = self.selector.matches(VIEW)
         self.queue.broker.work += VIEW.work

@@ -35,7 +35,7 @@ class Work:
         channel = session.channel
         publishes = channel.tx_publishes
         settlements = channel.tx_settlements
-        tx_methods.begin_again(channel)
+        tx_methods.begin_transaction(channel)
         for pending in publishes:
             branch.publish(pending.message, tx_methods.queues_of(channel, pending))
         for tag, entry, outcome in settlements:

@@ -186,9 +186,9 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
     """dtx-coordination.recover: the branches in doubt, all at once."""
     found = bytearray()
     for branch in channel.vhost.branches.in_doubt(channel.connection.user):
-        octets = branch.name.encode("utf-8", "surrogateescape")
-        found.append(len(octets))
-        found += octets
+        data = branch.name.encode("utf-8", "surrogateescape")
+        found.append(len(data))
+        found += data
     channel.connection.engine.send(channel.number, "dtx-coordination.recover-ok", {
         "xids": {"xids": found.decode("utf-8", "surrogateescape")}})
 

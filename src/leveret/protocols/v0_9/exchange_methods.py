@@ -9,7 +9,7 @@ from leveret.broker.errors import NotAllowed, NotFound
 from leveret.protocols import definitions
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, PASSIVE
-from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
+from leveret.protocols.v0_9_1.replies import reply_when_removed, reply_when_stored
 
 
 def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool,
@@ -27,7 +27,7 @@ def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bo
     else:
         definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
                                      internal=internal, arguments=arguments)
-    reply_when_kept(channel, "exchange.declare-ok", {}, durable, nowait)
+    reply_when_stored(channel, "exchange.declare-ok", {}, durable, nowait)
 
 
 def delete(channel: Channel, ticket: int, exchange: str, if_unused: bool, nowait: bool) -> None:

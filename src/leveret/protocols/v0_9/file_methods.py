@@ -15,7 +15,7 @@ from leveret.protocols.v0_9.files import KIND, FileConsumer
 from leveret.protocols.v0_9.realms import WRITE
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.channel import PendingPublish
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import reply_when_stored
 from leveret.protocols.v0_9_1.reply_codes import CODES
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
@@ -24,7 +24,7 @@ from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_0_9 import V0_9
 
 # What a publish of a transaction costs beside its body, which is elsewhere.
-PENDING_OCTETS: Final = 1000
+PENDING_PUBLISH_BYTES: Final = 1000
 # Of the method file.open.
 OPEN: Final = 40
 
@@ -78,7 +78,7 @@ def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
         channel.stall()
         staged.confirm(_Opening(channel, staged.size).kept)
     else:
-        reply_when_kept(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
+        reply_when_stored(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
 
 
 def open_ok(channel: Channel, staged_size: int) -> None:
@@ -102,7 +102,7 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
     if staged is None or staged.taken:
         raise NotFound(f"file.publish: no content is staged as '{identifier}'")
     if not staged.complete:
-        raise NotFound(f"file.publish: of '{identifier}' {staged.size} of {staged.announced} octets are staged: stage the"
+        raise NotFound(f"file.publish: of '{identifier}' {staged.size} of {staged.announced} bytes are staged: stage the"
                        " rest first")
     if staged.owner is not None:
         raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
@@ -116,7 +116,7 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
     mix(channel.vhost)
     if channel.transacted:
         channel.publish_count += 1
-        channel.grow_transaction(PENDING_OCTETS)
+        channel.grow_transaction(PENDING_PUBLISH_BYTES)
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
         staged.taken = True
         files.pending.append(staged)

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 KIND: Final = "file"
 # Deliveries of one channel whose open the client has not answered.
-MOST_OPEN: Final = 64
+MAX_OPEN: Final = 64
 # Milliseconds until it is looked whether an overfull queue has room again.
-OVERFLOW_LOOK: Final = 50
+OVERFLOW_CHECK_INTERVAL: Final = 50
 _SIZE: Final = struct.Struct(">Q").pack
 _SIZE_AT: Final = 4
 _SIZE_END: Final = 12
 
 
 def tail(body: Body, at: int) -> Body:
-    """A body from the octet `at` on."""
+    """A body from the byte `at` on."""
     if not at:
         return body
     if isinstance(body, bytes):
@@ -69,7 +69,7 @@ class FileConsumer(ClassConsumer):
 
     def can_take(self, size: int) -> bool:
         channel = self.on_channel
-        if len(self.files.opens) >= MOST_OPEN:
+        if len(self.files.opens) >= MAX_OPEN:
             return False
         if not self.automatic:
             return super().can_take(size)
@@ -99,7 +99,7 @@ class _Overflow(Timed):
         self.files = files
 
     def fire(self, now: int) -> None:
-        self.files.look(now)
+        self.files.check_overflow(now)
 
 
 class Files:
@@ -146,7 +146,7 @@ class Files:
         incoming.check()
         staged = incoming.staged
         if staged.announced is not None and staged.size + method.size > staged.announced:
-            raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} octets and has"
+            raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} bytes and has"
                                   f" {staged.size}: another {method.size} are too many")
         self.receiving = self.opened.popleft()
         return incoming
@@ -194,7 +194,7 @@ class Files:
         opened = self.opens[0]
         message = opened.message
         if staged_size > message.size:
-            raise NotAllowed(f"file.open-ok: {staged_size} octets of '{opened.identifier}' are staged already, but it has"
+            raise NotAllowed(f"file.open-ok: {staged_size} bytes of '{opened.identifier}' are staged already, but it has"
                              f" {message.size}")
         self.opens.popleft()
         channel = self.channel
@@ -218,7 +218,7 @@ class Files:
                 channel.times[tag] = channel.broker.timers.now()
         channel.wake()
 
-    def give_back(self) -> None:
+    def requeue_pending(self) -> None:
         """The channel closes: what was not delivered goes back."""
         opens = self.opens
         self.opens = deque()
@@ -242,23 +242,23 @@ class Files:
             self.full.extend(queue for queue in full if queue not in self.full)
             self.channel.ask_to_pause()
             timers = self.channel.broker.timers
-            timers.at(timers.now() + OVERFLOW_LOOK, self.overflow)
+            timers.at(timers.now() + OVERFLOW_CHECK_INTERVAL, self.overflow)
 
-    def look(self, now: int) -> None:
+    def check_overflow(self, now: int) -> None:
         self.full = [queue for queue in self.full if not queue.deleted and limits.is_over(queue)]
         channel = self.channel
         if channel.closing:
             return
         if self.full:
-            channel.broker.timers.at(now + OVERFLOW_LOOK, self.overflow)
+            channel.broker.timers.at(now + OVERFLOW_CHECK_INTERVAL, self.overflow)
         elif not channel.connection.services.alarm:
-            channel.ask_to_go_on()
+            channel.ask_to_resume()
             channel.connection.mark()
 
     def interrupt(self) -> None:
         """The connection is lost: uploads wait for another one, and what the client was to have staged goes back."""
         self._detach()
-        self.give_back()
+        self.requeue_pending()
 
     def close(self) -> None:
         """The channel is gone: uploads wait for another one."""

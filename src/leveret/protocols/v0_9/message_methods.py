@@ -29,8 +29,8 @@ from leveret.protocols.v0_9.references import find
 from leveret.protocols.v0_9.transfers import RESUMES, MessageConsumer
 from leveret.protocols.v0_9_1 import basic_methods
 from leveret.protocols.v0_9_1.basic_methods import REPLY_NAME
-from leveret.protocols.v0_9_1.channel import WIDE, PendingPublish
-from leveret.protocols.v0_9_1.content import LONGEST_EXPIRATION
+from leveret.protocols.v0_9_1.channel import WIDE_FANOUT, PendingPublish
+from leveret.protocols.v0_9_1.content import MAX_EXPIRATION
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
 
 INLINE: Final = 0
@@ -39,7 +39,7 @@ PERSISTENT: Final = 2
 GENERIC: Final = 0
 NOT_IMMEDIATE: Final = 1
 # What a publish of a transaction costs beside its body.
-PENDING_OCTETS: Final = 1000
+PENDING_PUBLISH_BYTES: Final = 1000
 
 
 class Rejected(Exception):
@@ -57,17 +57,17 @@ def transfer(channel: Channel, **arguments: Any) -> None:
     """message.transfer: the destination is an exchange."""
     channel.tickets.check(arguments["ticket"], WRITE, arguments["destination"])
     check(channel, arguments)
-    kind, octets = arguments["body"]
+    kind, data = arguments["body"]
     if kind != INLINE:
         # It is published when everything is here.
-        find(channel, octets.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
+        find(channel, data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
         return
-    most = channel.connection.settings.max_message_size
-    if len(octets) > most:
-        raise ContentTooLarge(f"a body of {len(octets)} octets is larger than the {most} that are taken; the setting is"
+    limit = channel.connection.settings.max_message_size
+    if len(data) > limit:
+        raise ContentTooLarge(f"a body of {len(data)} bytes is larger than the {limit} that are taken; the setting is"
                               " amqp.max_message_size")
     answers = channel.messages.answers
-    answers.add(publish(channel, arguments, octets, len(octets), channel.request))
+    answers.add(publish(channel, arguments, data, len(data), channel.request))
 
 
 def check(channel: Channel, arguments: dict[str, Any]) -> None:
@@ -76,8 +76,8 @@ def check(channel: Channel, arguments: dict[str, Any]) -> None:
         channel.check_user(arguments["user_id"].encode("utf-8", "surrogateescape"))
     if arguments["reply_to"] == REPLY_NAME:
         arguments["reply_to"] = channel.reply_address()
-    if arguments["ttl"] > LONGEST_EXPIRATION:
-        raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: milliseconds are expected, at most {LONGEST_EXPIRATION}")
+    if arguments["ttl"] > MAX_EXPIRATION:
+        raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: milliseconds are expected, at most {MAX_EXPIRATION}")
     channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
 
 
@@ -107,14 +107,14 @@ def publish(channel: Channel, arguments: dict[str, Any], body: Body, size: int, 
     except Rejected as rejected:
         return Answer("message.reject", {"code": rejected.code, "text": str(rejected)}, request)
     if channel.transacted:
-        channel.grow_transaction(PENDING_OCTETS + (0 if isinstance(body, StoredBody) else size))
+        channel.grow_transaction(PENDING_PUBLISH_BYTES + (0 if isinstance(body, StoredBody) else size))
         channel.tx_publishes.append(PendingPublish(message, route, 0, now))
         return Answer("message.ok", {}, request)
     accepted = True
     for queue in queues:
         if not queue.push(message):
             accepted = False
-    if len(queues) > WIDE:
+    if len(queues) > WIDE_FANOUT:
         connection.broker.work += len(queues)
     batch = channel.log.filling if message.row is not None else 0
     if not accepted:

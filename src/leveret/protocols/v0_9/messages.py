@@ -72,7 +72,7 @@ class Messages:
         tag = channel.next_tag
         channel.next_tag = tag + 1
         reference = f"{channel.number}.{tag}"
-        # Behind the body Qpid's peers have one more octet: `mandatory`.
+        # Behind the body Qpid's peers have one more byte: `mandatory`.
         end = b"\0" if engine.uses_requests else b""
         room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
         if len(reference) > room:
@@ -82,7 +82,7 @@ class Messages:
         if transfer is not None:
             self.incomplete += 1
         size = message.size
-        if size <= room and size <= connection.most_encoded:
+        if size <= room and size <= connection.max_encoded:
             request = engine.send_encoded_method(channel.number, start + body_field(INLINE, whole(message.body)) + end)
             if transfer is not None:
                 transfer.request = request
@@ -102,7 +102,7 @@ class Messages:
         connection.mark()
 
     def _refer(self, resumed: Resumed, at: int) -> None:
-        """Transfer a message by a reference that is open, and append its body from some octet on."""
+        """Transfer a message by a reference that is open, and append its body from some byte on."""
         connection = self.channel.connection
         engine = connection.engine
         request = engine.send_encoded_method(self.channel.number, resumed.payload)
@@ -115,21 +115,21 @@ class Messages:
             self.end(resumed.reference, resumed.transfer)
             return
         appending = Appending(self.channel, resumed, tail(message.body, at), size)
-        if size > connection.most_encoded:
+        if size > connection.max_encoded:
             connection.send_later(appending)
         else:
             while not appending.is_done():
                 appending.encode(engine, appending.take(size))
 
     def offset(self, value: int) -> None:
-        """The client has so many octets of what it was asked to resume: on plain frames the oldest such content."""
+        """The client has so many bytes of what it was asked to resume: on plain frames the oldest such content."""
         resuming = self.resuming
         first = self.channel.answers_from
         found = next((resumed for resumed in resuming if resumed.request == first), None)
         if found is None:
             raise CommandInvalid("message.offset: there is no message.resume that it could answer")
         if value > found.message.size:
-            raise NotAllowed(f"message.offset: {value} octets of '{found.identifier}' are there already, but it has"
+            raise NotAllowed(f"message.offset: {value} bytes of '{found.identifier}' are there already, but it has"
                              f" {found.message.size}")
         resuming.remove(found)
         self._refer(found, value)
@@ -159,17 +159,17 @@ class Messages:
         unacked = channel.unacked
         first = channel.answers_from
         settled: list[Transfer] = []
-        passed: list[Transfer] = []
+        skipped: list[Transfer] = []
         while unanswered and (unanswered[0].request <= channel.answers_to if first else not settled):
             transfer = unanswered.popleft()
             if transfer.request < first:
-                passed.append(transfer)
+                skipped.append(transfer)
             elif not transfer.complete:
                 unanswered.appendleft(transfer)
                 raise CommandInvalid(f"{answer}: the reference of the transfer that it answers is open")
             elif transfer.tag in unacked:  # else it was recovered, or acknowledged by another class
                 settled.append(transfer)
-        unanswered.extendleft(reversed(passed))
+        unanswered.extendleft(reversed(skipped))
         if not settled and not first:
             raise CommandInvalid(f"{answer}: there is no transfer that it could answer")
         if channel.transacted:
@@ -178,14 +178,14 @@ class Messages:
 
     # The channel
 
-    def on_the_way(self) -> list[Transfer]:
+    def in_flight(self) -> list[Transfer]:
         """What has not gone out to the client as a whole, and is not among what the channel holds unacknowledged."""
         resuming = [resumed.transfer for resumed in self.resuming if resumed.transfer is not None]
         return [transfer for transfer in [*self.unanswered, *resuming] if not transfer.complete]
 
-    def give_back(self) -> None:
+    def requeue_pending(self) -> None:
         """The channel closes, or its connection is lost: what has not gone out as a whole goes back."""
-        transfers = self.on_the_way()
+        transfers = self.in_flight()
         self.unanswered = deque(transfer for transfer in self.unanswered if transfer.complete)
         self.resuming.clear()
         self.incomplete = 0
@@ -197,7 +197,7 @@ class Messages:
         """The connection is lost, and with it what is under way: the broker's answers, references in both directions."""
         self.answers.interrupt()
         self._leave_references()
-        self.give_back()
+        self.requeue_pending()
 
     def forget_requests(self) -> None:
         """The channel goes on where the client cannot name the requests of the transfers that it has not answered."""

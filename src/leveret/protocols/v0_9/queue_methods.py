@@ -15,7 +15,7 @@ from leveret.protocols import definitions
 from leveret.protocols.v0_9.channel import Channel
 from leveret.protocols.v0_9.realms import ACTIVE, PASSIVE, READ
 from leveret.protocols.v0_9_1 import queue_methods
-from leveret.protocols.v0_9_1.replies import reply_when_kept
+from leveret.protocols.v0_9_1.replies import reply_when_stored
 
 
 def name_of(channel: Channel, queue: str) -> str:
@@ -69,7 +69,7 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
-    reply_when_kept(channel, "queue.declare-ok", {
+    reply_when_stored(channel, "queue.declare-ok", {
         "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
         "consumer_count": len(found.consumers)}, durable, nowait)
 
@@ -95,7 +95,7 @@ def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: 
     except BrokerError as error:
         error.closes_connection = channel.vhost.strict
         raise
-    reply_when_kept(channel, "queue.bind-ok", {}, found.stored, nowait)
+    reply_when_stored(channel, "queue.bind-ok", {}, found.stored, nowait)
 
 
 def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key
         raise NotFound(f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost"
                        f" '{vhost.name}'", closes_connection=True)
     definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
-    reply_when_kept(channel, "queue.unbind-ok", {}, True, False)
+    reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
 
 
 def purge(channel: Channel, ticket: int, queue: str, nowait: bool) -> None:

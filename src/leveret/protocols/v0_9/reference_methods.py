@@ -58,7 +58,7 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
     """message.checkpoint: answered when everything up to here is on disk. The channel does nothing else until then, or it
     could have others wait behind any number of syncs."""
     found = find(channel, reference)
-    answer = Answer("message.ok", {}, channel.request, held=True)
+    answer = Answer("message.ok", {}, channel.request, deferred=True)
     channel.messages.answers.add(answer)
     channel.stall()
     try:

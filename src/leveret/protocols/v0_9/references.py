@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 KIND: Final = "message"
 # Transfers whose body is the same reference.
-MOST_TRANSFERS: Final = 256
-# Octets of their fields together, which are in memory; one may have any.
-MOST_FIELDS: Final = 1 << 20
-# Octets of its name.
-LONGEST_NAME: Final = 1024
+MAX_TRANSFERS: Final = 256
+# Bytes of their fields together, which are in memory; one may have any.
+MAX_FIELD_BYTES: Final = 1 << 20
+# Bytes of its name.
+MAX_NAME_BYTES: Final = 1024
 
 
 class Reference:
@@ -40,9 +40,9 @@ class Reference:
     def add(self, arguments: dict[str, Any], request: int) -> None:
         """A message that has this body. PreconditionFailed where it is one too many."""
         self._fields += len(encode_transfer(0, arguments))
-        if len(self.transfers) >= MOST_TRANSFERS or (self.transfers and self._fields > MOST_FIELDS):
-            raise PreconditionFailed(f"reference '{self.name}' is the body of too many messages: at most {MOST_TRANSFERS},"
-                                     f" with {MOST_FIELDS} octets of fields, refer to it before it is closed")
+        if len(self.transfers) >= MAX_TRANSFERS or (self.transfers and self._fields > MAX_FIELD_BYTES):
+            raise PreconditionFailed(f"reference '{self.name}' is the body of too many messages: at most {MAX_TRANSFERS},"
+                                     f" with {MAX_FIELD_BYTES} bytes of fields, refer to it before it is closed")
         self.transfers.append((arguments, request))
 
 
@@ -59,8 +59,8 @@ def check_new(channel: Channel, name: str) -> None:
     """Refuse to open a reference that is open, or has too long a name."""
     if name in channel.messages.references:
         raise CommandInvalid(f"reference '{name}' is open already on this channel")
-    if len(name) > LONGEST_NAME:
-        raise PreconditionFailed(f"the name of a reference has at most {LONGEST_NAME} octets, not {len(name)}")
+    if len(name) > MAX_NAME_BYTES:
+        raise PreconditionFailed(f"the name of a reference has at most {MAX_NAME_BYTES} bytes, not {len(name)}")
 
 
 def leave(staged: Upload) -> None:

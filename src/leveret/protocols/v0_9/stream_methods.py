@@ -19,7 +19,7 @@ from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_0_9 import V0_9
 
 # What a publish of a transaction costs beside its body.
-PENDING_OCTETS: Final = 1000
+PENDING_PUBLISH_BYTES: Final = 1000
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate: int, **flags: bool) -> None:
@@ -66,7 +66,7 @@ def publish(channel: Channel, command: ContentMethod) -> None:
     channel.check_pause()
     if channel.transacted:
         channel.publish_count += 1
-        channel.grow_transaction(message.size + PENDING_OCTETS)
+        channel.grow_transaction(message.size + PENDING_PUBLISH_BYTES)
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
     else:
         for queue in class_methods.publish(channel, route, message, flags):

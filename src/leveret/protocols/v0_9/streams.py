@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 # Milliseconds that a client without prefetch windows may be ahead of its rate: the timers are as coarse as that.
 AHEAD: Final = 100
 # Milliseconds until it is looked again whether a refused message may go, at the most.
-LONGEST_WAIT: Final = 60_000
+MAX_RETRY_INTERVAL: Final = 60_000
 
 
 class Pace(Timed):
     """What the channels of a qos may be sent.
 
-    rate    octets of bodies a second, 0 for as many as there are
-    size, count  prefetch windows, in octets and messages; 0 is no limit of their own
+    rate    bytes of bodies a second, 0 for as many as there are
+    size, count  prefetch windows, in bytes and messages; 0 is no limit of their own
     """
 
     def __init__(self, channels: dict[int, Channel091]) -> None:
@@ -41,7 +41,7 @@ class Pace(Timed):
         self.rate = 0
         self.size = 0
         self.count = 0
-        # Octets that were sent and are not used up as of `at`, and the sizes of the messages that they are of.
+        # Bytes that were sent and are not used up as of `at`, and the sizes of the messages that they are of.
         self.ahead = 0.0
         self.at = 0
         self.sizes: deque[int] = deque()
@@ -58,7 +58,7 @@ class Pace(Timed):
             self.total = 0
 
     def wait(self, size: int, now: int) -> int:
-        """Milliseconds until a message of `size` octets may go, 0 where that is now. One of any size may go when nothing is
+        """Milliseconds until a message of `size` bytes may go, 0 where that is now. One of any size may go when nothing is
         ahead of it."""
         rate = self.rate
         if not rate:
@@ -76,7 +76,7 @@ class Pace(Timed):
             too_much = max(too_much, ahead - (self.total - self.sizes[0]))
         if too_much <= 0.0:
             return 0
-        return min(int(too_much * 1000 / rate) + 1, LONGEST_WAIT)
+        return min(int(too_much * 1000 / rate) + 1, MAX_RETRY_INTERVAL)
 
     def took(self, size: int, now: int) -> None:
         """A message was sent."""

@@ -1,7 +1,7 @@
 """Messages of class message on their way to the client: `message.transfer`, inline where one frame takes it, otherwise by
 a reference to which the body is appended.
 
-The octets of the fields from `ttl` on are what `Message.header` holds (`wire/amqp0/classes.py`), with the address in their
+The bytes of the fields from `ttl` on are what `Message.header` holds (`wire/amqp0/classes.py`), with the address in their
 midst: mostly nothing has to be decoded.
 """
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # In the filter of a consumer that keeps checkpoints.
 RESUMES: Final = "x-resume"
 # What one channel is asked to resume at a time.
-MOST_RESUMING: Final = 64
-# Octets between two checkpoints.
+MAX_RESUMING: Final = 64
+# Bytes between two checkpoints.
 CHECKPOINT_EVERY: Final = 8 << 20
 INLINE: Final = b"\0"
 BY_REFERENCE: Final = b"\1"
@@ -39,9 +39,9 @@ _REDELIVERED: Final = 1
 # address.
 _FIXED: Final = 12
 _BEFORE_ADDRESS: Final = _FIXED + 26
-# Of the body of a transfer, beside its octets.
+# Of the body of a transfer, beside its bytes.
 BODY_OVERHEAD: Final = 5
-# Of a `message.append`, beside the reference and the octets.
+# Of a `message.append`, beside the reference and the bytes.
 APPEND_OVERHEAD: Final = 12
 
 
@@ -59,7 +59,7 @@ class MessageConsumer(ClassConsumer):
         self.messages: Messages = channel.messages  # type: ignore[attr-defined]  # a channel of 0-9
 
     def can_take(self, size: int) -> bool:
-        return len(self.messages.resuming) < MOST_RESUMING and super().can_take(size)
+        return len(self.messages.resuming) < MAX_RESUMING and super().can_take(size)
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
@@ -103,15 +103,15 @@ def encode(entry: Entry, header: bytes, destination: str) -> bytes:
     address = entry.message.address
     if overlay is not None and overlay.address is not None:
         address = overlay.address
-    octets = destination.encode("utf-8", "surrogateescape")
+    encoded = destination.encode("utf-8", "surrogateescape")
     bits = _REDELIVERED if entry.acquired_count > 1 else 0
-    return b"".join((_START, bytes((len(octets),)), octets, bytes((bits,)), header[_FIXED:_BEFORE_ADDRESS], address,
+    return b"".join((_START, bytes((len(encoded),)), encoded, bytes((bits,)), header[_FIXED:_BEFORE_ADDRESS], address,
                      header[_BEFORE_ADDRESS:]))
 
 
-def body_field(kind: bytes, octets: bytes) -> bytes:
+def body_field(kind: bytes, encoded: bytes) -> bytes:
     """The body of a transfer: what it is, or the name of its reference."""
-    return kind + _SIZE(len(octets)) + octets
+    return kind + _SIZE(len(encoded)) + encoded
 
 
 def without_headers(header: bytes, size: int) -> bytes:
@@ -132,14 +132,14 @@ class Appending(Sending):
         self.channel = channel
         self.resumed = resumed
         self.room = channel.connection.engine.method_max - APPEND_OVERHEAD - len(resumed.reference)
-        # Octets since the last checkpoint.
+        # Bytes since the last checkpoint.
         self._unchecked = 0
 
-    def take(self, most: int) -> bytes:
+    def take(self, limit: int) -> bytes:
         if self.channel.closing:
             self.at = self._end
             return b""
-        return Sending.take(self, max(most // self.room, 1) * self.room)
+        return Sending.take(self, max(limit // self.room, 1) * self.room)
 
     def encode(self, engine: Engine, data: bytes) -> None:
         if self.channel.closing:

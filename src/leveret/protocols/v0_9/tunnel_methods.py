@@ -9,7 +9,7 @@ from typing import Any, Final
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotFound, NotImplementedByBroker, ResourceLocked
 from leveret.protocols.v0_9.channel import Channel
-from leveret.protocols.v0_9.tunnels import MOST_WAITING, Refused, Request
+from leveret.protocols.v0_9.tunnels import MAX_WAITING, Refused, Request
 from leveret.wire.amqp0.commands import CONNECTION_SCOPE, Command, ContentMethod, Error, Method
 from leveret.wire.amqp0.constants import FRAME_END, FRAME_ERROR, FRAME_METHOD, FRAME_OVERHEAD, PRECONDITION_FAILED
 from leveret.wire.amqp0.dialects import QPID
@@ -23,7 +23,7 @@ TUNNEL: Final = 110
 REQUEST: Final = 10
 CHANNEL: Final = 20
 # Frames of one request: they are carried out in one go, while everybody else waits.
-MOST_FRAMES: Final = 10_000
+MAX_FRAMES: Final = 10_000
 _FRAME: Final = struct.Struct(">BHI").pack
 _SIZE: Final = struct.Struct(">I").unpack_from
 _SIZE_AT: Final = 3
@@ -45,7 +45,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
         workers = workers[:1]
     for worker in workers:
         if worker.is_busy():
-            raise ResourceLocked(f"tunnel.request: {MOST_WAITING} requests wait for the handler '{name}', which is the"
+            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', which is the"
                                  " most")
     headers: dict[str, Any] = properties.get("headers") or {}
     asked = Request(channel.opened_on.user, channel.vhost.name, command.arguments["meta_data"], headers,
@@ -121,8 +121,8 @@ def _check_count(body: bytes) -> None:
         size: int = _SIZE(body, at + _SIZE_AT)[0]
         at += size + FRAME_OVERHEAD
         count += 1
-        if count > MOST_FRAMES:
-            raise ContentTooLarge(f"tunnel.request: its content has more than {MOST_FRAMES} frames")
+        if count > MAX_FRAMES:
+            raise ContentTooLarge(f"tunnel.request: its content has more than {MAX_FRAMES} frames")
 
 
 def _check(command: Command, number: int) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger("leveret.tunnel")
 
 GROUP: Final = "leveret.tunnel"
 # Requests that may wait for one handler.
-MOST_WAITING: Final = 100
+MAX_WAITING: Final = 100
 
 Post = Callable[[Callable[[], None]], object]
 # Called on the broker's loop with what the handler raised, None where all went well.
@@ -66,7 +66,7 @@ class Worker:
 
     def is_busy(self) -> bool:
         """Whether as many requests wait as may."""
-        return self.waiting >= MOST_WAITING
+        return self.waiting >= MAX_WAITING
 
     def submit(self, request: Request, done: Done) -> None:
         """Have a request handled; `done` is called once it was."""

@@ -35,7 +35,7 @@ def block(connection: Connection, reason: str) -> None:
         connection.blocked = True
         connection.engine.send(0, "connection.blocked", {"reason": reason})
         connection.mark()
-    connection.hold_back("alarm")
+    connection.pause_input("alarm")
 
 
 def changed(connection: Connection, reason: str) -> None:
@@ -53,6 +53,6 @@ def changed(connection: Connection, reason: str) -> None:
             connection.blocked = False
             connection.engine.send(0, "connection.unblocked", {})
         for channel in connection.channels.values():
-            channel.ask_to_go_on()
+            channel.ask_to_resume()
         connection.release_input("alarm")
     connection.mark()

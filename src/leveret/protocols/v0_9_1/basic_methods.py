@@ -47,7 +47,7 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
             connection.prefetch_size = prefetch_size
             for other in connection.channels.values():
                 other.set_counted()
-                other.note_held()
+                other.update_window()
         else:
             channel.prefetch = prefetch_count
             channel.prefetch_size = prefetch_size
@@ -150,10 +150,10 @@ def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
 
 def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
     """basic.cancel"""
-    if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.gone_tags:
+    if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.cancelled_tags:
         raise NotAllowed(f"consumer tag '{consumer_tag}' is not one of this channel")
     channel.cancel(consumer_tag)
-    channel.gone_tags.pop(consumer_tag, None)
+    channel.cancelled_tags.pop(consumer_tag, None)
     if not no_wait:
         channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
 
@@ -196,7 +196,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
 
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
     """Send get-ok or get-empty; False where the message must be read from disk first."""
-    scope = channel.scope if channel.keeps_away() else None
+    scope = channel.scope if channel.excludes_rejecting_channel() else None
     entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
     if entry is None:
@@ -272,7 +272,7 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
 
 
 def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
-    channel.note_held()
+    channel.update_window()
     if done is not None:
         done()
     if requeue:

@@ -35,17 +35,17 @@ log = logging.getLogger("leveret.connection")
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 # What a channel without prefetch may hold unacknowledged while memory is short.
-MAY_HOLD: Final = 1000
+LOW_MEMORY_WINDOW: Final = 1000
 # Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
 FLOW_GRACE: Final = 5000
 # Messages to more queues than this count as work, of which only so much is done in a turn.
-WIDE: Final = 16
+WIDE_FANOUT: Final = 16
 # Tags of consumers whose queue went away that a channel remembers.
-MAX_GONE_TAGS: Final = 1000
+MAX_CANCELLED_TAGS: Final = 1000
 # Deliveries of which so many are settled at once without steps.
-MANY: Final = 2000
+MAX_SETTLED_AT_ONCE: Final = 2000
 # So many consumers leave in the order in which they came.
-FEW: Final = 100
+MAX_LEAVING_IN_ORDER: Final = 100
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
@@ -97,20 +97,20 @@ class Channel(Holder):
         self.consumers: dict[str, ChannelConsumer] = {}
         # Consumers whose queue went away: their cancel is answered in strict mode, too (basic.cancel.01). The last ones, in
         # this order, for not every client cancels what it was told is gone.
-        self.gone_tags: dict[str, None] = {}
+        self.cancelled_tags: dict[str, None] = {}
         self.default_prefetch = 0
         self.default_prefetch_size = 0
         self.prefetch = 0
         self.prefetch_size = 0
         self.unacked_size = 0
         # What the connection's window counts of the deliveries, and of their bytes.
-        self.noted = 0
-        self.noted_size = 0
+        self.counted_deliveries = 0
+        self.counted_bytes = 0
         # How many of the unacknowledged came by basic.get, which no window counts.
         self.gets = 0
         self.counted = False
         self.sized = False
-        self.most_unacked = connection.settings.unacked_per_channel
+        self.max_unacked = connection.settings.unacked_per_channel
         self.times: dict[int, int] | None = None
         self.timeout: ConsumerTimeout | None = None
         self.last_queue = ""
@@ -170,7 +170,7 @@ class Channel(Holder):
         else:
             self.publish_count += 1
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            connection.hold_back("alarm")
+            connection.pause_input("alarm")
         if self.transacted:
             self._publish_later(message, route, command.flags)
             return
@@ -184,7 +184,7 @@ class Channel(Holder):
         for queue in queues:
             if not queue.push(message):
                 accepted = False
-        if len(queues) > WIDE:
+        if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
         if self.confirming:
             sequence = self.published + 1
@@ -249,7 +249,7 @@ class Channel(Holder):
             self.pause_until = self.broker.timers.now() + FLOW_GRACE
             self.connection.engine.send(self.number, "channel.flow", {"active": False})
 
-    def ask_to_go_on(self) -> None:
+    def ask_to_resume(self) -> None:
         if self.paused:
             self.paused = False
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
@@ -263,7 +263,7 @@ class Channel(Holder):
         """Send a method with a message, other than `basic.deliver`."""
         connection = self.connection
         engine = connection.engine
-        if message.size <= connection.most_encoded:
+        if message.size <= connection.max_encoded:
             engine.send_content(self.number, name, arguments, header, whole(message.body))
             connection.mark()
         elif engine.is_open(self.number):
@@ -276,14 +276,14 @@ class Channel(Holder):
             milliseconds = int(expiration) if expiration.isdigit() else -1
         except ValueError:
             milliseconds = -1
-        if milliseconds < 0 or milliseconds > content.LONGEST_EXPIRATION:
+        if milliseconds < 0 or milliseconds > content.MAX_EXPIRATION:
             raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': milliseconds in"
-                                     f" decimal digits are expected, from 0 to {content.LONGEST_EXPIRATION}")
+                                     f" decimal digits are expected, from 0 to {content.MAX_EXPIRATION}")
         return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
     def check_user(self, user_id: bytes) -> None:
         """Raise PreconditionFailed where a message says that somebody else has sent it."""
-        if user_id != self.connection.user_octets and not self.connection.may_impersonate:
+        if user_id != self.connection.user_bytes and not self.connection.may_impersonate:
             raise PreconditionFailed(f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
                                      f" user was '{self.connection.user}'")
 
@@ -306,11 +306,11 @@ class Channel(Holder):
         self.grow_transaction(message.size + 1000)
         self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
 
-    def grow_transaction(self, octets: int) -> None:
+    def grow_transaction(self, size: int) -> None:
         """The transaction takes so much more memory. ContentTooLarge where that is too much."""
-        self.tx_size += octets
+        self.tx_size += size
         if self.tx_size > self.connection.settings.max_transaction:
-            raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} octets;"
+            raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} bytes;"
                                   " the setting is limits.transaction_size")
 
     def transaction_ended(self, committed: bool) -> None:
@@ -367,21 +367,21 @@ class Channel(Holder):
             return True
         return connection.has_credit(self, size)
 
-    def note_held(self) -> None:
+    def update_window(self) -> None:
         """Have the connection's window count what the channel holds now."""
         held = 0
         size = 0
         if not self.closing:
             held = self.outstanding()
             size = self.unacked_size
-        self.connection.count_held(held - self.noted, size - self.noted_size)
-        self.noted = held
-        self.noted_size = size
+        self.connection.count_unacked(held - self.counted_deliveries, size - self.counted_bytes)
+        self.counted_deliveries = held
+        self.counted_bytes = size
 
-    def holds_too_much(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether a channel without prefetch must acknowledge before it gets more: by setting, or for lack of memory."""
         held = len(self.unacked)
-        if (self.broker.tight and held >= MAY_HOLD) or 0 < self.most_unacked <= held:
+        if (self.broker.tight and held >= LOW_MEMORY_WINDOW) or 0 < self.max_unacked <= held:
             self.counted = True  # from now on acknowledgements wake all consumers of the channel
             return True
         return False
@@ -416,7 +416,7 @@ class Channel(Holder):
         self.low_tag = tag + 1
         return taken
 
-    def settle_many(self, tag: int, outcome: int) -> None:
+    def settle_multiple(self, tag: int, outcome: int) -> None:
         """Settle what an acknowledgement of several deliveries names, in steps if that is much."""
         if tag and tag not in self.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
@@ -452,7 +452,7 @@ class Channel(Holder):
                     entry.queue.reject(entry)
                 else:
                     freeze(entry.queue, frozen)
-                    self.give_back(entry)
+                    self.requeue_nacked(entry)
                 if holder is not None and holder.parked and not self.counted:
                     holder.wake()
                 yield 2
@@ -491,8 +491,8 @@ class Channel(Holder):
             self.connection.close(INTERNAL_ERROR, FAILURE)
 
     def ack(self, tag: int, multiple: bool) -> None:
-        if multiple and len(self.unacked) > MANY:
-            self.settle_many(tag, ACCEPT)
+        if multiple and len(self.unacked) > MAX_SETTLED_AT_ONCE:
+            self.settle_multiple(tag, ACCEPT)
             return
         if not multiple and not self.transacted:
             entry = self.unacked.pop(tag, None)
@@ -527,8 +527,8 @@ class Channel(Holder):
             self.wake()
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
-        if multiple and len(self.unacked) > MANY:
-            self.settle_many(tag, REQUEUE if requeue else REJECT)
+        if multiple and len(self.unacked) > MAX_SETTLED_AT_ONCE:
+            self.settle_multiple(tag, REQUEUE if requeue else REJECT)
             return
         taken = self.take_tags(tag, multiple)
         if self.transacted:
@@ -540,7 +540,7 @@ class Channel(Holder):
             self.uncount(number, entry)
             holder = entry.holder
             if requeue:
-                self.give_back(entry)
+                self.requeue_nacked(entry)
             else:
                 entry.queue.reject(entry)
             if holder is not None and holder.parked and not self.counted:
@@ -548,13 +548,13 @@ class Channel(Holder):
         if self.counted:
             self.wake()
 
-    def keeps_away(self) -> bool:
+    def excludes_rejecting_channel(self) -> bool:
         """Whether this channel never sees an entry again that it rejected: in strict mode."""
         return self.vhost.strict
 
-    def give_back(self, entry: Entry) -> None:
+    def requeue_nacked(self, entry: Entry) -> None:
         """Requeue after a reject."""
-        if self.keeps_away():
+        if self.excludes_rejecting_channel():
             entry.queue.requeue_elsewhere(entry, self.scope)
         else:
             entry.queue.requeue(entry)
@@ -581,7 +581,7 @@ class Channel(Holder):
         """Credit came back that consumers of this channel share, or all those of the connection."""
         connection = self.connection
         if connection.prefetch or connection.prefetch_size:
-            self.note_held()
+            self.update_window()
             connection.window_freed()
         else:
             self.wake_own()
@@ -600,7 +600,7 @@ class Channel(Holder):
                 consumer.wake()
 
     def set_counted(self) -> None:
-        """Find out whether windows that consumers share have to be looked at, and whether octets are counted."""
+        """Find out whether windows that consumers share have to be looked at, and whether bytes are counted."""
         connection = self.connection
         self.counted = bool(self.prefetch or self.prefetch_size or connection.prefetch or connection.prefetch_size)
         sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
@@ -656,20 +656,20 @@ class Channel(Holder):
 
     # Consumers
 
-    def consumer_gone(self, consumer: ChannelConsumer) -> None:
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """The queue of a consumer was deleted: RabbitMQ's consumer cancel notification."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
         if self.vhost.strict:
-            gone_tags = self.gone_tags
-            gone_tags[consumer.tag] = None
-            if len(gone_tags) > MAX_GONE_TAGS:
-                del gone_tags[next(iter(gone_tags))]
-        held_notices = self.connection.held_notices.get(consumer.queue)
-        if held_notices is None:
+            cancelled_tags = self.cancelled_tags
+            cancelled_tags[consumer.tag] = None
+            if len(cancelled_tags) > MAX_CANCELLED_TAGS:
+                del cancelled_tags[next(iter(cancelled_tags))]
+        pending_cancels = self.connection.pending_cancels.get(consumer.queue)
+        if pending_cancels is None:
             self.notify_cancel(consumer.tag)
         else:
-            held_notices.append((self, consumer.tag))
+            pending_cancels.append((self, consumer.tag))
 
     def notify_cancel(self, tag: str) -> None:
         """Tell a client that wants to know that its consumer has gone."""
@@ -729,7 +729,7 @@ class Channel(Holder):
             if not held or held == before:
                 break  # otherwise one of them could not go back, and the rest still have to
         while consumers:
-            consumer = consumers.pop(0) if len(consumers) < FEW else consumers.pop()
+            consumer = consumers.pop(0) if len(consumers) < MAX_LEAVING_IN_ORDER else consumers.pop()
             try:
                 consumer.queue.remove_consumer(consumer)
             except Exception:

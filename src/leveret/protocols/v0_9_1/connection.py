@@ -1,6 +1,6 @@
 """A connection: dispatch of commands to channels, output, credit with the socket (0-9-1 class connection).
 
-Octets come in by `data_received`, which performs every whole command in them. Once all sockets that are ready were read
+Bytes come in by `data_received`, which performs every whole command in them. Once all sockets that are ready were read
 the broker ends the turn, which delivers, commits and calls `flush` here.
 """
 
@@ -47,21 +47,21 @@ log = logging.getLogger("leveret.connection")
 
 # What makes a channel; the latter in 0-9 only.
 OPENING: Final = ("channel.open", "channel.resume")
-# Octets of answers that a client may leave unread before its own socket is not read any more.
+# Bytes of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
-CLOSE_LINGER: Final = 5.0
-LOST_LINGER: Final = 0.25
+CLOSE_TIMEOUT: Final = 5.0
+UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 # Queues that the messages of all connections together may reach in one turn; then each connection gets on by a message
 # a turn, so that a flood does not keep others waiting.
 MAX_WORK: Final = 10_000
 # Of parsing what was read at once, in the same units.
 MAX_PARSED: Final = 8000
 # Seconds until it is looked whether a publisher that is held back may go on with what was read already.
-HELD_AGAIN: Final = 0.02
-# Octets that may wait for the disk before publishers are not read any more.
+THROTTLE_RETRY_INTERVAL: Final = 0.02
+# Bytes that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Commands, and octets of contents, that one channel may send ahead of a reply before its connection is not read any more.
+# Commands, and bytes of contents, that one channel may send ahead of a reply before its connection is not read any more.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
 # Units of work of a method that is not about single messages.
@@ -71,7 +71,7 @@ OPEN_WORK: Final = 30
 # Units of work of closing a channel.
 CHANNEL_WORK: Final = 5
 # Content that is no larger may be a request to the broker, of which it is not known before it is complete.
-LARGEST_REQUEST: Final = 64 << 10
+MAX_REQUEST_BYTES: Final = 64 << 10
 
 
 class ReadOn(CommitWaiter):
@@ -94,7 +94,7 @@ class Connection(VhostSession):
     outgoing   what goes out from a large content on, None while there is none
     published_any  has published, in an alarm: since it began
     spools     has published a body that went to the spool
-    most_encoded  octets of the largest body that is encoded as a whole
+    max_encoded   bytes of the largest body that is encoded as a whole
     routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
     """
 
@@ -117,13 +117,13 @@ class Connection(VhostSession):
         self.qos_spec = settings.qos_spec
         self.consumer_timeout = 0
         self.user = ""
-        self.user_octets = b""
+        self.user_bytes = b""
         self.may_impersonate = False
         self.login: Login | None = None
         self.client_properties: dict[str, Any] = {}
         self.notify_cancel = False
         # Cancel notifications that must not overtake the answer to this connection's own queue.delete, by its queue.
-        self.held_notices: dict[Queue, list[tuple[Channel, str]]] = {}
+        self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
         self.notify_blocked = False
         self.close_on_auth_failure = False
         self.channels: dict[int, Channel] = {}
@@ -141,7 +141,7 @@ class Connection(VhostSession):
         self.paused = False
         self.full = False
         self.outgoing: Outgoing | None = None
-        self.most_encoded = min(QUANTUM, settings.spool_threshold)
+        self.max_encoded = min(QUANTUM, settings.spool_threshold)
         self.starved = False
         self.sent_any = False
         self.unread_answers = 0
@@ -151,20 +151,20 @@ class Connection(VhostSession):
         self.blocked = False
         self.published_any = False
         self.spools = False
-        self.held_back: set[str] = set()
+        self.pause_reasons: set[str] = set()
         # The commands that the turn before had to leave.
         self.rest: list[Command] = []
         # The spec's global window (qos_spec)
         self.prefetch = 0
         self.prefetch_size = 0
         # What it counts, and whether it has got room in this turn.
-        self.held = 0
-        self.held_size = 0
+        self.window_count = 0
+        self.window_size = 0
         self.freed = False
         # The channel that was asked last whether it may have a delivery.
         self.granted: Channel | None = None
-        self.octets_in = 0
-        self.octets_out = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
         self.heartbeat: Heartbeat | None = None
         services.add(self)
         self.start()
@@ -192,7 +192,7 @@ class Connection(VhostSession):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        self.octets_in += len(data)
+        self.bytes_in += len(data)
         self.broker.inputs += 1
         self.operation = ""
         self.services.served.append(self.number)
@@ -222,15 +222,15 @@ class Connection(VhostSession):
                 broker.work += OPEN_WORK
                 self._control(command)
             elif channel.stalled:
-                self._hold(channel, command)
+                self._queue_command(channel, command)
             else:
                 self.perform(channel, command)
             if broker.work > MAX_WORK:
                 break
         if done < len(commands) or self.engine.more:
             self.rest = commands[done:]
-            self.hold_back("turn")
-            self.peer.call_soon(self._go_on)
+            self.pause_input("turn")
+            self.peer.call_soon(self._perform_rest)
         confirming = self.confirming
         if confirming:
             for channel in confirming:
@@ -239,19 +239,19 @@ class Connection(VhostSession):
                     channel.resolve()
             confirming.clear()
             self.mark()
-        if self.services.alarm and not self.published_any and self.engine.is_receiving_content(LARGEST_REQUEST):
+        if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
             alarms.block(self, self.services.alarm)  # a publisher that has not finished its first message is one, too
         store = self.broker.log
-        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any and (
+        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any and (
                 self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
-            self.hold_back("commit")
+            self.pause_input("commit")
             store.wait(ReadOn(self))
         self.services.end_turn_soon()
 
-    def _go_on(self) -> None:
+    def _perform_rest(self) -> None:
         """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
-        if len(self.held_back) > 1 and not self.lost:
-            self.peer.call_later(HELD_AGAIN, self._go_on)
+        if len(self.pause_reasons) > 1 and not self.lost:
+            self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
             return
         commands = self.rest
         self.rest = []
@@ -262,16 +262,16 @@ class Connection(VhostSession):
             if not self.rest and not self.engine.more:
                 self.release_input("turn")
 
-    def _hold(self, channel: Channel, command: Command) -> None:
+    def _queue_command(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
         if isinstance(command, ContentPart):
             channel.backlog_size += len(command.data)
         elif isinstance(command, Publish) and not command.spooled:
             channel.backlog_size += command.size
         elif isinstance(command, Method):
-            channel.backlog_size += methods.octets_of(command)
+            channel.backlog_size += methods.size_of(command)
         if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
-            self.hold_back("backlog")
+            self.pause_input("backlog")
 
     def perform(self, channel: Channel, command: Command) -> None:
         """Carry out one command; what it breaks closes the channel, or the connection."""
@@ -368,7 +368,7 @@ class Connection(VhostSession):
             self.granted = None
         self.releasing += 1
         channel.close(partial(self._channel_closed, done))
-        channel.note_held()
+        channel.update_window()
         if self.prefetch or self.prefetch_size:
             channel.wake()  # the others have its share of the window
 
@@ -379,7 +379,7 @@ class Connection(VhostSession):
 
     def release_notices(self, queue: Queue) -> None:
         """The deletion of a queue is answered: consumers of this connection are notified now."""
-        for channel, tag in self.held_notices.pop(queue, ()):
+        for channel, tag in self.pending_cancels.pop(queue, ()):
             channel.notify_cancel(tag)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
@@ -398,9 +398,9 @@ class Connection(VhostSession):
         self.resume_reading()
         # Without frame boundaries no close-ok can be understood. Not at once all the same: what the client has sent and
         # nobody has read would turn the end into a reset, which could overtake our close.
-        self.peer.call_later(LOST_LINGER if self.engine.lost else CLOSE_LINGER, self._give_up)
+        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
 
-    def _give_up(self) -> None:
+    def _close_timed_out(self) -> None:
         """The client did not answer connection.close in time."""
         if not self.lost:
             self.peer.close()
@@ -492,17 +492,17 @@ class Connection(VhostSession):
         knows. Channels note what they hold when that may have changed, so that nothing has to be added up here."""
         granted = self.granted
         if granted is not None and granted is not channel:
-            granted.note_held()  # it has taken its delivery
+            granted.update_window()  # it has taken its delivery
         self.granted = channel
-        channel.note_held()
-        if 0 < self.prefetch <= self.held:
+        channel.update_window()
+        if 0 < self.prefetch <= self.window_count:
             return False
-        return not (self.prefetch_size and self.held and self.held_size + size > self.prefetch_size)
+        return not (self.prefetch_size and self.window_count and self.window_size + size > self.prefetch_size)
 
-    def count_held(self, count: int, size: int) -> None:
+    def count_unacked(self, count: int, size: int) -> None:
         """Add to the deliveries, and their bytes, that the window of the whole connection counts."""
-        self.held += count
-        self.held_size += size
+        self.window_count += count
+        self.window_size += size
 
     def window_freed(self) -> None:
         """The window of the whole connection has room again: its channels are woken once, at the end of the turn."""
@@ -519,12 +519,12 @@ class Connection(VhostSession):
         data = self.engine.to_send()
         if data and not self.lost:
             self.sent_any = True
-            self.octets_out += len(data)
+            self.bytes_out += len(data)
             if self.paused:
                 # There are no deliveries while the socket is full, so these are answers that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
-                    self.hold_back("output")
+                    self.pause_input("output")
             if self.outgoing is None:
                 self.peer.write(data)
             else:
@@ -556,7 +556,7 @@ class Connection(VhostSession):
             outgoing = Outgoing(self)
             self.outgoing = outgoing
         data = self.engine.to_send()
-        self.octets_out += len(data)
+        self.bytes_out += len(data)
         outgoing.items.append(data)
         outgoing.items.append(sending)
         self.paused = True
@@ -613,20 +613,20 @@ class Connection(VhostSession):
     def alarm(self, reason: str) -> None:
         alarms.changed(self, reason)
 
-    def hold_back(self, why: str) -> None:
+    def pause_input(self, reason: str) -> None:
         """Stop reading the socket until nothing holds it back any more."""
-        self.held_back.add(why)
+        self.pause_reasons.add(reason)
         if not self.reading_paused and not self.closing:
             self.reading_paused = True
             self.peer.pause_reading()
 
-    def is_spared(self) -> bool:
+    def heartbeat_exempt(self) -> bool:
         """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
-        return self.reading_paused and "output" not in self.held_back
+        return self.reading_paused and "output" not in self.pause_reasons
 
-    def release_input(self, why: str) -> None:
-        self.held_back.discard(why)
-        if not self.held_back:
+    def release_input(self, reason: str) -> None:
+        self.pause_reasons.discard(reason)
+        if not self.pause_reasons:
             self.resume_reading()
 
     def resume_reading(self) -> None:
@@ -645,7 +645,7 @@ class Connection(VhostSession):
         return {
             "number": self.number, "name": self.peer.name, "protocol": self.protocol, "user": self.user,
             "vhost": self.vhost_name, "state": self._state(), "channels": len(self.channels), "tls": self.peer.tls,
-            "octets_in": self.octets_in, "octets_out": self.octets_out, "client_properties": self.client_properties,
+            "octets_in": self.bytes_in, "octets_out": self.bytes_out, "client_properties": self.client_properties,
             "frame_max": self.engine.frame_max, "channel_max": self.engine.channel_max,
             "heartbeat": self.engine.heartbeat,
         }
@@ -665,4 +665,4 @@ class Connection(VhostSession):
             return "closing"
         if not self.opened:
             return "opening"
-        return "blocked" if "alarm" in self.held_back else "running"
+        return "blocked" if "alarm" in self.pause_reasons else "running"

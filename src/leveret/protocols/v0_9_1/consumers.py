@@ -19,13 +19,13 @@ QUANTUM: Final = 256 << 10
 
 
 class ChannelConsumer(Consumer):
-    """A consumer of a channel. `prefetch` 0 is no limit; `prefetch_size` counts octets."""
+    """A consumer of a channel. `prefetch` 0 is no limit; `prefetch_size` counts bytes."""
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
                  priority: int, arguments: dict[str, object]) -> None:
         super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments, channel.scope)
         self.on_channel = channel
-        self.tag_octets = tag.encode("utf-8", "surrogateescape")
+        self.tag_bytes = tag.encode("utf-8", "surrogateescape")
         self.prefetch = channel.default_prefetch
         self.prefetch_size = channel.default_prefetch_size
         self.unacked_size = 0
@@ -38,7 +38,7 @@ class ChannelConsumer(Consumer):
             if self.prefetch:
                 if self.unacked >= self.prefetch:
                     return False
-            elif channel.holds_too_much():
+            elif channel.is_over_limit():
                 return False
             if channel.counted and not channel.has_credit(size):
                 return False
@@ -92,24 +92,24 @@ class ChannelConsumer(Consumer):
             header = content.header_of(entry)
         if overlay is not None and overlay.address is not None:
             address = overlay.address
-        if message.size > connection.most_encoded:
-            connection.engine.send_deliver(channel.number, self.tag_octets, tag, entry.acquired_count > 1, address, header,
+        if message.size > connection.max_encoded:
+            connection.engine.send_deliver(channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header,
                                            [], message.size)
             connection.send_body(channel.number, message)
             return
-        connection.engine.send_deliver(channel.number, self.tag_octets, tag, entry.acquired_count > 1, address, header,
+        connection.engine.send_deliver(channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header,
                                        message.body, message.size)  # type: ignore[arg-type]  # StoredBody is larger
         if not connection.dirty:
             connection.dirty = True
             connection.broker.outputs.append(connection)
 
     def queue_gone(self) -> None:
-        self.on_channel.consumer_gone(self)
+        self.on_channel.consumer_cancelled(self)
 
     def failed(self, text: str) -> None:
         channel = self.on_channel
         connection = channel.connection
         if connection.notify_cancel or channel.closing:
-            channel.consumer_gone(self)
+            channel.consumer_cancelled(self)
         else:
             connection.refuse(channel, 404, text, 0, 0)  # it would wait for ever

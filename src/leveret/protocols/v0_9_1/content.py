@@ -1,6 +1,6 @@
 """The content header of class basic, as the broker needs it: headers to route by, overlays rendered into it.
 
-Octets stay as the publisher sent them wherever nothing has to change.
+Bytes stay as the publisher sent them wherever nothing has to change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.wire.amqp0.values import LongLong
 
 BASIC: Final = 60
 # Ten years and a little: what x-message-ttl takes, too.
-LONGEST_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
+MAX_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
 
 
 class BasicHeaderReader(HeaderReader):
@@ -91,7 +91,7 @@ def _copies(message: Message) -> tuple[dict[str, Any], list[str]]:
 
 
 def header_of(entry: Entry) -> bytes:
-    """The header of an entry as its consumer gets it: the stored octets, with the overlay's changes."""
+    """The header of an entry as its consumer gets it: the stored bytes, with the overlay's changes."""
     message = entry.message
     overlay = entry.overlay
     if overlay is None:

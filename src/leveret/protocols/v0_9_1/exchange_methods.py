@@ -9,7 +9,7 @@ from leveret.broker.errors import AccessRefused
 from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
-from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
+from leveret.protocols.v0_9_1.replies import reply_when_removed, reply_when_stored
 
 
 def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
@@ -24,7 +24,7 @@ def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: 
     else:
         definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
                                      internal=internal, arguments=arguments)
-    reply_when_kept(channel, "exchange.declare-ok", {}, durable, no_wait)
+    reply_when_stored(channel, "exchange.declare-ok", {}, durable, no_wait)
 
 
 def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> None:
@@ -38,14 +38,14 @@ def bind(channel: Channel, destination: str, source: str, routing_key: str, no_w
          arguments: dict[str, Any]) -> None:
     """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
     definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
-    reply_when_kept(channel, "exchange.bind-ok", {}, True, no_wait)
+    reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
 
 
 def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
            arguments: dict[str, Any]) -> None:
     """exchange.unbind (RabbitMQ's)"""
     definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
-    reply_when_kept(channel, "exchange.unbind-ok", {}, True, no_wait)
+    reply_when_stored(channel, "exchange.unbind-ok", {}, True, no_wait)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -56,7 +56,7 @@ def perform(connection: Connection, command: Method) -> None:
         _start_ok(connection, **arguments)
     elif name == "connection.secure-ok":
         if connection.login is not None:
-            connection.login.secure_ok(_octets(arguments["response"]))
+            connection.login.secure_ok(_encoded(arguments["response"]))
     elif name == "connection.tune-ok":
         pass  # the engine has taken the values
     elif name == "connection.open":
@@ -86,10 +86,10 @@ def _start_ok(connection: Connection, client_properties: dict[str, Any], mechani
         connection.notify_blocked = bool(capabilities.get("connection.blocked"))
         connection.close_on_auth_failure = bool(capabilities.get("authentication_failure_close"))
     if connection.login is not None:
-        connection.login.start_ok(mechanism, _octets(response))
+        connection.login.start_ok(mechanism, _encoded(response))
 
 
-def _octets(response: bytes | str) -> bytes:
+def _encoded(response: bytes | str) -> bytes:
     return response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
 
 

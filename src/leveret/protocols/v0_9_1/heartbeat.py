@@ -32,7 +32,7 @@ class Heartbeat(Timed):
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.engine.received_any or connection.is_spared():
+        if connection.engine.received_any or connection.heartbeat_exempt():
             connection.engine.received_any = False
             self.silent = 0
         else:

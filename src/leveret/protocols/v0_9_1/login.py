@@ -84,7 +84,7 @@ class Login(Authentication):
         connection = self.connection
         connection.login = None
         connection.user = name
-        connection.user_octets = name.encode("utf-8", "surrogateescape")
+        connection.user_bytes = name.encode("utf-8", "surrogateescape")
         user = connection.services.users.get(name)
         connection.may_impersonate = user is not None and "impersonator" in user.tags
         engine = connection.engine

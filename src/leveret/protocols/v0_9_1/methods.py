@@ -54,7 +54,7 @@ def name_of(command: Command) -> str:
     return f"method {class_id}.{method_id}"
 
 
-def octets_of(command: Method) -> int:
+def size_of(command: Method) -> int:
     """Those of a body in the arguments of a method (0-9 class message)."""
     if command.name == "message.append":
         return len(command.arguments["bytes"])

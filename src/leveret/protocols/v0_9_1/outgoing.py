@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Octets of bodies that one connection encodes at a time, and writes in one turn.
+# Bytes of bodies that one connection encodes at a time, and writes in one turn.
 PIECE: Final = 256 << 10
 TURN: Final = 1 << 20
 
 
 class Sending:
-    """A body that has gone out as far as `at`: octets of it, or pieces of a list."""
+    """A body that has gone out as far as `at`: bytes of it, or pieces of a list."""
 
     __slots__ = ("_end", "at", "body", "number")
 
@@ -34,26 +34,26 @@ class Sending:
         self.at = 0
         self._end = len(body) if isinstance(body, list) else size
 
-    def take(self, most: int) -> bytes:
-        """The next octets, about as many as `most`. Raises `OSError` where the body cannot be read."""
+    def take(self, limit: int) -> bytes:
+        """The next bytes, about as many as `limit`. Raises `OSError` where the body cannot be read."""
         body = self.body
         at = self.at
         if isinstance(body, list):
-            octets = 0
-            while self.at < self._end and octets < most:
-                octets += len(body[self.at])
+            size = 0
+            while self.at < self._end and size < limit:
+                size += len(body[self.at])
                 self.at += 1
             return b"".join(body[at : self.at])
-        self.at = at + most
+        self.at = at + limit
         if isinstance(body, bytes):
             return body[at : self.at]
-        return body.read(at, most)
+        return body.read(at, limit)
 
     def is_done(self) -> bool:
         return self.at >= self._end
 
     def encode(self, engine: Engine, data: bytes) -> None:
-        """Have octets that `take` has returned sent."""
+        """Have bytes that `take` has returned sent."""
         engine.send_body(self.number, data)
 
 
@@ -81,7 +81,7 @@ class Outgoing:
                 connection.peer.write(item)
                 continue
             if room <= 0:
-                self._go_on_later()
+                self._continue_later()
                 return
             try:
                 data = item.take(piece)
@@ -95,17 +95,17 @@ class Outgoing:
             item.encode(engine, data)
             encoded = engine.to_send()
             room -= len(encoded)
-            connection.octets_out += len(encoded)
+            connection.bytes_out += len(encoded)
             connection.sent_any = True
             connection.peer.write(encoded)
         if not items:
             connection.everything_written()
 
-    def _go_on_later(self) -> None:
+    def _continue_later(self) -> None:
         if not self._due:
             self._due = True
-            self.connection.peer.call_soon(self._go_on)
+            self.connection.peer.call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._due = False
         self.connection.flush()

@@ -11,7 +11,7 @@ from leveret.broker.queues.base import Queue
 from leveret.protocols import definitions
 from leveret.protocols.v0_9_1.channel import REPLY_TO, Channel
 from leveret.protocols.v0_9_1.names import without_line_ends
-from leveret.protocols.v0_9_1.replies import reply_when_kept, reply_when_removed
+from leveret.protocols.v0_9_1.replies import reply_when_removed, reply_when_stored
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
 
@@ -49,7 +49,7 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
-    reply_when_kept(channel, "queue.declare-ok", {
+    reply_when_stored(channel, "queue.declare-ok", {
         "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
         "consumer_count": len(found.consumers)}, durable, no_wait)
 
@@ -61,7 +61,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
     if not queue and not routing_key:
         routing_key = name
     found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
-    reply_when_kept(channel, "queue.bind-ok", {}, found.stored, no_wait)
+    reply_when_stored(channel, "queue.bind-ok", {}, found.stored, no_wait)
 
 
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, argume
     except NotFound as error:
         error.closes_connection = channel.vhost.strict  # rule queue.unbind.01
         raise
-    reply_when_kept(channel, "queue.unbind-ok", {}, True, False)
+    reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
 
 
 def purge(channel: Channel, queue: str, no_wait: bool) -> None:
@@ -92,7 +92,7 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
         answered = None
     else:
         # Blocking clients take what comes before the answer for the fate of their call.
-        connection.held_notices[found] = []
+        connection.pending_cancels[found] = []
         answered = partial(connection.release_notices, found)
     try:
         count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)

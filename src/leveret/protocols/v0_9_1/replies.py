@@ -44,7 +44,7 @@ def reply_when_removed(channel: Channel, name: str, arguments: dict[str, Any], d
     """Answer a method that has removed something, once that is taken apart, and the log has it; then call `answered`."""
     removals = channel.broker.jobs.removals
     if no_wait or not removals.pending:
-        reply_when_kept(channel, name, arguments, durable, no_wait, answered)
+        reply_when_stored(channel, name, arguments, durable, no_wait, answered)
         return
     channel.stall()
     removals.after(partial(_removed, DeferredReply(channel, name, arguments, answered), durable))
@@ -62,7 +62,7 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         channel.fail()
 
 
-def reply_when_kept(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
+def reply_when_stored(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
                     answered: Callable[[], None] | None = None) -> None:
     """Answer a method that may have changed durable definitions, once the log has them; then call `answered`."""
     if no_wait:

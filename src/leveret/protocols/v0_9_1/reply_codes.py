@@ -18,9 +18,9 @@ FAILURE: Final = "the broker failed; its log says how"
 
 
 def reply_text(code: int, text: str) -> str:
-    """The reply text: the code's name, as RabbitMQ's clients expect it, then what was wrong; at most 255 octets."""
+    """The reply text: the code's name, as RabbitMQ's clients expect it, then what was wrong; at most 255 bytes."""
     full = f"{NAMES.get(code, 'ERROR')} - {text}"
-    octets = full.encode("utf-8", "replace")
-    if len(octets) <= 255:
-        return octets.decode("utf-8")
-    return octets[:252].decode("utf-8", "ignore") + "..."
+    data = full.encode("utf-8", "replace")
+    if len(data) <= 255:
+        return data.decode("utf-8")
+    return data[:252].decode("utf-8", "ignore") + "..."

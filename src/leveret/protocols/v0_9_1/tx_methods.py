@@ -38,10 +38,10 @@ def commit(channel: Channel) -> None:
         transaction.publish(pending.message, queues_of(channel, pending))
     for tag, entry, outcome in channel.tx_settlements:
         channel.uncount(tag, entry)
-        if outcome == REQUEUE and channel.keeps_away():
+        if outcome == REQUEUE and channel.excludes_rejecting_channel():
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
-    begin_again(channel)
+    begin_transaction(channel)
     channel.transaction_ended(True)
     channel.stall()
     transaction.commit(_Commit(channel).done)
@@ -92,7 +92,7 @@ class _LargeCommit:
                 tag, entry, outcome = settlements.pop()
                 channel.uncount(tag, entry)
                 if outcome == REQUEUE:
-                    if channel.keeps_away():
+                    if channel.excludes_rejecting_channel():
                         entry.queue.refuse(entry, channel.scope)
                     freeze(entry.queue, transaction.frozen)
                 transaction.write_settlement(entry, outcome)
@@ -149,7 +149,7 @@ def rollback(channel: Channel) -> None:
     for tag, entry, _ in channel.tx_settlements:
         channel.unacked[tag] = entry
         channel.low_tag = min(channel.low_tag, tag)
-    begin_again(channel)
+    begin_transaction(channel)
     channel.transaction_ended(False)
     channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
 
@@ -159,7 +159,7 @@ def _check(channel: Channel, what: str) -> None:
         raise PreconditionFailed(f"tx.{what}: the channel is not transacted, tx.select comes first")
 
 
-def begin_again(channel: Channel) -> None:
+def begin_transaction(channel: Channel) -> None:
     """The channel has collected nothing."""
     channel.tx_publishes = []
     channel.tx_settlements = []

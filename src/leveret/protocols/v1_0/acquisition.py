@@ -158,9 +158,9 @@ def _abort(acquired: Acquired) -> bool:
     return False
 
 
-def go_on(connection: Connection) -> None:
+def sent(connection: Connection) -> None:
     """Something was sent: discharges may have waited for it."""
     works = connection.aborting
     connection.aborting = []
     for work in works:
-        work.answer_if_sent()
+        work.answer_when_sent()

@@ -21,17 +21,17 @@ class Arrival:
         self.body: StoredBody | None = None
 
     def held(self) -> int:
-        """Octets of it that are in memory."""
+        """Bytes of it that are in memory."""
         return self._walk.held()
 
     def sections(self) -> int:
         """How many sections have begun."""
         return self._walk.sections
 
-    def feed(self, octets: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Take what comes next. DecodeError for what is no message, ContentTooLarge where there is no room for it."""
         walk = self._walk
-        for piece in walk.feed(octets):
+        for piece in walk.feed(data):
             body = self.body
             if body is None:
                 # The header has come: it says whether the log will need room for it, too.
@@ -43,7 +43,7 @@ class Arrival:
         self._walk.finish()
         return bytes(self._walk.head + self._walk.tail)
 
-    def octets(self) -> bytes:
+    def data(self) -> bytes:
         """All that has come, read back into memory. Raises `OSError`."""
         walk = self._walk
         body = b"" if self.body is None else self.body.read(0, self.body.size)

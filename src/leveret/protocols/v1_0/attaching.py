@@ -55,13 +55,13 @@ POLICIES: Final[dict[int, Any]] = {
 }
 # RabbitMQ's property of receivers with their priority.
 PRIORITY: Final = "rabbitmq:priority"
-KNOWN: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
+TERMINUS_CAPABILITIES: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
 # Characters in the name of a link: it is kept as long as its terminus.
-LONGEST_NAME: Final = 1024
+MAX_NAME_LENGTH: Final = 1024
 # What permissions see of a queue whose name the broker makes.
 SERVER_NAMED: Final = "amq.gen-"
-# Octets that the names of container and link may have in the name of a dynamic node.
-LONGEST_PART: Final = 80
+# Bytes that the names of container and link may have in the name of a dynamic node.
+MAX_NAME_PART: Final = 80
 
 
 TOPIC_LIFETIME: Final = {LIFETIME: to_described(DeleteOnClose())}
@@ -73,15 +73,15 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     receives = not frame.role
     key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
     handle = session.new_handle()
-    if len(frame.name) > LONGEST_NAME:
+    if len(frame.name) > MAX_NAME_LENGTH:
         _refuse(session, frame, handle, make_error(
             constants.INVALID_FIELD, f"the name of the link has {len(frame.name)} characters, expected at most"
-            f" {LONGEST_NAME}"))
+            f" {MAX_NAME_LENGTH}"))
         return
-    most = connection.own.connection_links
-    if sum(len(other.handles) for other in connection.sessions.values()) >= most:
+    max_links = connection.own.connection_links
+    if sum(len(other.handles) for other in connection.sessions.values()) >= max_links:
         _refuse(session, frame, handle, make_error(
-            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {most}; the setting is"
+            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {max_links}; the setting is"
             " amqp10.connection_links"))
         return
     _steal(connection.services.links.get(key), frame.name)
@@ -105,7 +105,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         link.grant()
     elif isinstance(link, OutgoingLink):
         if link.resumption is not None:
-            link.resumption.go_on()
+            link.resumption.advance()
         else:
             link.start()
 
@@ -212,7 +212,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if source is None and terminus is not None:
         source = terminus.source
     if source is None:
-        known = shared.look_up(termini, key, frame)
+        known = shared.find_subscription(termini, key, frame)
         source = None if known is None else known.source
     if source is None:
         raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
@@ -295,7 +295,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     else:
         link.consumer = LinkConsumer(link, queue, settled, False, priority)
     link.consumer.default_outcome = default_outcome
-    wanted.take_place(queue, copies, settled)
+    wanted.fit_to_queue(queue, copies, settled)
     link.consumer.filter(wanted)
     actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
                     constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
@@ -306,14 +306,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if subscription is not None and subscription.replaces is not None:
         subscription.replaces.destroy()
         subscription.replaces = None
-    told = maps.source(link, terminus, frame, answer)
+    states = maps.source(link, terminus, frame, answer)
     terminus.queue = queue
     terminus.attach(link, actual)
     terminus.last = link
     link.prefix = terminus.prefix()
     connection.send(answer)
-    if told is not None:
-        maps.compare(link, terminus, frame, answer, told)
+    if states is not None:
+        maps.compare(link, terminus, frame, answer, states)
     return link
 
 
@@ -431,7 +431,7 @@ def _prefix(connection: Connection, link_name: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name.encode("utf-8", "replace")[:LONGEST_PART].decode("utf-8", "ignore").replace("/", "_")
+    return name.encode("utf-8", "replace")[:MAX_NAME_PART].decode("utf-8", "ignore").replace("/", "_")
 
 
 def _lifetime(node: DynamicNode) -> dict[str, Any]:
@@ -470,4 +470,4 @@ def _priority(frame: Attach) -> int:
 
 def _known(capabilities: Any) -> tuple[str, ...]:
     """Those of the capabilities that have a meaning here."""
-    return tuple(name for name in capabilities if name in KNOWN)
+    return tuple(name for name in capabilities if name in TERMINUS_CAPABILITIES)

@@ -1,6 +1,6 @@
 """A connection of AMQP 1.0: headers, SASL, open and close, sessions, output (transport sections 2.2 to 2.4).
 
-Octets come in by `data_received`, which performs every whole frame in them. Once all sockets that are ready were read the
+Bytes come in by `data_received`, which performs every whole frame in them. Once all sockets that are ready were read the
 broker ends the turn, which delivers, commits and calls `flush` here.
 """
 
@@ -21,13 +21,13 @@ from leveret.protocols.services import Services
 from leveret.protocols.v1_0 import linkpair, opening, shared, sole
 from leveret.protocols.v1_0.endpoint import SessionEndpoint
 from leveret.protocols.v1_0.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
-from leveret.protocols.v1_0.idle import Listening, Speaking
+from leveret.protocols.v1_0.idle import IdleTimeout, Keepalive
 from leveret.protocols.v1_0.incoming import IncomingLink
 from leveret.protocols.v1_0.login import Login, anonymous_user
 from leveret.protocols.v1_0.messages import MAX_UINT
 from leveret.protocols.v1_0.outgoing import QUANTUM, OutgoingLink
 from leveret.protocols.v1_0.serial import Numbers
-from leveret.protocols.v1_0.stages import HEADER_DUE, IN_SASL, OPEN_DUE, OPENED, OVER
+from leveret.protocols.v1_0.stages import AWAIT_HEADER, AWAIT_OPEN, CLOSED, IN_SASL, OPENED
 from leveret.protocols.v1_0.terminus import Terminus
 from leveret.protocols.v1_0.work import Work
 from leveret.protocols.vhost_session import VhostSession
@@ -41,12 +41,12 @@ from leveret.wire.amqp1.transport import Begin, Close, Open
 
 log = logging.getLogger("leveret.connection")
 
-# Octets of answers that a client may leave unread before its own socket is not read any more.
+# Bytes of answers that a client may leave unread before its own socket is not read any more.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client gets to answer close, and to read it where it cannot answer.
-CLOSE_LINGER: Final = 5.0
-LOST_LINGER: Final = 0.25
-# Octets that may wait for the disk before publishers are not read any more.
+CLOSE_TIMEOUT: Final = 5.0
+UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
+# Bytes that may wait for the disk before publishers are not read any more.
 MAX_UNCOMMITTED: Final = 64 << 20
 # Work that the connections together may do in one turn, in units of about 1 µs, as in 0-9-1.
 MAX_WORK: Final = 20_000
@@ -59,7 +59,7 @@ COSTS: Final[list[int]] = [{
     descriptors.OPEN: 100, descriptors.BEGIN: 30, descriptors.ATTACH: 150, descriptors.FLOW: 3, descriptors.TRANSFER: 3,
     descriptors.DISPOSITION: 2, descriptors.DETACH: 30, descriptors.END: 30, descriptors.CLOSE: 30,
 }.get(kind, 1) for kind in range(256)]
-HELD_AGAIN: Final = 0.02
+THROTTLE_RETRY_INTERVAL: Final = 0.02
 PRODUCT: Final = "Leveret"
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", linkpair.CAPABILITY, shared.CAPABILITY, sole.CAPABILITY)
 # Tells a client not to take our open for the beginning of a connection.
@@ -105,7 +105,7 @@ class Connection(VhostSession):
         self.vhost = None
         self.vhost_name = ""
         self.user = ""
-        self.user_octets = b""
+        self.user_bytes = b""
         self.may_impersonate = False
         self.container_id = ""
         self.container: tuple[str, str, str] | None = None
@@ -118,9 +118,9 @@ class Connection(VhostSession):
         # Transactions that are not discharged, by id.
         self.works: dict[bytes, Work] = {}
         # While a request of the management node is carried out: links whose queue went with it.
-        self.held_links: list[OutgoingLink] | None = None
-        # Octets of answers of the management node that have not gone out.
-        self.answer_octets = 0
+        self.detaching_links: list[OutgoingLink] | None = None
+        # Bytes of answers of the management node that have not gone out.
+        self.answer_bytes = 0
         self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
         # Those whose discharge is answered once what they acquired is aborted.
@@ -128,7 +128,7 @@ class Connection(VhostSession):
         # Suspended ones whose last session has ended and was one of this connection.
         self.termini: dict[Terminus, None] = {}
         self.remote_channel_max = 65535
-        self.stage = IN_SASL if sasl else OPEN_DUE
+        self.stage = IN_SASL if sasl else AWAIT_OPEN
         self.open_sent = False
         self.opened = False
         self.operation = ""
@@ -137,7 +137,7 @@ class Connection(VhostSession):
         # Output
         self.dirty = False
         # Some session was refused a delivery because too many of the connection are not settled.
-        self.held_up = False
+        self.window_full = False
         self.paused = False
         self.starved = False
         self.spoke = False
@@ -147,18 +147,18 @@ class Connection(VhostSession):
         self.heard = True
         self.reading_paused = False
         self.published_any = False
-        # Octets of deliveries that are not complete.
+        # Bytes of deliveries that are not complete.
         self.partial = 0
-        self.held_back: set[str] = set()
+        self.pause_reasons: set[str] = set()
         self.waiting_login = False
         self.unreadable = False
         self.rest: list[Performative] = []
         # What is left to do of the frame that is being carried out, in the next turn and before all others.
         self.deferred: Performative | None = None
-        self.octets_in = 0
-        self.octets_out = 0
-        self.listening: Listening | None = None
-        self.speaking: Speaking | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.idle_timeout_timer: IdleTimeout | None = None
+        self.keepalive: Keepalive | None = None
         services.add(self)
         # The header has been read to find out that this is AMQP 1.0; the reader has to know of it.
         self.reader.receive(HEADER_1_0_SASL if sasl else HEADER_1_0)
@@ -176,7 +176,7 @@ class Connection(VhostSession):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        self.octets_in += len(data)
+        self.bytes_in += len(data)
         self.broker.inputs += 1
         self.heard = True
         self.operation = ""
@@ -212,20 +212,20 @@ class Connection(VhostSession):
                 self.deferred = None
                 self.rest.insert(0, deferred)
         if (self.rest or self.reader.more) and not self.waiting_login:
-            self.hold_back("turn")
-            self.peer.call_soon(self._go_on)
+            self.pause_input("turn")
+            self.peer.call_soon(self._perform_rest)
         if self.touched:
             self._resolve_touched()
         store = self.broker.log
-        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.held_back and self.published_any:
-            self.hold_back("commit")
+        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any:
+            self.pause_input("commit")
             store.wait(ReadOn(self))
         services.end_turn_soon()
 
-    def _go_on(self) -> None:
+    def _perform_rest(self) -> None:
         """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
-        if len(self.held_back) > 1 and not self.lost:
-            self.peer.call_later(HELD_AGAIN, self._go_on)
+        if len(self.pause_reasons) > 1 and not self.lost:
+            self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
             return
         frames = self.rest
         self.rest = []
@@ -301,31 +301,31 @@ class Connection(VhostSession):
 
     def _handshake(self, frame: Performative) -> None:
         stage = self.stage
-        if stage == OVER:
+        if stage == CLOSED:
             return
         if isinstance(frame, Failure):
-            if self.stage == OPEN_DUE:
+            if self.stage == AWAIT_OPEN:
                 raise ConnectionRefused(frame.condition, frame.text)
             log.info("%s: %s", self.peer.name, frame.text)
             self.flush()
             self.peer.finish()
-            self.stage = OVER
+            self.stage = CLOSED
         elif stage == IN_SASL:
             assert self.login is not None
             if frame.kind == HEADER:
-                self.stage = OVER
+                self.stage = CLOSED
                 self.flush()
                 self.peer.finish()
             else:
                 self.login.receive(frame)
                 self.mark()
-        elif stage == HEADER_DUE:
+        elif stage == AWAIT_HEADER:
             self.output.send_header(AMQP)
             self.mark()
             if isinstance(frame, Header) and frame.protocol == AMQP and frame.is_supported():
-                self.stage = OPEN_DUE
+                self.stage = AWAIT_OPEN
                 return
-            self.stage = OVER
+            self.stage = CLOSED
             self.flush()
             self.peer.finish()
         elif isinstance(frame, Open):
@@ -338,12 +338,12 @@ class Connection(VhostSession):
     def logged_in(self, name: str) -> None:
         """SASL has said who the client is."""
         self.login = None
-        self.stage = HEADER_DUE
+        self.stage = AWAIT_HEADER
         self.set_user(name)
 
     def set_user(self, name: str) -> None:
         self.user = name
-        self.user_octets = name.encode("utf-8", "surrogateescape")
+        self.user_bytes = name.encode("utf-8", "surrogateescape")
         user = self.services.users.get(name)
         self.may_impersonate = user is not None and "impersonator" in user.tags
 
@@ -351,7 +351,7 @@ class Connection(VhostSession):
         """A password is being checked: what comes meanwhile has to wait."""
         self.waiting_login = waiting
         if waiting:
-            self.hold_back("login")
+            self.pause_input("login")
             return
         frames = self.rest
         self.rest = []
@@ -364,12 +364,12 @@ class Connection(VhostSession):
         log.info("%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
                  " auth.loopback_users", self.peer.name)
         self.output.send_header(SASL)
-        self.stage = OVER
+        self.stage = CLOSED
         self.flush()
         self.peer.finish()
 
     def end_login(self) -> None:
-        self.stage = OVER
+        self.stage = CLOSED
         self.login = None
 
     def anonymous_user(self) -> str | None:
@@ -398,7 +398,7 @@ class Connection(VhostSession):
         if self.closing or self.lost:
             return
         log.info("%s: connection closed with %s: %s", self.peer.name, condition, text)
-        if self.stage != OPENED and self.stage != OPEN_DUE:
+        if self.stage != OPENED and self.stage != AWAIT_OPEN:
             self.peer.close()
             return
         if not self.open_sent:
@@ -410,9 +410,9 @@ class Connection(VhostSession):
         self.resume_reading()
         # Without frame boundaries no close can be understood. Not at once all the same: what the client has sent and nobody
         # has read would turn the end into a reset, which could overtake our close.
-        self.peer.call_later(LOST_LINGER if self.unreadable else CLOSE_LINGER, self._give_up)
+        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
 
-    def _give_up(self) -> None:
+    def _close_timed_out(self) -> None:
         if not self.lost:
             self.peer.close()
 
@@ -445,12 +445,12 @@ class Connection(VhostSession):
             log.warning("%s: connection lost without close", self.peer.name)
         self.closing = True
         self.services.remove(self)
-        for timer in (self.listening, self.speaking):
+        for timer in (self.idle_timeout_timer, self.keepalive):
             if timer is not None:
                 self.broker.timers.cancel(timer)
                 timer.connection = None  # the timers may remember it for a while
-        self.listening = None
-        self.speaking = None
+        self.idle_timeout_timer = None
+        self.keepalive = None
         self.login = None
         self.rest = []
         self._release()
@@ -503,16 +503,16 @@ class Connection(VhostSession):
             count += len(session.unacked) + len(session.retiring) + len(session.copies)
         return count
 
-    def room_again(self, session: SessionEndpoint) -> None:
+    def window_freed_in(self, session: SessionEndpoint) -> None:
         """Something was settled in a session: whoever was refused a delivery because of what is not may get it."""
-        if self.held_up:
-            self.held_up = False
+        if self.window_full:
+            self.window_full = False
             for other in list(self.sessions.values()):
-                if other.held_up:
-                    other.held_up = False
+                if other.window_full:
+                    other.window_full = False
                     other.wake()
-        elif session.held_up:
-            session.held_up = False
+        elif session.window_full:
+            session.window_full = False
             session.wake()
 
     def channel_count(self) -> int:
@@ -524,8 +524,8 @@ class Connection(VhostSession):
             del self.sessions[session.channel_in]
         if self.channels_out.get(session.channel) is session:
             del self.channels_out[session.channel]
-            self.numbers.give_back(session.channel)
-        self.room_again(session)
+            self.numbers.release(session.channel)
+        self.window_freed_in(session)
 
     def end_work(self, work: Work) -> None:
         """A transaction was used wrongly: its control link ends, and it is rolled back with that."""
@@ -570,12 +570,12 @@ class Connection(VhostSession):
         data = self.output.to_send()
         if data and not self.lost:
             self.spoke = True
-            self.octets_out += len(data)
+            self.bytes_out += len(data)
             if self.paused:
                 # There are no deliveries while the socket is full, so these are answers that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
-                    self.hold_back("output")
+                    self.pause_input("output")
             self.peer.write(data)
         if self.starved and not self.paused:
             self.starved = False
@@ -611,20 +611,20 @@ class Connection(VhostSession):
                 session.alarm(bool(reason))
         self.mark()
 
-    def hold_back(self, why: str) -> None:
+    def pause_input(self, reason: str) -> None:
         """Stop reading the socket until nothing holds it back any more."""
-        self.held_back.add(why)
+        self.pause_reasons.add(reason)
         if not self.reading_paused and not self.closing:
             self.reading_paused = True
             self.peer.pause_reading()
 
-    def is_spared(self) -> bool:
+    def heartbeat_exempt(self) -> bool:
         """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
-        return self.reading_paused and "output" not in self.held_back
+        return self.reading_paused and "output" not in self.pause_reasons
 
-    def release_input(self, why: str) -> None:
-        self.held_back.discard(why)
-        if not self.held_back:
+    def release_input(self, reason: str) -> None:
+        self.pause_reasons.discard(reason)
+        if not self.pause_reasons:
             self.resume_reading()
 
     def resume_reading(self) -> None:
@@ -643,7 +643,7 @@ class Connection(VhostSession):
         return {
             "number": self.number, "name": self.peer.name, "protocol": "AMQP 1.0", "user": self.user,
             "vhost": self.vhost_name, "state": self._state(), "channels": len(self.sessions), "tls": self.peer.tls,
-            "octets_in": self.octets_in, "octets_out": self.octets_out, "client_properties": self.client_properties,
+            "octets_in": self.bytes_in, "octets_out": self.bytes_out, "client_properties": self.client_properties,
             "frame_max": self.output.max_frame_size, "channel_max": min(self.own.sessions - 1, self.remote_channel_max),
             "heartbeat": int(self.own.idle_timeout),
         }

@@ -24,7 +24,7 @@ CAPABILITIES: Final = (
     constants.TXN_CAPABILITY_MULTI_SSNS_PER_TXN,
 )
 # Transactions of one connection that are not discharged.
-MOST: Final = 1000
+MAX_TRANSACTIONS: Final = 1000
 
 
 class CoordinatorLink(IncomingLink):
@@ -74,9 +74,9 @@ class CoordinatorLink(IncomingLink):
             self.answer(self.delivery_id, Rejected(make_error(
                 constants.NOT_IMPLEMENTED, "distributed transactions are not supported")))
             return
-        if len(connection.works) >= MOST:
+        if len(connection.works) >= MAX_TRANSACTIONS:
             self.answer(self.delivery_id, Rejected(make_error(
-                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MOST} transactions already")))
+                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} transactions already")))
             return
         number = connection.next_work
         connection.next_work = number + 1

@@ -47,7 +47,7 @@ def detached(session: SessionEndpoint, link: Detached, frame: Detach) -> None:
     if link.closed:
         if not frame.closed:
             session.crossed[key] = FAILED
-    elif frame.closed and terminus is not None and not terminus.gone and terminus.link is None:
+    elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
         # Ours has left the terminus alone, the client's has not: attaching is how this side closes the link, too.
         terminus.destroy()
         handle = session.new_handle()

@@ -15,7 +15,7 @@ TIME: Final = "x-opt-delivery-time"
 DELAY: Final = "x-opt-delivery-delay"
 _COMMON: Final = b"x-opt-delivery-"
 # Ten years and a little, in milliseconds.
-LONGEST: Final = 3653 * 24 * 3600 * 1000
+MAX_DELAY: Final = 3653 * 24 * 3600 * 1000
 
 
 def delivery_time(sections: Sections, now: int, step: int) -> int:
@@ -46,12 +46,12 @@ def expiry_of(sections: Sections, now: int, step: int) -> int:
     count as ten years where they are more: sums with times stay within 64 bits, in the log, too."""
     expires_at = 0
     if sections.ttl >= 0:
-        expires_at = now + min(sections.ttl, LONGEST) if sections.ttl else AT_ONCE
+        expires_at = now + min(sections.ttl, MAX_DELAY) if sections.ttl else AT_ONCE
     absolute = sections.absolute_expiry_time
     if absolute > 0:
         absolute = max(absolute - step, AT_ONCE)
     if absolute > 0 and (not expires_at or absolute < expires_at):
-        expires_at = min(absolute, now + LONGEST)
+        expires_at = min(absolute, now + MAX_DELAY)
     return expires_at
 
 
@@ -59,6 +59,6 @@ def _checked(name: str, value: object, now: int, begin: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be a number of milliseconds")
     due = int(value) + begin
-    if due > now + LONGEST:
+    if due > now + MAX_DELAY:
         raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be less than ten years ahead")
     return due if due > now else 0

@@ -29,18 +29,18 @@ class Destination:
 
     exchange, key  of the publish; key None: the message's subject
     accepts_all  what nobody gets is accepted all the same (topics)
-    forgetful    the queue would lose durable messages, and must not take them (messaging 3.2.1, strict mode)
+    rejects_durable  the queue would lose durable messages, and must not take them (messaging 3.2.1, strict mode)
     topic        a temporary topic, which may end
     """
 
-    __slots__ = ("accepts_all", "exchange", "forgetful", "key", "topic")
+    __slots__ = ("accepts_all", "exchange", "key", "rejects_durable", "topic")
 
-    def __init__(self, exchange: str, key: str | None, accepts_all: bool, forgetful: bool,
+    def __init__(self, exchange: str, key: str | None, accepts_all: bool, rejects_durable: bool,
                  topic: TemporaryTopic | None) -> None:
         self.exchange = exchange
         self.key = key
         self.accepts_all = accepts_all
-        self.forgetful = forgetful
+        self.rejects_durable = rejects_durable
         self.topic = topic
 
 
@@ -48,10 +48,10 @@ def resolve(connection: Connection, address: str, capabilities: tuple[str, ...])
     """What a target of this address means; its queue is created where it may be. LinkRefused or BrokerError."""
     vhost = connection.vhost
     node = addresses.parse(address, vhost, capabilities)
-    forgetful = False
+    rejects_durable = False
     if node.queue is not None:
         queue = find_queue(connection, node)
-        forgetful = bool(vhost.strict and not queue.durable and not queue.temporary)
+        rejects_durable = bool(vhost.strict and not queue.durable and not queue.temporary)
     topic = find_topic(connection, node)
     exchange = vhost.published_to(node.exchange)
     if exchange is None:
@@ -59,7 +59,7 @@ def resolve(connection: Connection, address: str, capabilities: tuple[str, ...])
     connection.check("write", exchange.name)
     if exchange.internal:
         raise AccessRefused(f"cannot publish to internal exchange '{node.exchange}' in vhost '{connection.vhost_name}'")
-    return Destination(node.exchange, node.key, node.topic, forgetful, topic)
+    return Destination(node.exchange, node.key, node.topic, rejects_durable, topic)
 
 
 def find_queue(connection: Connection, node: Node) -> Queue:

@@ -28,7 +28,7 @@ SCAN_SHIFT: Final = 4
 # Ready messages (as a power of two) among which the place of one is found in 1 µs.
 DEEP_SHIFT: Final = 11
 # Deliveries (as a power of two) that are taken from their session in 1 µs.
-TAKEN_SHIFT: Final = 3
+REMOVE_SHIFT: Final = 3
 # Deliveries of which the outcomes are applied in one turn; what follows has to wait for the rest.
 MAX_AT_ONCE: Final = 10_000
 
@@ -77,7 +77,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
         # They are taken from the session at once, and go back in steps, the youngest first: else each would have to be put
         # between others. Finding the place of the first one takes longer in a deep queue.
         queue = session.unacked[numbers[len(numbers) - 1]].queue
-        session.connection.broker.work += (len(numbers) >> TAKEN_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
+        session.connection.broker.work += (len(numbers) >> REMOVE_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
     recorded = False
     links: list[OutgoingLink] = []
     if session.recorded:
@@ -91,7 +91,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
             session.log.wait(_SettlingLater(session, numbers, links, state))
         else:
             settle_too(session, numbers, state)
-    session.connection.room_again(session)
+    session.connection.window_freed_in(session)
 
 
 def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int, state: TransactionalState) -> None:
@@ -150,7 +150,7 @@ def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled:
         del session.copies[number]
     if not settled:
         settle_too(session, numbers, state)
-    session.connection.room_again(session)
+    session.connection.window_freed_in(session)
 
 
 def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
@@ -174,7 +174,7 @@ class _SettlingLater(CommitWaiter):
         self.state = state
 
     def committed(self, batch: int) -> None:
-        numbers = [number for number, link in zip(self.numbers, self.links, strict=True) if not link.gone]
+        numbers = [number for number, link in zip(self.numbers, self.links, strict=True) if not link.removed]
         if numbers and not self.session.closing:
             settle_too(self.session, numbers, self.state)
 

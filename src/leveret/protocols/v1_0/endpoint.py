@@ -44,7 +44,7 @@ WORK_SHIFT: Final = 4
 # After so many deliveries it is looked at whether the connection has its most unsettled ones.
 COUNTED_EVERY: Final = 64
 # What a session may hold unsettled while memory is short.
-MAY_HOLD: Final = 1000
+LOW_MEMORY_WINDOW: Final = 1000
 
 
 class Run:
@@ -124,7 +124,7 @@ class SessionEndpoint(Holder):
         # Some link's unsettled deliveries are in the log, too.
         self.recorded = False
         # A link was refused a delivery because too much is unsettled.
-        self.held_up = False
+        self.window_full = False
 
     def start(self) -> None:
         """Answer the client's begin."""
@@ -265,7 +265,7 @@ class SessionEndpoint(Holder):
         if frame.closed and link.terminus is not None:
             link.terminus.unsubscribes = True
         self.resolve()
-        link.gone = frame.closed
+        link.removed = frame.closed
         self.remove(link, frame.closed)
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 
@@ -284,7 +284,7 @@ class SessionEndpoint(Holder):
         log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
                  error.description)
         self.resolve()
-        link.gone = closed
+        link.removed = closed
         self.remove(link, destroyed)
         self.errant[link.handle_in] = Detached(link, closed)
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
@@ -293,7 +293,7 @@ class SessionEndpoint(Holder):
         """Forget a link; with `closed` its terminus too, and what that held goes back to its queue."""
         self.links.pop(link.handle_in, None)
         if self.handles.pop(link.handle, None) is not None:
-            self.numbers.give_back(link.handle)
+            self.numbers.release(link.handle)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
         # Who looks for the deliveries of a link looks at all of the session.
@@ -304,7 +304,7 @@ class SessionEndpoint(Holder):
             self._drop_sending(link)
         if closed:
             link.close()
-            self.connection.room_again(self)
+            self.connection.window_freed_in(self)
         else:
             link.suspend()
 
@@ -320,7 +320,7 @@ class SessionEndpoint(Holder):
         if self.sending:
             self.sending = deque(item for item in self.sending if item.link is not link)
             if self.connection.aborting:
-                acquisition.go_on(self.connection)
+                acquisition.sent(self.connection)
 
     # Incoming deliveries
 
@@ -366,12 +366,12 @@ class SessionEndpoint(Holder):
         sent = False
         while runs and runs[0].batch <= committed:
             run = runs.popleft()
-            if run.link.gone:
+            if run.link.removed:
                 continue
             last = run.last
             if run.answer is None:
                 while runs and runs[0].batch <= committed and runs[0].state == run.state and runs[0].answer is None \
-                        and runs[0].settled == run.settled and runs[0].first == last + 1 and not runs[0].link.gone:
+                        and runs[0].settled == run.settled and runs[0].first == last + 1 and not runs[0].link.removed:
                     last = runs.popleft().last
                 output.send_disposition(self.channel, True, run.first, last, run.settled, run.state)
             else:
@@ -399,17 +399,17 @@ class SessionEndpoint(Holder):
         holder = entry.holder
         return isinstance(holder, RecordedConsumer) and holder.forget(number, entry)
 
-    def may_hold_more(self) -> bool:
+    def has_window(self) -> bool:
         """Whether the session may get one more delivery that it has to settle."""
         held = len(self.unacked) + len(self.retiring) + len(self.copies)
         connection = self.connection
-        most = connection.settings.unacked_per_channel
-        if (held >= MAY_HOLD and self.broker.tight) or 0 < most <= held:
-            self.held_up = True
+        limit = connection.settings.unacked_per_channel
+        if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
+            self.window_full = True
             return False
         # Counting what all sessions hold takes longer than a delivery.
         if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
-            self.held_up = connection.held_up = True
+            self.window_full = connection.window_full = True
             return False
         return True
 
@@ -426,7 +426,7 @@ class SessionEndpoint(Holder):
             sending.clear()
             connection.peer.abort()
         if connection.aborting:
-            acquisition.go_on(connection)
+            acquisition.sent(connection)
         connection.mark()
 
     def wake(self) -> None:
@@ -483,7 +483,7 @@ class SessionEndpoint(Holder):
         self.broker.holders.pop(self, None)
         self.sending.clear()
         if self.connection.aborting:
-            acquisition.go_on(self.connection)
+            acquisition.sent(self.connection)
         self.copies.clear()
         links = list(self.handles.values())
         # First out of the rings, then back into the queues: else the entries would come right back here.
@@ -504,7 +504,7 @@ class SessionEndpoint(Holder):
             if terminus.survives() or terminus.durable:
                 terminus.collect()
         self.unacked = {}
-        giving_back.give_back(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.give_back)
+        giving_back.give_back(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
         for link in links:
             if link.terminus is not None and link.terminus.survives():
                 link.suspend()

@@ -21,8 +21,8 @@ CONDITIONS: Final[dict[str, str]] = {
     "resource-error": constants.RESOURCE_LIMIT_EXCEEDED,
     "content-too-large": constants.LINK_MESSAGE_SIZE_EXCEEDED,
 }
-# Longer texts are cut: what a client sent may be part of them, and must fit a frame of 512 octets.
-LONGEST_TEXT: Final = 300
+# Longer texts are cut: what a client sent may be part of them, and must fit a frame of 512 bytes.
+MAX_TEXT_LENGTH: Final = 300
 
 
 class Refusal(Exception):
@@ -53,8 +53,8 @@ class ConnectionRefused(Refusal):
 def make_error(condition: str, text: str, info: dict[str, Any] | None = None) -> Error:
     # Names that came over 0-9-1 may hold what is no Unicode text.
     said = text.encode("utf-8", "replace").decode("utf-8")
-    if len(said) > LONGEST_TEXT:
-        said = said[: LONGEST_TEXT - 3] + "..."
+    if len(said) > MAX_TEXT_LENGTH:
+        said = said[: MAX_TEXT_LENGTH - 3] + "..."
     return Error(condition, said, info)
 
 

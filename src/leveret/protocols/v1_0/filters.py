@@ -91,7 +91,7 @@ class Wanted:
         self.lease: dict[str, Any] = {}
         self.in_place: dict[Any, Any] = {}
 
-    def take_place(self, queue: Queue, browses: bool, settled: bool) -> None:
+    def fit_to_queue(self, queue: Queue, browses: bool, settled: bool) -> None:
         """Leave out what makes no sense at this queue. BrokerError for a place in a stream, or a slice of a lease, that
         there is not; who browses a stream begins with what is there."""
         if self.lease:
@@ -194,7 +194,7 @@ class View(MessageView):
         self._application: dict[str, Any] | None = None
         self._properties: Properties | None = None
 
-    def look_at(self, message: Message, entry: Entry | None) -> None:
+    def set_entry(self, message: Message, entry: Entry | None) -> None:
         """The message of this entry, None where it has none yet."""
         overlay = None
         if entry is None:

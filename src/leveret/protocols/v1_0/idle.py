@@ -1,4 +1,4 @@
-"""Idle time-out, both ways (transport section 2.4.5)."""
+"""Idle time-outs in both directions (transport section 2.4.5)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Milliseconds. A client that asks for less is told that this is too little.
-SHORTEST: Final = 100
+# Milliseconds. A client that asks for less is refused.
+MIN_IDLE_TIMEOUT: Final = 100
 
 
-class Listening(Timed):
-    """Ends the connection when nothing came for the whole of `timeout` milliseconds."""
+class IdleTimeout(Timed):
+    """Timer that closes the connection when the client sends nothing for `timeout` milliseconds."""
 
     def __init__(self, connection: Connection, timeout: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Listening(Timed):
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.heard or connection.is_spared():
+        if connection.heard or connection.heartbeat_exempt():
             connection.heard = False
             self.silent = 0
         else:
@@ -41,36 +41,35 @@ class Listening(Timed):
                     connection.peer.abort()
                     return
                 connection.close(constants.RESOURCE_LIMIT_EXCEEDED,
-                                 f"nothing came for {self.part * 4} ms; the setting is amqp10.idle_timeout")
+                                 f"no frame for {self.part * 4} ms; the limit is set by amqp10.idle_timeout")
                 connection.broker.end_turn()
                 return
         connection.broker.timers.at(now + self.part, self)
 
 
-class Speaking(Timed):
-    """Sends an empty frame for every half of the client's idle-time-out, which is `timeout` milliseconds, in which nothing
-    was sent.
+class Keepalive(Timed):
+    """Timer that sends an empty frame when half of the client's idle-time-out (`timeout` milliseconds) passes without one.
 
-    It looks four times an idle-time-out. `quiet` counts the looks since something was sent, at the least: what was sent
-    since the last look may be as old as that.
+    It checks four times per idle-time-out. `quiet_checks` counts the checks since the last output. Output since the
+    previous check may be as old as that check.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
         super().__init__()
         self.connection: Connection | None = connection
         self.part = max(timeout // 4, 1)
-        self.quiet = 0
+        self.quiet_checks = 0
 
     def fire(self, now: int) -> None:
         connection = self.connection
         if connection is None or connection.lost or connection.closing:
             return
-        self.quiet = 1 if connection.spoke else self.quiet + 1
+        self.quiet_checks = 1 if connection.spoke else self.quiet_checks + 1
         connection.spoke = False
         connection.broker.timers.at(now + self.part, self)
-        if self.quiet >= 2:
-            self.quiet = 0
+        if self.quiet_checks >= 2:
+            self.quiet_checks = 0
             connection.send_empty()
             connection.broker.end_turn()
-            # The empty frame itself is no traffic that would make the next one needless.
+            # The empty frame does not count as output: the next one is due all the same.
             connection.spoke = False

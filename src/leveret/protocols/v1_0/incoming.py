@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from leveret.wire.amqp1.transport import Transfer
 
 # Messages to more queues than this count as work, of which only so much is done in a turn.
-WIDE: Final = 16
+WIDE_FANOUT: Final = 16
 # What deliveries that are not complete may hold together, however small messages must be.
-LEAST_PARTIAL: Final = 1 << 20
+MIN_PARTIAL_BYTES: Final = 1 << 20
 # Deliveries of a session, or of a terminus, that the client may leave unsettled (receiver settle mode second) before it
 # gets no more credit.
-MOST_UNSETTLED: Final = 20_000
+MAX_UNSETTLED: Final = 20_000
 # What finding out where a message to an anonymous terminus goes costs of a turn's work, and refusing it.
 RESOLVED: Final = 3
 REFUSED: Final = 15
-# What keeping a delivery that is not complete costs of a turn's work, beside its octets.
+# What keeping a delivery that is not complete costs of a turn's work, beside its bytes.
 INTERRUPTED: Final = 1000
 # Values of annotations, properties and application properties of one message, keys among them. What has no more bytes
 # is not counted.
@@ -54,7 +54,7 @@ SMALL_CHUNK: Final = 512
 JOINED_CHUNK: Final = 8192
 # Bytes of a delivery-tag (transport 2.8.7).
 MAX_TAG: Final = 32
-FORGETFUL: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
+NOT_DURABLE: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
                     " host)")
 
 
@@ -63,17 +63,17 @@ class IncomingLink(Link):
 
     exchange, routing_key  where messages go; key None: the message's subject. Both None: where its `to` says
     accepts_all  what nobody gets is accepted all the same (topics)
-    most         credit that the client has at most
+    max_credit   credit that the client has at most
     chunks       of the delivery that is coming in several frames, None while there is none
     arrival      takes them instead, where they are too many for memory
-    held         octets that both have in memory
+    held         bytes that both have in memory
     spools       large messages may go to the spool
     target       where it is known what is unsettled, None where nothing outlives the link
-    known_only   our unsettled map was not complete: only what is in it may be resumed now
-    again        the delivery that is being resumed, where its outcome is known; `again_state` is the sender's
-    gone_on      the delivery that is being resumed, where a part of it was there
-    skip         octets to come that have come before
-    slack        deliveries resumed: clients may count them as using credit, or not
+    known_tags_only  our unsettled map was not complete: only what is in it may be resumed now
+    again        the delivery that is being resumed, where its outcome is known; `sender_state` is the sender's
+    resumed_delivery  the delivery that is being resumed, where a part of it was there
+    skip         bytes to come that have come before
+    credit_slack  deliveries resumed: clients may count them as using credit, or not
     """
 
     receives = True
@@ -83,7 +83,7 @@ class IncomingLink(Link):
         self.exchange: str | None = None
         self.routing_key: str | None = None
         self.accepts_all = False
-        self.most = session.connection.own.link_credit
+        self.max_credit = session.connection.own.link_credit
         self.max_size = session.connection.settings.max_message_size
         self.may_reject = True
         self.address = b""
@@ -94,32 +94,32 @@ class IncomingLink(Link):
         self.arrival: Arrival | None = None
         self.spools = True
         self.size = 0
-        self.held = 0
+        self.buffered = 0
         self.delivery_id = 0
         self.settled = False
         self.second = False
         self.ignored = False
         self.tag = b""
         self.target: TargetTerminus | None = None
-        self.known_only = False
-        self.again: IncomingDelivery | None = None
-        self.gone_on: IncomingDelivery | None = None
-        self.again_state: Composite | None = None
+        self.known_tags_only = False
+        self.replayed: IncomingDelivery | None = None
+        self.resumed_delivery: IncomingDelivery | None = None
+        self.sender_state: Composite | None = None
         self.skip = 0
-        self.slack = 0
+        self.credit_slack = 0
         # The application data of the message that is complete, where it is not in memory.
         self.stored: StoredBody | None = None
         self.work: Work | None = None
         self.withheld = False
         # The node of the target would lose durable messages, and must not take them.
-        self.forgetful = False
+        self.rejects_durable = False
         # Where messages go is a temporary topic.
         self.topic: TemporaryTopic | None = None
 
     def send_to(self, destination: Destination) -> None:
         """Every message goes there."""
         self.accepts_all = destination.accepts_all
-        self.forgetful = destination.forgetful
+        self.rejects_durable = destination.rejects_durable
         self.topic = destination.topic
         self.set_target(destination.exchange, destination.key)
 
@@ -144,12 +144,12 @@ class IncomingLink(Link):
 
     def grant(self) -> None:
         """Give the client credit again where it has used up half of it, unless publishers must stop."""
-        if (self.credit <= self.most >> 1 or self.withheld) \
+        if (self.credit <= self.max_credit >> 1 or self.withheld) \
                 and (self.is_alarm_exempt() or not self.session.connection.services.alarm) \
-                and not self.closed and len(self.session.unsettled) < MOST_UNSETTLED \
-                and (self.target is None or len(self.target.deliveries) < MOST_UNSETTLED):
+                and not self.closed and len(self.session.unsettled) < MAX_UNSETTLED \
+                and (self.target is None or len(self.target.deliveries) < MAX_UNSETTLED):
             self.withheld = False
-            self.credit = self.most
+            self.credit = self.max_credit
             self.send_flow()
 
     def is_alarm_exempt(self) -> bool:
@@ -181,7 +181,7 @@ class IncomingLink(Link):
                     self._finish(frame.payload)
                     return
                 chunks = self.chunks = []
-                self.size = self.held = 0
+                self.size = self.buffered = 0
         else:
             self._check_continuation(frame)
             if frame.settled:
@@ -196,18 +196,18 @@ class IncomingLink(Link):
             skipped = min(self.skip, len(payload))
             self.skip -= skipped
             payload = payload[skipped:]
-        octets = len(payload)
-        self.size += octets
+        size = len(payload)
+        self.size += size
         if self.max_size and self.size > self.max_size:
-            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} octets; the"
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} bytes; the"
                               " setting is amqp.max_message_size")
         if not self.ignored:
             connection = self.session.connection
             connection.partial += self._keep(chunks, payload)
             # Many links must not hold in pieces what one could not.
-            if self.max_size and connection.partial > max(self.max_size, LEAST_PARTIAL):
+            if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
                 raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
-                                  f" hold more than {self.max_size} octets; the setting is amqp.max_message_size")
+                                  f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size")
         if not frame.more:
             arrival = self.arrival
             self._forget_chunks()
@@ -215,8 +215,8 @@ class IncomingLink(Link):
                 self._finish(b"".join(chunks))
             else:
                 self._finish(arrival.finish(), arrival.body)
-            if self.gone_on is not None:
-                resumed.finish(self, self.gone_on)
+            if self.resumed_delivery is not None:
+                resumed.finish(self, self.resumed_delivery)
 
     def _check_continuation(self, frame: Transfer) -> None:
         """Refuse a frame that does not belong to the delivery that is not complete (transport 2.7.5)."""
@@ -234,7 +234,7 @@ class IncomingLink(Link):
 
     def _keep(self, chunks: list[bytes], payload: bytes) -> int:
         """Keep what has come, in the spool where it gets too much. How much more is in memory now."""
-        before = self.held
+        before = self.buffered
         arrival = self.arrival
         if arrival is None and self.spools and self.size > self.session.connection.settings.spool_threshold:
             spool = self.session.log.spool
@@ -249,28 +249,28 @@ class IncomingLink(Link):
                 chunks.append(payload)
             else:
                 chunks[-1] += payload
-            self.held += len(payload)
+            self.buffered += len(payload)
         else:
             arrival.feed(payload)
-            self.held = arrival.held()
-        return self.held - before
+            self.buffered = arrival.held()
+        return self.buffered - before
 
     def _forget_chunks(self) -> None:
         if self.chunks is not None:
             if not self.ignored:
-                self.session.connection.partial -= self.held
+                self.session.connection.partial -= self.buffered
             self.chunks = None
             self.arrival = None
 
-    def _octets(self) -> bytes:
+    def _encoded(self) -> bytes:
         """What has come of the delivery."""
-        return b"".join(self.chunks or ()) if self.arrival is None else self.arrival.octets()
+        return b"".join(self.chunks or ()) if self.arrival is None else self.arrival.data()
 
     def _abort(self) -> None:
         """The sender gives a delivery up: it is settled."""
         self._forget_chunks()
         self.skip = 0
-        self.gone_on = None
+        self.resumed_delivery = None
         self._used()
         target = self.target
         if target is not None and not self.ignored:
@@ -278,24 +278,24 @@ class IncomingLink(Link):
             if delivery is not None:
                 target.forget(delivery)
 
-    def take_up(self, octets: bytes, skip: int) -> None:
-        """Go on with a delivery of which so much has come; of what comes now `skip` octets are known."""
-        self.chunks = [octets]
-        self.size = self.held = len(octets)
+    def restore_partial(self, encoded: bytes, skip: int) -> None:
+        """Go on with a delivery of which so much has come; of what comes now `skip` bytes are known."""
+        self.chunks = [encoded]
+        self.size = self.buffered = len(encoded)
         self.skip = skip
-        self.session.connection.partial += len(octets)
+        self.session.connection.partial += len(encoded)
 
     def _begin(self, frame: Transfer) -> None:
         """The first frame of a delivery."""
         self.work = None
-        if self.credit <= 0 and not frame.resume and self.credit + self.slack <= 0:
+        if self.credit <= 0 and not frame.resume and self.credit + self.credit_slack <= 0:
             raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
         number = frame.delivery_id
         tag = frame.delivery_tag
         if number is None or tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
         if len(tag) > MAX_TAG:
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} octets, at most {MAX_TAG} are"
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are"
                               " allowed")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
@@ -314,7 +314,7 @@ class IncomingLink(Link):
             raise _wrong_mode()
         self.ignored = False
         self.begun(frame)
-        if frame.resume or self.known_only:
+        if frame.resume or self.known_tags_only:
             self._resume(frame)
         elif self.second and not settled and self.target is not None:
             self._begin_unsettled(self.target, number, tag)
@@ -336,7 +336,7 @@ class IncomingLink(Link):
         if not frame.resume:
             raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
                               " attach: detach, and attach again")
-        self.again = self.gone_on = None
+        self.replayed = self.resumed_delivery = None
         if self.target is None:
             self.ignored = True
         else:
@@ -352,20 +352,20 @@ class IncomingLink(Link):
         """One message less may come."""
         self.delivery_count = (self.delivery_count + 1) % MODULUS
         self.credit -= 1
-        if self.credit <= self.most >> 1:
+        if self.credit <= self.max_credit >> 1:
             self.grant()
 
     def _finish(self, payload: bytes, stored: StoredBody | None = None) -> None:
         """A delivery is complete; with `stored`, which is its application data, the payload is what is around that."""
         self._used()
         if self.ignored:
-            if self.again is not None:
-                resumed.answer(self, self.again)
+            if self.replayed is not None:
+                resumed.answer(self, self.replayed)
             return
         if not self.settled and self.snd_settle_mode == 1:
             raise LinkRefused(constants.NOT_ALLOWED, "the sender settles all deliveries, and this one is not settled")
         if self.max_size and len(payload) > self.max_size:
-            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} octets, at most"
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} bytes, at most"
                               f" {self.max_size} are allowed; the setting is amqp.max_message_size")
         self.stored = stored
         self.complete(payload)
@@ -392,8 +392,8 @@ class IncomingLink(Link):
             address = _address(self.exchange, "" if subject is None else _text(subject))
         if sections.user_id is not None and not self._check_user(sections.user_id):
             return
-        if self.forgetful and sections.durable:
-            self._refuse(constants.PRECONDITION_FAILED, FORGETFUL)
+        if self.rejects_durable and sections.durable:
+            self._refuse(constants.PRECONDITION_FAILED, NOT_DURABLE)
             return
         self._publish(sections, address, self.accepts_all)
 
@@ -439,7 +439,7 @@ class IncomingLink(Link):
             for queue in queues:
                 if not queue.push(message):
                     full = queue.name
-        if len(queues) > WIDE:
+        if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
         if self.settled:
             return
@@ -474,8 +474,8 @@ class IncomingLink(Link):
                 raise LinkRefused(constants.PRECONDITION_FAILED, "a message to the anonymous terminus has no 'to'")
             connection = self.session.connection
             destination = destinations.resolve(connection, _text(sections.to), destinations.capabilities_of(sections))
-            if sections.durable and destination.forgetful:
-                raise LinkRefused(constants.PRECONDITION_FAILED, FORGETFUL)
+            if sections.durable and destination.rejects_durable:
+                raise LinkRefused(constants.PRECONDITION_FAILED, NOT_DURABLE)
             key = destination.key
             if key is None:
                 key = "" if sections.subject is None else _text(sections.subject)
@@ -508,7 +508,7 @@ class IncomingLink(Link):
 
     def _check_user(self, user_id: bytes) -> bool:
         connection = self.session.connection
-        if user_id == connection.user_octets or connection.may_impersonate:
+        if user_id == connection.user_bytes or connection.may_impersonate:
             return True
         text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the user that has logged in is"
                 f" '{connection.user}'")
@@ -545,12 +545,12 @@ class IncomingLink(Link):
             return
         # A large message of very many sections is not looked through at each attach: it has to come again as a whole.
         if self.chunks is not None and not self.ignored and self.work is None \
-                and (self.arrival is None or self.arrival.sections() <= positions.MOST):
+                and (self.arrival is None or self.arrival.sections() <= positions.MAX_SECTIONS):
             connection = self.session.connection
             # It is copied, perhaps written, and its sections are counted.
             connection.broker.work += INTERRUPTED + (self.size >> 12)
             connection.published_any = True
-            target.interrupt(self.tag, self._octets(), max(self.max_size, LEAST_PARTIAL) if self.max_size else 0)
+            target.interrupt(self.tag, self._encoded(), max(self.max_size, MIN_PARTIAL_BYTES) if self.max_size else 0)
         self._forget_chunks()
         self.route = None
         self.forget()
@@ -576,9 +576,9 @@ def _address(exchange: str, key: str) -> bytes:
         raise LinkRefused(constants.INVALID_FIELD, str(error)) from None
 
 
-def _text(octets: bytes) -> str:
+def _text(encoded: bytes) -> str:
     try:
-        return octets.decode("utf-8")
+        return encoded.decode("utf-8")
     except UnicodeDecodeError:
         raise LinkRefused(constants.DECODE_ERROR, "expected UTF-8 in the properties of a message") from None
 

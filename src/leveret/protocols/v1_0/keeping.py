@@ -96,9 +96,9 @@ def forget_delivery(log: Log, id: str, tag: bytes) -> None:
     log.put(metadata.LINK_STATE, _delivery_key(id, tag), None)
 
 
-def keep_part(log: Log, id: str, tag: bytes, octets: bytes) -> None:
+def keep_part(log: Log, id: str, tag: bytes, data: bytes) -> None:
     """What has come of a delivery to a target."""
-    log.put(metadata.LINK_PART, _delivery_key(id, tag), octets)
+    log.put(metadata.LINK_PART, _delivery_key(id, tag), data)
 
 
 def forget_part(log: Log, id: str, tag: bytes) -> None:

@@ -36,7 +36,7 @@ class Link:
         self.credit = 0
         self.terminus: Terminus | None = None
         self.closed = False
-        self.gone = False
+        self.removed = False
         self.key: Any = None
 
     def flow(self, frame: Flow) -> None:

@@ -1,8 +1,8 @@
-"""The link pair of the management node: requests come on one link, answers go out on the other one of the same name.
+"""The link pair of the management node: requests arrive on one link, responses leave on the other one of the same name.
 
-Both are settled and have the property `paired`; either may be attached first. An answer waits until what it reports is on
-disk, and for credit. A client may have as many requests and answers under way as `MOST` says: its credit for requests is
-what is left of that.
+Both links are settled and have the property `paired`. Either may be attached first. A response waits for credit and until
+the change that it reports is on disk. A client may have up to `MAX_REQUESTS` requests and responses in flight; its credit
+for requests is what remains of that.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MANAGEMENT: Final = "/management"
 PAIRED: Final = "paired"
 CAPABILITY: Final = "LINK_PAIR_V1_0"
 # Requests and answers that may be under way.
-MOST: Final = 64
-# Octets of one request.
-LARGEST: Final = 1 << 20
-# Octets of answers that wait for credit on a connection, beyond which requests are not carried out.
-MOST_OCTETS: Final = 4 << 20
+MAX_REQUESTS: Final = 64
+# Bytes of one request.
+MAX_REQUEST_BYTES: Final = 1 << 20
+# Bytes of answers that wait for credit on a connection, beyond which requests are not carried out.
+MAX_ANSWER_BYTES: Final = 4 << 20
 
 
 class Waiting:
@@ -40,16 +40,16 @@ class Waiting:
 
     batch     the commit that it waits for
     removing  it waits until what the request removed is taken apart, and then for the commit
-    gone      links of the client's own whose queue went with the request; they end behind the answer, since clients that
+    detaching  links of the client's own whose queue went with the request; they end behind the answer, since clients that
               wait for one thing at a time take whatever comes before it for its fate
     """
 
-    __slots__ = ("batch", "gone", "payload", "removing")
+    __slots__ = ("batch", "detaching", "payload", "removing")
 
-    def __init__(self, payload: bytes, batch: int, gone: list[OutgoingLink], removing: bool) -> None:
+    def __init__(self, payload: bytes, batch: int, detaching: list[OutgoingLink], removing: bool) -> None:
         self.payload = payload
         self.batch = batch
-        self.gone = gone
+        self.detaching = detaching
         self.removing = removing
 
 
@@ -71,20 +71,20 @@ class LinkPair(CommitWaiter):
         session = self.session
         connection = session.connection
         busy = ""
-        if connection.answer_octets > MOST_OCTETS:
-            busy = f"answers of {connection.answer_octets} octets wait for credit, at most {MOST_OCTETS} are kept"
-        gone: list[OutgoingLink] = []
-        connection.held_links = gone
+        if connection.answer_bytes > MAX_ANSWER_BYTES:
+            busy = f"answers of {connection.answer_bytes} bytes wait for credit, at most {MAX_ANSWER_BYTES} are kept"
+        detaching: list[OutgoingLink] = []
+        connection.detaching_links = detaching
         try:
             message, answer = router.answer(connection, payload, busy)
         finally:
-            connection.held_links = self._held_links()
+            connection.detaching_links = self._detaching_links()
         removals = session.broker.jobs.removals
-        waiting = Waiting(message, 0, gone, answer.removed and bool(removals.pending))
+        waiting = Waiting(message, 0, detaching, answer.removed and bool(removals.pending))
         self.waiting.append(waiting)
-        connection.answer_octets += len(message)
+        connection.answer_bytes += len(message)
         if waiting.removing:
-            connection.held_links = gone
+            connection.detaching_links = detaching
             removals.after(partial(self._removed, waiting, answer.kept))
         else:
             self._wait(waiting, answer.kept)
@@ -92,13 +92,13 @@ class LinkPair(CommitWaiter):
     def _removed(self, waiting: Waiting, kept: bool) -> None:
         """What the request removed is taken apart."""
         waiting.removing = False
-        self.session.connection.held_links = self._held_links()
+        self.session.connection.detaching_links = self._detaching_links()
         self._wait(waiting, kept)
         self.session.connection.mark()
 
-    def _held_links(self) -> list[OutgoingLink] | None:
+    def _detaching_links(self) -> list[OutgoingLink] | None:
         """Where links wait whose queue goes now: for the answer to the last request that is still removing."""
-        return next((waiting.gone for waiting in reversed(self.waiting) if waiting.removing), None)
+        return next((waiting.detaching for waiting in reversed(self.waiting) if waiting.removing), None)
 
     def _wait(self, waiting: Waiting, kept: bool) -> None:
         log = self.session.log
@@ -118,7 +118,7 @@ class LinkPair(CommitWaiter):
             first = waiting.popleft()
             self.ready.append(first.payload)
             self.send()
-            for link in first.gone:
+            for link in first.detaching:
                 link.queue_gone()
         if self.answers is None and self.requests is None:
             self.forget_ready()
@@ -130,19 +130,19 @@ class LinkPair(CommitWaiter):
             return
         while self.ready and link.can_send():
             payload = self.ready.popleft()
-            self.session.connection.answer_octets -= len(payload)
+            self.session.connection.answer_bytes -= len(payload)
             link.send(payload)
         if self.requests is not None:
             self.requests.grant()
 
     def forget_ready(self) -> None:
         """The link that answers would go out on is gone."""
-        self.session.connection.answer_octets -= sum(len(payload) for payload in self.ready)
+        self.session.connection.answer_bytes -= sum(len(payload) for payload in self.ready)
         self.ready.clear()
 
     def room(self) -> int:
         """How many more requests may come."""
-        return MOST - len(self.waiting) - len(self.ready)
+        return MAX_REQUESTS - len(self.waiting) - len(self.ready)
 
 
 class RequestLink(IncomingLink):
@@ -155,12 +155,12 @@ class RequestLink(IncomingLink):
         self.snd_settle_mode = frame.snd_settle_mode
         self.rcv_settle_mode = frame.rcv_settle_mode
         self.delivery_count = frame.initial_delivery_count or 0
-        self.max_size = min(self.max_size or LARGEST, LARGEST)
+        self.max_size = min(self.max_size or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES)
 
     def grant(self) -> None:
         """Give credit for what there is room for."""
         room = self.pair.room()
-        if not self.closed and self.credit < room and self.credit <= MOST >> 1:
+        if not self.closed and self.credit < room and self.credit <= MAX_REQUESTS >> 1:
             self.credit = room
             self.send_flow()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.targets import TargetTerminus
     from leveret.wire.amqp1.transport import Attach
 
-# Octets of an attach that are neither map nor anything else, and of a tag in a map, generously.
+# Bytes of an attach that are neither map nor anything else, and of a tag in a map, generously.
 AROUND: Final = 64
 AROUND_TAG: Final = 8
 
@@ -38,20 +38,20 @@ def source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: 
     terminus.collect()
     remote = Remote(frame.unsettled, frame.incomplete_unsettled)
     # What the client has comes first, if there should be no room for everything.
-    told: dict[bytes, Any] = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
+    states: dict[bytes, Any] = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
     for tag, item in terminus.unsettled.items():
-        if tag not in told:
-            told[tag] = item.state
-    _fit(link, answer, told)
+        if tag not in states:
+            states[tag] = item.state
+    _fit(link, answer, states)
     # In the order of the deliveries again.
-    return {tag: item.state for tag, item in terminus.unsettled.items() if tag in told}
+    return {tag: item.state for tag, item in terminus.unsettled.items() if tag in states}
 
 
-def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, told: dict[bytes, Any]) -> None:
+def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, states: dict[bytes, Any]) -> None:
     """Find out what becomes of the deliveries that were told."""
     only = answer.incomplete_unsettled or frame.incomplete_unsettled
     resumption = Resumption(link, terminus, only)
-    resumption.compare(told, Remote(frame.unsettled, frame.incomplete_unsettled))
+    resumption.compare(states, Remote(frame.unsettled, frame.incomplete_unsettled))
     if resumption.pending or only:
         link.resumption = resumption
 
@@ -71,25 +71,25 @@ def target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, answer: 
             if delivery.tag not in remote.states:
                 terminus.forget(delivery)
     committed = link.session.log.committed
-    told: dict[bytes, Any] = {}
+    states: dict[bytes, Any] = {}
     for delivery in terminus.deliveries.values():
-        told[delivery.tag] = delivery.told(committed)
-    _fit(link, answer, told)
-    link.known_only = answer.incomplete_unsettled
+        states[delivery.tag] = delivery.reported_state(committed)
+    _fit(link, answer, states)
+    link.known_tags_only = answer.incomplete_unsettled
 
 
-def _fit(link: Any, answer: Attach, told: dict[bytes, Any]) -> None:
-    """Set the map of our attach, as much of it as a frame has room for; what has none is taken out of `told`."""
+def _fit(link: Any, answer: Attach, states: dict[bytes, Any]) -> None:
+    """Set the map of our attach, as much of it as a frame has room for; what has none is taken out of `states`."""
     room = link.session.connection.output.max_frame_size - len(encode_composite(answer)) - AROUND
     kept: dict[bytes, Any] = {}
-    for tag, state in told.items():
+    for tag, state in states.items():
         room -= len(tag) + AROUND_TAG + len(encode_any(state))
         if room < 0:
             answer.incomplete_unsettled = True
             break
         kept[tag] = state
     if answer.incomplete_unsettled:
-        for tag in list(told):
+        for tag in list(states):
             if tag not in kept:
-                del told[tag]
+                del states[tag]
     answer.unsettled = kept

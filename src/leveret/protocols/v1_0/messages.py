@@ -3,7 +3,7 @@
 `Message.header` holds the sections before the body as they came, and the footer behind them, which begins at
 `headers_at`; `Message.body` the encoded sections of the body. On the way out the header is written anew, delivery
 annotations of the hop before are left out, and message annotations are merged with what the overlay has; the bare
-message stays as it came, octet for octet.
+message stays as it came, byte for byte.
 """
 
 from __future__ import annotations
@@ -94,19 +94,19 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
         header = header_section(entry, timers)
     if message.format != FORMAT_AMQP1:
         return header + to_amqp1.head_of(entry)
-    octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     address = message.address
     if overlay is not None:
         if overlay.address is not None:
             address = overlay.address
         if overlay.headers:
-            sections = origins.annotate(_rendered(octets, overlay), address)
+            sections = origins.annotate(_rendered(encoded, overlay), address)
             return header + (with_stream_offset(sections, entry.seq - 1) if overlay.shows_offset else sections)
-    if octets:
-        at = _rest(octets)
+    if encoded:
+        at = _rest(encoded)
         if at:
-            octets = octets[at:]
-    sections = origins.annotate(octets, address)
+            encoded = encoded[at:]
+    sections = origins.annotate(encoded, address)
     if overlay is not None and overlay.shows_offset:
         sections = with_stream_offset(sections, entry.seq - 1)
     return header + sections
@@ -116,35 +116,35 @@ def sections_of(message: Message, overlay: Overlay | None) -> bytes:
     """The sections between header and body as consumers of this entry get them: what filters look at."""
     if message.format != FORMAT_AMQP1:
         return to_amqp1.sections_of(message, overlay)
-    octets = message.header if message.headers_at < 0 else message.header[: message.headers_at]
-    return _rendered(octets, overlay) if overlay is not None and overlay.headers else octets
+    encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
+    return _rendered(encoded, overlay) if overlay is not None and overlay.headers else encoded
 
 
-def _rendered(octets: bytes, overlay: Overlay) -> bytes:
+def _rendered(encoded: bytes, overlay: Overlay) -> bytes:
     """The sections behind the delivery annotations, with what the overlay adds; made once."""
     rendered = overlay.rendered
     if rendered is None:
         try:
-            rendered = merged(octets, overlay.headers)
+            rendered = merged(encoded, overlay.headers)
         except (DecodeError, EncodeError):
-            rendered = octets[_rest(octets) :]  # annotations that nobody can read
+            rendered = encoded[_rest(encoded) :]  # annotations that nobody can read
         overlay.rendered = rendered
     return rendered
 
 
-def _rest(octets: bytes) -> int:
+def _rest(encoded: bytes) -> int:
     """Where header and delivery annotations end."""
-    if not octets:
+    if not encoded:
         return 0
     at = 0
-    if octets.startswith(_HEADER):
-        at = 5 + octets[4] if octets[3] == codes.LIST_8 else value_end(octets, 0, len(octets))
-        if at == len(octets):
+    if encoded.startswith(_HEADER):
+        at = 5 + encoded[4] if encoded[3] == codes.LIST_8 else value_end(encoded, 0, len(encoded))
+        if at == len(encoded):
             return at
-    if octets.startswith(_DELIVERY_ANNOTATIONS, at):
-        at = value_end(octets, at, len(octets))
-    if at < len(octets) and octets[at] == codes.DESCRIBED and octets[at + 1] != codes.SMALL_ULONG:
-        return split(octets).rest  # descriptors in another form
+    if encoded.startswith(_DELIVERY_ANNOTATIONS, at):
+        at = value_end(encoded, at, len(encoded))
+    if at < len(encoded) and encoded[at] == codes.DESCRIBED and encoded[at + 1] != codes.SMALL_ULONG:
+        return split(encoded).rest  # descriptors in another form
     return at
 
 

@@ -9,7 +9,7 @@ from leveret.broker.errors import NotAllowed, ResourceError
 from leveret.protocols.convert.values import plain
 from leveret.protocols.v1_0 import sole
 from leveret.protocols.v1_0.errors import ConnectionRefused
-from leveret.protocols.v1_0.idle import SHORTEST, Listening, Speaking
+from leveret.protocols.v1_0.idle import MIN_IDLE_TIMEOUT, IdleTimeout, Keepalive
 from leveret.protocols.v1_0.stages import OPENED
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.values import Map
@@ -82,18 +82,18 @@ def _enter(connection: Connection, name: str, alone: bool) -> None:
 
 
 def _watch(connection: Connection, remote_timeout: int) -> None:
-    """Begin to count the time that either side may be silent."""
-    if 0 < remote_timeout < SHORTEST:
-        raise ConnectionRefused(constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms, at least {SHORTEST} are"
-                                " supported")
+    """Start the idle timers of both directions."""
+    if 0 < remote_timeout < MIN_IDLE_TIMEOUT:
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms; expected at least"
+                                f" {MIN_IDLE_TIMEOUT} ms")
     timers = connection.broker.timers
     timeout = int(connection.own.idle_timeout * 1000)
     if timeout:
-        connection.listening = Listening(connection, timeout)
-        timers.at(timers.now() + connection.listening.part, connection.listening)
+        connection.idle_timeout_timer = IdleTimeout(connection, timeout)
+        timers.at(timers.now() + connection.idle_timeout_timer.part, connection.idle_timeout_timer)
     if remote_timeout:
-        connection.speaking = Speaking(connection, remote_timeout)
-        timers.at(timers.now() + connection.speaking.part, connection.speaking)
+        connection.keepalive = Keepalive(connection, remote_timeout)
+        timers.at(timers.now() + connection.keepalive.part, connection.keepalive)
 
 
 def release(connection: Connection) -> None:

@@ -44,10 +44,10 @@ def apply_one(entry: Entry, state: Any) -> None:
     elif kind == descriptors.MODIFIED:
         _modify(entry, state)
     else:
-        give_back(entry)
+        requeue(entry)
 
 
-def give_back(entry: Entry) -> None:
+def requeue(entry: Entry) -> None:
     """The client will not say what became of a delivery: the default outcome of its source, or else a failed attempt."""
     settle_by(entry, getattr(entry.holder, "default_outcome", None))
 

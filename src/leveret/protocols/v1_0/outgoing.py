@@ -39,9 +39,9 @@ _PACK_TAG: Final = struct.Struct(">I").pack
 TXN_ID: Final = "txn-id"
 # RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
 ACTIVE: Final = Symbol("rabbitmq:active")
-# Octets of a frame that are not its payload, generously.
+# Bytes of a frame that are not its payload, generously.
 AROUND: Final = 64
-# Octets of one frame of a large message.
+# Bytes of one frame of a large message.
 PIECE: Final = 64 << 10
 
 
@@ -71,7 +71,7 @@ class LinkConsumer(Consumer):
         if self.no_local and message.publisher == self.link.session.connection.number:
             return False
         if self.filters:
-            VIEW.look_at(message, entry)
+            VIEW.set_entry(message, entry)
             VIEW.work = FILTER_WORK
             try:
                 for filter in self.filters:
@@ -95,7 +95,7 @@ class LinkConsumer(Consumer):
         if (connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED) \
                 and connection.is_full():
             return False
-        return self.no_ack or session.may_hold_more()
+        return self.no_ack or session.has_window()
 
     def protocol(self) -> str:
         return "1.0"
@@ -136,7 +136,7 @@ class LinkConsumer(Consumer):
         session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
         session.pump()
 
-    def held_back(self) -> list[int]:
+    def pending_numbers(self) -> list[int]:
         """Deliveries that have not gone out, by delivery-id, beside those that the session is sending."""
         return []
 
@@ -203,12 +203,12 @@ class Sending:
                 return True
         return False
 
-    def _take(self, most: int) -> bytes:
-        """The next octets of head, body and tail. Raises `OSError` where the body cannot be read."""
+    def _take(self, limit: int) -> bytes:
+        """The next bytes of head, body and tail. Raises `OSError` where the body cannot be read."""
         at = self.at
         head = len(self.head)
         pieces: list[bytes] = []
-        left = most
+        left = limit
         if at < head:
             piece = self.head[at : at + left]
             pieces.append(piece)
@@ -285,7 +285,7 @@ class OutgoingLink(Link):
         return self.prefix + number.to_bytes(4, "big") if tag is None else tag
 
     def freeze(self, number: int, head: bytes) -> None:
-        """Keep what a delivery begins with: positions that the client tells count these octets."""
+        """Keep what a delivery begins with: positions that the client tells count these bytes."""
         heads = self.heads
         if len(heads) > 2 * self.consumer.unacked + 16:
             unacked = self.session.unacked
@@ -301,7 +301,7 @@ class OutgoingLink(Link):
             self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
         self.draining = frame.drain
         if self.resumption is not None:
-            self.resumption.go_on()
+            self.resumption.advance()
         if self.credit > 0:
             self._announce_first()
             self.consumer.wake()
@@ -367,7 +367,7 @@ class OutgoingLink(Link):
         session = self.session
         if self.closed or session.closing:
             return
-        held = session.connection.held_links
+        held = session.connection.detaching_links
         if held is not None:
             self.consumer.active = False
             held.append(self)
@@ -380,7 +380,7 @@ class OutgoingLink(Link):
 
     def wake(self) -> None:
         if self.resumption is not None:
-            self.resumption.go_on()
+            self.resumption.advance()
         self.consumer.wake()
 
     def leave(self) -> None:
@@ -404,7 +404,7 @@ class OutgoingLink(Link):
             self.terminus.collect()
         if consumer.unacked:
             numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
-            giving_back.give_back(session.broker, [session.unacked.pop(number) for number in numbers], outcomes.give_back)
+            giving_back.give_back(session.broker, [session.unacked.pop(number) for number in numbers], outcomes.requeue)
         consumer.queue.remove_consumer(consumer)
         self.forget()
         if self.terminus is not None:
@@ -414,7 +414,7 @@ class OutgoingLink(Link):
         if self.closed:
             return
         self.closed = True
-        self.unsent.extend(self.consumer.held_back())
+        self.unsent.extend(self.consumer.pending_numbers())
         self.leave()
         self.consumer.queue.remove_consumer(self.consumer)
         self.forget()

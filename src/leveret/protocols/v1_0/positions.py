@@ -15,27 +15,27 @@ _LONG_DATA = b"\x00\x53\x75\xb0"
 
 
 # Sections in which positions are looked for: more than that takes too long, and nobody writes so many.
-MOST: Final = 1000
+MAX_SECTIONS: Final = 1000
 
 
-def end_of(octets: bytes) -> tuple[int, int]:
+def end_of(data: bytes) -> tuple[int, int]:
     """The position behind what has come of a message. DecodeError for what is no message, or has too many sections."""
-    ranges = section_ranges(octets, MOST)
+    ranges = section_ranges(data, MAX_SECTIONS)
     if not ranges:
         return 0, 0
     last = ranges[len(ranges) - 1]
     return len(ranges) - 1, last[2] - last[1]
 
 
-def offset_in(octets: bytes, section: int, offset: int) -> int:
-    """Where a position is in the octets of a message or of its beginning; more than their number for one behind them.
+def offset_in(data: bytes, section: int, offset: int) -> int:
+    """Where a position is in the bytes of a message or of its beginning; more than their number for one behind them.
     DecodeError as in `end_of`."""
     if not section and not offset:
         return 0
-    ranges = section_ranges(octets, MOST)
+    ranges = section_ranges(data, MAX_SECTIONS)
     if section == len(ranges):
-        return len(octets) + offset
-    return ranges[section][1] + offset if section < len(ranges) else len(octets) + 1
+        return len(data) + offset
+    return ranges[section][1] + offset if section < len(ranges) else len(data) + 1
 
 
 def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
@@ -50,15 +50,15 @@ def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -
 def _offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
     ranges = [(begin, end) for _, begin, end in section_ranges(head)]
     at = len(head)
-    octets = b"" if isinstance(body, StoredBody) else whole(body)
-    size = body.size if isinstance(body, StoredBody) else len(octets)
+    data = b"" if isinstance(body, StoredBody) else whole(body)
+    size = body.size if isinstance(body, StoredBody) else len(data)
     if ranges and _is_cut(head, ranges[len(ranges) - 1][0]):
         # A converted body: the head has the beginning of its section.
         ranges.append((ranges.pop()[0], at + size))
     elif isinstance(body, StoredBody):
         ranges += [(at + begin, at + end) for begin, end in _stored(body)]
     else:
-        ranges += [(at + begin, at + end) for _, begin, end in section_ranges(octets, MOST)]
+        ranges += [(at + begin, at + end) for _, begin, end in section_ranges(data, MAX_SECTIONS)]
     at += size
     ranges += [(at + begin, at + end) for _, begin, end in section_ranges(tail)]
     if section >= len(ranges):
@@ -67,10 +67,10 @@ def _offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) 
     return min(begin + offset, end)
 
 
-def _is_cut(octets: bytes, begin: int) -> bool:
-    """Whether the section that begins there goes on behind the octets."""
+def _is_cut(data: bytes, begin: int) -> bool:
+    """Whether the section that begins there goes on behind the bytes."""
     try:
-        value_end(octets, begin, len(octets))
+        value_end(data, begin, len(data))
     except DecodeError as error:
         return error.short
     return False
@@ -87,9 +87,9 @@ def _stored(body: StoredBody) -> list[tuple[int, int]]:
         elif head.startswith(_SHORT_DATA) and len(head) > 4:
             end = at + 5 + head[4]
         else:
-            return [(begin, end) for _, begin, end in section_ranges(whole(body), MOST)]
-        if len(ranges) == MOST:
-            raise DecodeError(at, f"more than {MOST} sections")
+            return [(begin, end) for _, begin, end in section_ranges(whole(body), MAX_SECTIONS)]
+        if len(ranges) == MAX_SECTIONS:
+            raise DecodeError(at, f"more than {MAX_SECTIONS} sections")
         ranges.append((at, end))
         at = end
     return ranges

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.outgoing import OutgoingLink
 
 # Deliveries of a link that wait for the disk at a time.
-MOST: Final = 1000
+MAX_PENDING: Final = 1000
 
 
 class Recorded:
@@ -47,11 +47,11 @@ class RecordedConsumer(LinkConsumer):
         self.awaited = 0
         self.waiter = _Waiter(self)
 
-    def held_back(self) -> list[int]:
+    def pending_numbers(self) -> list[int]:
         return [item.number for item in self.waiting]
 
     def can_take(self, size: int) -> bool:
-        return len(self.waiting) < MOST and super().can_take(size)
+        return len(self.waiting) < MAX_PENDING and super().can_take(size)
 
     def deliver(self, entry: Entry) -> None:
         link = self.link
@@ -105,7 +105,7 @@ class RecordedConsumer(LinkConsumer):
             link.freeze(item.number, item.head)
             session.sending.append(Sending(link, item.number, item.tag, False, item.head, body, tail))
             session.pump()
-        if len(waiting) < MOST:
+        if len(waiting) < MAX_PENDING:
             self.wake()
 
     def forget(self, number: int, entry: Entry) -> bool:

@@ -22,26 +22,26 @@ def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
     if delivery is None:
         link.ignored = True
         return
-    link.slack += 1
+    link.credit_slack += 1
     target.bind(delivery, link.session, link.delivery_id)
     if frame.aborted:
         target.forget(delivery)
         link.ignored = True
     elif delivery.state:
         link.ignored = True
-        link.again = delivery
-        link.again_state = frame.state
+        link.replayed = delivery
+        link.sender_state = frame.state
     else:
-        _go_on(link, target, delivery, frame)
+        _resume(link, target, delivery, frame)
 
 
-def _go_on(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelivery, frame: Transfer) -> None:
+def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelivery, frame: Transfer) -> None:
     """Append to what has come of a delivery; what comes again of it is skipped."""
-    octets = delivery.partial or b""
+    data = delivery.partial or b""
     at = 0
     if isinstance(frame.state, Received):
-        at = positions.offset_in(octets, frame.state.section_number, frame.state.section_offset)
-        if at > len(octets):
+        at = positions.offset_in(data, frame.state.section_number, frame.state.section_offset)
+        if at > len(data):
             raise LinkRefused(constants.INVALID_FIELD, f"a delivery is resumed at section {frame.state.section_number},"
                               f" offset {frame.state.section_offset}, but what precedes that has not come")
     elif resuming.is_outcome(frame.state):
@@ -50,13 +50,13 @@ def _go_on(link: IncomingLink, target: TargetTerminus, delivery: IncomingDeliver
         link.ignored = True
         return
     target.take_partial(delivery)
-    link.take_up(octets, len(octets) - at)
-    link.gone_on = delivery
+    link.restore_partial(data, len(data) - at)
+    link.resumed_delivery = delivery
 
 
 def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
     """A delivery that was resumed is complete. With mode second it waits for the client."""
-    link.gone_on = None
+    link.resumed_delivery = None
     if link.settled or not link.second:
         delivery.terminus.forget(delivery)
 
@@ -64,7 +64,7 @@ def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
 def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:
     """A delivery that has been stored already was resumed: its outcome again, or what the sender made of it."""
     session = link.session
-    state = link.again_state
+    state = link.sender_state
     if link.settled:
         delivery.terminus.forget(delivery)
     elif resuming.is_outcome(state):

@@ -13,7 +13,7 @@ from leveret.wire.amqp1.messaging import Received
 
 # What is to be done with a delivery that is unsettled here.
 FORGET: Final = 0  # the receiver has done with it, and so has the source
-SEND_ANEW: Final = 1  # the receiver has never seen it
+SEND_AGAIN: Final = 1  # the receiver has never seen it
 WAIT: Final = 2  # the receiver has not said whether it knows of it
 RESUME: Final = 3  # send what is missing
 SETTLE: Final = 4  # apply the receiver's outcome, and say that it is settled
@@ -57,7 +57,7 @@ def decide(local: Composite | None, known: bool, remote: Any, incomplete: bool =
     if not known:
         if incomplete:
             return WAIT
-        return FORGET if ended else SEND_ANEW
+        return FORGET if ended else SEND_AGAIN
     if is_outcome(remote):
         if not ended:
             return SETTLE

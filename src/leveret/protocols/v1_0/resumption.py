@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COUNTING: Final = 1000
 
 
-class _TellingLater(CommitWaiter):
+class _SettledAfterCommit(CommitWaiter):
     """Tells the client that deliveries are settled, once that is on disk."""
 
     def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Any]]) -> None:
@@ -37,29 +37,29 @@ class _TellingLater(CommitWaiter):
     def committed(self, batch: int) -> None:
         link = self.resumption.link
         if not link.closed and not link.session.closing:
-            self.resumption.tell_settled(self.settled)
+            self.resumption.send_settled(self.settled)
             link.send_flow()
 
 
 class Resumption:
     """What a link has to resume: the deliveries in `pending`, with the receiver's states of them.
 
-    only  one of the maps was not complete: nothing new may be sent, the link has to be attached again
+    incomplete  one of the maps was not complete: nothing new may be sent, the link has to be attached again
     """
 
-    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, only: bool) -> None:
+    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, incomplete: bool) -> None:
         self.link = link
         self.terminus = terminus
-        self.only = only
+        self.incomplete = incomplete
         self.pending: deque[tuple[bytes, Any]] = deque()
 
-    def compare(self, told: dict[bytes, Any], remote: Remote) -> None:
+    def compare(self, states: dict[bytes, Any], remote: Remote) -> None:
         """Compare what we have told with the client's map, and say at once what can be said without payload."""
         terminus = self.terminus
-        anew: list[Unsettled] = []
+        unsent: list[Unsettled] = []
         settled: list[tuple[bytes, Any]] = []
         before = self.link.delivery_count
-        for tag, local in told.items():
+        for tag, local in states.items():
             known = tag in remote.states
             state = remote.states.get(tag)
             action = resuming.decide(local, known, state, remote.incomplete)
@@ -69,25 +69,25 @@ class Resumption:
                 self.pending.append((tag, state))
                 continue
             item = terminus.settle(tag)
-            if action == resuming.SEND_ANEW:
-                anew.append(item)
+            if action == resuming.SEND_AGAIN:
+                unsent.append(item)
             elif action == resuming.SETTLE:
                 if item.entry is not None and not resuming.is_outcome(local):
                     outcomes.apply_one(item.entry, state)
                 settled.append((tag, state))
             elif action == resuming.RESTATE:
-                self._tell(tag, False, local)
+                self._send_state(tag, False, local)
             elif action == resuming.ABORT:
                 self._abort(tag)
                 if not resuming.is_outcome(local):
-                    anew.append(item)
+                    unsent.append(item)
         if settled and terminus.is_recorded():
             # The client will forget them, so they must not be there again after a crash.
-            self.link.session.log.wait(_TellingLater(self, settled))
+            self.link.session.log.wait(_SettledAfterCommit(self, settled))
         else:
-            self.tell_settled(settled)
+            self.send_settled(settled)
         # Youngest first, so that each comes in front of the one before.
-        for item in reversed(anew):
+        for item in reversed(unsent):
             entry = item.entry
             if entry is None:
                 continue
@@ -100,13 +100,13 @@ class Resumption:
             # Whether what has no payload is a message that counts is not said: so the count is.
             self.link.send_flow()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Resume what the credit allows, and begin with what is new once that is all."""
         link = self.link
         session = link.session
         pending = self.pending
         while pending:
-            if link.credit <= 0 or not session.may_hold_more():
+            if link.credit <= 0 or not session.has_window():
                 return
             tag, state = pending.popleft()
             link.credit -= 1
@@ -116,7 +116,7 @@ class Resumption:
                 self._abort(tag)
             else:
                 self._resume(tag, entry, self.terminus.take(tag), state)
-        if not self.only:
+        if not self.incomplete:
             link.resumption = None
             link.start()
 
@@ -150,12 +150,12 @@ class Resumption:
         session.sending.append(sending)
         session.pump()
 
-    def tell_settled(self, settled: list[tuple[bytes, Any]]) -> None:
+    def send_settled(self, settled: list[tuple[bytes, Any]]) -> None:
         """The receiver's outcomes of these deliveries have taken place."""
         for tag, state in settled:
-            self._tell(tag, True, state)
+            self._send_state(tag, True, state)
 
-    def _tell(self, tag: bytes, settled: bool, state: Composite | None) -> None:
+    def _send_state(self, tag: bytes, settled: bool, state: Composite | None) -> None:
         """The state of a delivery, without payload."""
         sending = Sending(self.link, self._number(), tag, settled, b"", b"", b"")
         sending.resume = True

@@ -32,14 +32,14 @@ class Numbers:
             self._next += 1
         return self._next
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """A number is free again."""
         if number < self._next:
             heapq.heappush(self._freed, number)
 
 
-def credit_left(given: int, counted: int | None, sent: int) -> int:
+def credit_left(credit: int, counted: int | None, sent: int) -> int:
     """What a sender may still send (transport 2.6.7) that has been given so much credit, up to 2^32 - 1, and has sent
     `sent` deliveries, of which the receiver has counted `counted` (None: those before it was attached, which is 0)."""
-    under_way = (sent - (counted or 0)) % MODULUS
-    return max(given - under_way, 0) if under_way < HALF else given
+    in_flight = (sent - (counted or 0)) % MODULUS
+    return max(credit - in_flight, 0) if in_flight < HALF else credit

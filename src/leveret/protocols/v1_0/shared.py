@@ -61,7 +61,7 @@ class SharedSubscription(Terminus):
     def leave(self, member: Member, connection: Connection | None) -> None:
         """A link is gone, and so is its terminus."""
         self.members.pop(member, None)
-        if self.members or self.gone:
+        if self.members or self.removed:
             return
         if member.unsubscribes:
             self.destroy()
@@ -73,7 +73,7 @@ class SharedSubscription(Terminus):
 
     def connection_closed(self) -> None:
         self.connection = None
-        if not self.members and not self.gone:
+        if not self.members and not self.removed:
             self.expire()
 
     def is_attached(self) -> bool:
@@ -114,7 +114,7 @@ class Member(SourceTerminus):
         self.timeout = 0
 
     def destroy(self) -> None:
-        if self.gone:
+        if self.removed:
             return
         connection = self.connection
         super().destroy()
@@ -143,7 +143,7 @@ def is_same(known: Source, wanted: Source) -> bool:
                 and filters.parse(known.filter, True).in_place == filters.parse(wanted.filter, True).in_place)
 
 
-def look_up(registry: Termini, key: Key, frame: Attach) -> SharedSubscription | None:
+def find_subscription(registry: Termini, key: Key, frame: Attach) -> SharedSubscription | None:
     """The subscription that an attach without a source means, by its name and the desired capability `global`."""
     identity = _identity(key, GLOBAL in frame.desired_capabilities)
     found = registry.find_shared(identity, True)

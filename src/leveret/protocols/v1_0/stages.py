@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 IN_SASL: Final = 0
-HEADER_DUE: Final = 1
-OPEN_DUE: Final = 2
+AWAIT_HEADER: Final = 1
+AWAIT_OPEN: Final = 2
 OPENED: Final = 3
-OVER: Final = 4
+CLOSED: Final = 4

@@ -71,7 +71,7 @@ class IncomingDelivery:
             return Accepted()
         return Released() if self.state == descriptors.RELEASED else None
 
-    def told(self, committed: int) -> Composite | None:
+    def reported_state(self, committed: int) -> Composite | None:
         """What the map of an attach says of it. An outcome that is not on disk is none yet."""
         if self.state:
             return self.outcome() if self.batch <= committed else None
@@ -111,20 +111,26 @@ class TargetTerminus(Terminus):
         delivery.number = number
         session.unsettled[number] = delivery
 
-    def interrupt(self, tag: bytes, octets: bytes, most: int) -> None:
-        """The link goes while a delivery is not complete. What has come of it is kept, where that makes no more than `most`
-        octets of all interrupted deliveries together (0: whatever it is)."""
-        if most and self.registry.partial + len(octets) > most:
+    def interrupt(self, tag: bytes, data: bytes, max_partial: int) -> None:
+        """Keep the received part of an incomplete delivery whose link is detached.
+
+        Args:
+            tag: the delivery-tag.
+            data: the bytes received so far.
+            max_partial: limit on the bytes of all interrupted deliveries together; 0 is no limit. A part beyond it is
+                dropped.
+        """
+        if max_partial and self.registry.partial + len(data) > max_partial:
             return
         delivery = self.deliveries.get(tag)
         if delivery is None:
             delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
         self.take_partial(delivery)
-        delivery.partial = octets
-        self.registry.partial += len(octets)
+        delivery.partial = data
+        self.registry.partial += len(data)
         if self.durable == UNSETTLED_STATE:
             log = self.registry.broker.log
-            keeping.keep_part(log, self.id, tag, octets)
+            keeping.keep_part(log, self.id, tag, data)
             delivery.kept_part = True
             delivery.batch = log.filling
 
@@ -171,12 +177,12 @@ class TargetTerminus(Terminus):
         delivery.answer = outcome
         delivery.kept = True
 
-    def restore_part(self, tag: bytes, octets: bytes) -> None:
+    def restore_part(self, tag: bytes, data: bytes) -> None:
         delivery = self.deliveries.get(tag)
         if delivery is None:
             delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
-            delivery.partial = octets
-            self.registry.partial += len(octets)
+            delivery.partial = data
+            self.registry.partial += len(data)
         delivery.kept_part = True
 
     def _unbind(self, delivery: IncomingDelivery) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from leveret.security.users import UserStore
 
 
-# Octets that a source or target may have.
-LARGEST: Final = 16384
+# Bytes that a source or target may have.
+MAX_TERMINUS_BYTES: Final = 16384
 
 
 class Termini(Holder):
@@ -40,7 +40,7 @@ class Termini(Holder):
         self.restoring: Restoring | None = None
         # By vhost and key.
         self.topics: dict[tuple[str, str], TemporaryTopic] = {}
-        # Octets that suspended targets keep of deliveries that were interrupted.
+        # Bytes that suspended targets keep of deliveries that were interrupted.
         self.partial = 0
 
     def source(self, key: Key) -> SourceTerminus | None:
@@ -58,15 +58,16 @@ class Termini(Holder):
         takes the place of."""
         kept = outlives(wanted)
         free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
-        if (kept or free) and len(encode_composite(wanted)) > LARGEST:
-            raise ResourceError(f"the source or target of a link has more than {LARGEST} octets, which is the most")
+        if (kept or free) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
+            raise ResourceError("the source or target of a link is too large: expected no more than"
+                                f" {MAX_TERMINUS_BYTES} bytes")
         if not kept:
             return
         user = terminus.key[1]
-        most = self.settings.kept_links
-        if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < most:
+        limit = self.settings.kept_links
+        if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < limit:
             return
-        raise ResourceError(f"user '{user}' has {most} links that outlive their sessions, which is the most; the"
+        raise ResourceError(f"user '{user}' has {limit} links that outlive their sessions, which is the most; the"
                             " setting is amqp10.kept_links")
 
     def add(self, terminus: Terminus) -> None:

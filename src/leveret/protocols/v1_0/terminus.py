@@ -89,7 +89,7 @@ class Terminus:
         self.node: DynamicNode | None = None
         self.topic: TemporaryTopic | None = None
         self.expiry: Expiry | None = None
-        self.gone = False
+        self.removed = False
         self.counted = False
         # The client has closed it: for a shared subscription that is the end, if nobody else is there.
         self.unsubscribes = False
@@ -134,7 +134,7 @@ class Terminus:
 
     def session_ended(self) -> None:
         """The session that was the last to have a link of it has ended."""
-        if self.gone:
+        if self.removed:
             self.session = None
             return
         self.collect()
@@ -148,7 +148,7 @@ class Terminus:
     def connection_closed(self) -> None:
         """The connection that was the last to have a link of it is gone."""
         self.connection = None
-        if self.expiry_policy == CONNECTION_CLOSE and not self.gone:
+        if self.expiry_policy == CONNECTION_CLOSE and not self.removed:
             self.expire()
 
     def survives(self) -> bool:
@@ -193,9 +193,9 @@ class Terminus:
 
     def destroy(self) -> None:
         """Nobody will resume it: what is unsettled ends, and the node that it may have."""
-        if self.gone:
+        if self.removed:
             return
-        self.gone = True
+        self.removed = True
         self.stop_expiry()
         self.drop()
         self._leave_session()

@@ -120,7 +120,7 @@ class Work:
         limit = self.link.session.connection.settings.max_transaction
         self.size += posting.message.size + OVERHEAD
         if self.size > limit:
-            self.failed = (f"the transaction holds more than {limit} octets; the setting is limits.transaction_size")
+            self.failed = (f"the transaction holds more than {limit} bytes; the setting is limits.transaction_size")
             self.postings.clear()
         if not self.failed:
             self.postings.append(posting)
@@ -142,7 +142,7 @@ class Work:
         """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
         a commit is rejected."""
         for posting in self.postings:
-            if posting.second and not posting.link.gone and not posting.session.closing:
+            if posting.second and not posting.link.removed and not posting.session.closing:
                 # It has no outcome any more.
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, None, channel=posting.session.channel))
@@ -154,7 +154,7 @@ class Work:
                 continue
             if retirement.settled or retirement.entry.holder is None or not retirement.entry.holder.active:
                 retirement.forget_record()
-                outcomes.give_back(retirement.entry)
+                outcomes.requeue(retirement.entry)
             else:
                 session.unacked[retirement.number] = retirement.entry
         self.make_room()
@@ -165,7 +165,7 @@ class Work:
     def make_room(self) -> None:
         """Wake the links that waited for what has been settled or has gone back."""
         for session in {retirement.session for retirement in self.retirements}:
-            session.connection.room_again(session)
+            session.connection.window_freed_in(session)
 
     def answer(self, discharge: int, state: Composite) -> None:
         """Tell the outcome of the discharge, once everything that was acquired and not sent whole is aborted."""
@@ -173,9 +173,9 @@ class Work:
         self.state = state
         for session, _ in self.aborted:
             session.pump()
-        self.answer_if_sent()
+        self.answer_when_sent()
 
-    def answer_if_sent(self) -> None:
+    def answer_when_sent(self) -> None:
         link = self.link
         if any(item in session.sending for session, item in self.aborted):
             link.session.connection.aborting.append(self)
@@ -263,13 +263,13 @@ class _Committing:
         for queue in queues:
             if not queue.rejects_publish:
                 continue
-            count, octets = self.taken.get(queue, (0, 0))
+            count, size = self.taken.get(queue, (0, 0))
             hidden = queue.hidden
             later = 0 if queue.delays is None else queue.delays.bytes
             if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
-                    0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + octets + message.size):
+                    0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + size + message.size):
                 return True
-            self.taken[queue] = (count + 1, octets + message.size)
+            self.taken[queue] = (count + 1, size + message.size)
         return False
 
     def _write(self) -> Iterator[int]:
@@ -309,7 +309,7 @@ class _Committing:
         """A mistake of the broker, which its log has: the control link ends. What has no outcome yet goes back."""
         work = self.work
         for retirement in self.retirements:
-            outcomes.give_back(retirement.entry)
+            outcomes.requeue(retirement.entry)
         self.retirements = []
         work.failed = FAILURE
         work.roll_back()
@@ -318,10 +318,10 @@ class _Committing:
             link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
 
     def _on_disk(self) -> None:
-        if self.broker.jobs.carry_out(self._telling(), self._told, self.failed):
-            self._told()
+        if self.broker.jobs.carry_out(self._notifying(), self._notified, self.failed):
+            self._notified()
 
-    def _telling(self) -> Iterator[int]:
+    def _notifying(self) -> Iterator[int]:
         """Tell the clients the outcomes that they do not know."""
         work = self.work
         retirements = work.retirements
@@ -329,7 +329,7 @@ class _Committing:
         while retirements:
             retirement = retirements.pop()
             # The client will not be asked to settle what has taken place.
-            if not retirement.settled and not retirement.link.gone and not retirement.session.closing:
+            if not retirement.settled and not retirement.link.removed and not retirement.session.closing:
                 retirement.session.connection.send(Disposition(
                     False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
                 yield 5
@@ -338,13 +338,13 @@ class _Committing:
         postings.reverse()
         while postings:
             posting = postings.pop()
-            if posting.second and not posting.link.gone and not posting.session.closing:
+            if posting.second and not posting.link.removed and not posting.session.closing:
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
                 yield 5
             yield 0
 
-    def _told(self) -> None:
+    def _notified(self) -> None:
         work = self.work
         session = work.link.session
         if not session.closing and not work.link.closed:

@@ -28,13 +28,13 @@ DESTINATIONS: Final[dict[str, tuple[bool, str]]] = {
     "dstq": (True, "destination_queue"), "dste": (False, "destination_exchange"),
 }
 # Bindings that one answer lists, and that are compared with a hash: so many that others do not wait for long.
-MOST_LISTED: Final = 1000
-MOST_HASHED: Final = 5000
+MAX_LISTED: Final = 1000
+MAX_HASHED: Final = 5000
 # Units of work of listing a binding, and of comparing one.
 LISTED: Final = 8
 HASHED: Final = 2
 # So many bindings, as a power of two, are looked through in 1 µs.
-LOOKED_SHIFT: Final = 4
+SEARCH_SHIFT: Final = 4
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
 
@@ -71,7 +71,7 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
     if not parts["args"]:
         found = _without_arguments(connection, source, is_queue, destination, key)
     else:
-        found = _between(connection, source, is_queue, destination, key, MOST_HASHED, HASHED)
+        found = _between(connection, source, is_queue, destination, key, MAX_HASHED, HASHED)
     for binding in found:
         if hash_of(binding.arguments) == parts["args"]:
             remove = definitions.unbind_queue if is_queue else definitions.unbind_exchange
@@ -97,7 +97,7 @@ def show(connection: Connection, request: Request) -> Answer:
          "arguments": shown(binding.arguments),
          "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
                      f";args={hash_of(binding.arguments)}"}
-        for binding in _between(connection, source, is_queue, destination, key, MOST_LISTED, LISTED)])
+        for binding in _between(connection, source, is_queue, destination, key, MAX_LISTED, LISTED)])
 
 
 def _own(connection: Connection, source: str, is_queue: bool, destination: str) -> dict[tuple[str, Any], Binding]:
@@ -117,16 +117,16 @@ def _without_arguments(connection: Connection, source: str, is_queue: bool, dest
     return [] if binding is None else [binding]
 
 
-def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str, most: int,
+def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str, limit: int,
              work: int) -> list[Binding]:
-    """The bindings with this key from an exchange to a destination; RequestRefused if they are more than `most`. Each
+    """The bindings with this key from an exchange to a destination; RequestRefused if they are more than `limit`. Each
     stands for so many units of `work`."""
     own = _own(connection, source, is_queue, destination)
     found = [binding for binding in own.values() if binding.routing_key == key]
-    connection.broker.work += len(own) >> LOOKED_SHIFT
-    if len(found) > most:
+    connection.broker.work += len(own) >> SEARCH_SHIFT
+    if len(found) > limit:
         raise RequestRefused(400, f"{len(found)} bindings lead from exchange '{source}' to '{destination}' with this key;"
-                                  f" the management node takes at most {most}: unbind over AMQP 0-9-1, or list them with"
+                                  f" the management node takes at most {limit}: unbind over AMQP 0-9-1, or list them with"
                                   " `leveret bindings list`")
     connection.broker.work += len(found) * work
     return found

@@ -22,7 +22,7 @@ REPLY_TO: Final = "$me"
 BODY: Final = (descriptors.AMQP_VALUE, "amqp:amqp-value:*")
 OTHER_BODIES: Final = (descriptors.DATA, "amqp:data:binary", descriptors.AMQP_SEQUENCE, "amqp:amqp-sequence:list")
 # Texts of refusals are cut: what the client sent may be part of them.
-LONGEST_TEXT: Final = 1000
+MAX_TEXT_LENGTH: Final = 1000
 
 
 class RequestRefused(Exception):
@@ -120,7 +120,7 @@ def encode(request: Request, answer: Answer) -> bytes:
 
 def refusal(status: int, text: str) -> Answer:
     said = text_of(text)
-    return Answer(status, said if len(said) <= LONGEST_TEXT else said[: LONGEST_TEXT - 3] + "...")
+    return Answer(status, said if len(said) <= MAX_TEXT_LENGTH else said[: MAX_TEXT_LENGTH - 3] + "...")
 
 
 def decoded(part: str) -> str:

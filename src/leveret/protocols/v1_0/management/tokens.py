@@ -17,5 +17,5 @@ def put(connection: Connection, request: Request) -> Answer:
     """A client with a new token. Logins do not expire here, so there is nothing to renew (as with `update-secret` of
     0-9-1)."""
     if not isinstance(request.body, bytes):
-        raise RequestRefused(400, "the body was expected to be the octets of a token")
+        raise RequestRefused(400, "the body was expected to be the bytes of a token")
     return Answer(204)
