@@ -1,8 +1,8 @@
-"""Alarms: while the broker is short of something, a connection that publishes is blocked.
+"""Alarms: while memory or disk space is low, connections that publish are blocked.
 
-Until then it is read as ever, whatever it published before the alarm, as RabbitMQ does: what it consumes, gets and
-acknowledges may be what ends the alarm. The publish that blocks it is still taken. Clients without the capability
-`connection.blocked` are asked to stop by `channel.flow` when the alarm begins.
+As in RabbitMQ, a connection is blocked by its first publish during the alarm, which is accepted. Until then the broker
+reads it: its acknowledgements may end the alarm. Clients without the capability `connection.blocked` get `channel.flow`
+when the alarm begins.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 def first_publish(connection: Connection, channel: Channel) -> None:
-    """The first publish of the connection, or the first since the alarm began; without `connection.blocked`, of each
-    channel. Requests to the broker make no publisher."""
+    """Handle the first publish of a connection, or the first since an alarm began.
+
+    For clients without `connection.blocked`, called for each channel. Requests to the broker do not count.
+    """
     if channel.requested:
         channel.requested = False
         return
@@ -30,7 +32,7 @@ def first_publish(connection: Connection, channel: Channel) -> None:
 
 
 def block(connection: Connection, reason: str) -> None:
-    """Stop reading a publisher, and send it `connection.blocked` with the reason."""
+    """Stop reading a publisher and send it `connection.blocked` with the reason."""
     if connection.notify_blocked and not connection.blocked:
         connection.blocked = True
         connection.engine.send(0, "connection.blocked", {"reason": reason})
@@ -39,13 +41,13 @@ def block(connection: Connection, reason: str) -> None:
 
 
 def changed(connection: Connection, reason: str) -> None:
-    """There is an alarm, for this reason, or "": there is none any more."""
+    """Handle the start of an alarm, or its end if `reason` is empty."""
     if not connection.opened or connection.closing:
         return
     if reason:
         connection.published_any = False
         if not connection.notify_blocked:
-            # Clients that do not know connection.blocked know channel.flow; one that goes on is not read any more.
+            # Clients without connection.blocked get channel.flow. One that keeps publishing is not read any more.
             for channel in connection.channels.values():
                 channel.ask_to_pause()
     else:

@@ -1,4 +1,4 @@
-"""Class basic but for its hot methods: qos, consume, cancel, get, recover (0-9-1 section 1.8)."""
+"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). Publish and ack are methods of the channel."""
 
 from __future__ import annotations
 
@@ -25,19 +25,29 @@ from leveret.protocols.v0_9_1.queue_methods import find, name_of
 from leveret.protocols.v0_9_1.timeouts import watch_timeout
 
 REPLY_NAME: Final = REPLY_TO.decode()
-# Unacknowledged deliveries whose bytes are added up in one turn; so many of them, as a power of two, in 1 µs.
+# Unacknowledged deliveries whose sizes may be summed in one turn, and how many (as a power of two) take 1 µs.
 MAX_COUNTED: Final = 100_000
 COUNTED_SHIFT: Final = 4
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """basic.qos"""
-    set_qos(channel, prefetch_size, prefetch_count, flags["global"], "basic.qos-ok")  # global: a keyword of Python's
+    """Perform basic.qos."""
+    set_qos(channel, prefetch_size, prefetch_count, flags["global"], "basic.qos-ok")  # `global` is a Python keyword
 
 
 def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywhere: bool, answer: str) -> None:
-    """Set the windows, and send the `answer` if it has a name. RabbitMQ's meaning of global: false for each new consumer,
-    true for the channel; the spec's (`amqp.qos_global`): false for the channel, true for the connection."""
+    """Set the windows of prefetch.
+
+    With RabbitMQ's meaning of `global`, false sets the window of each new consumer and true that of the channel. With the
+    spec's meaning (`amqp.qos_global`), false sets the window of the channel and true that of the connection.
+
+    Args:
+        channel: the channel.
+        prefetch_size: window in bytes; 0 is no limit.
+        prefetch_count: window in messages; 0 is no limit.
+        everywhere: the flag `global`.
+        answer: name of the reply; empty for none.
+    """
     connection = channel.connection
     if prefetch_size:
         _check_countable(channel, everywhere and connection.qos_spec)
@@ -67,7 +77,7 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
 
 
 def _check_countable(channel: Channel, everywhere: bool) -> None:
-    """Raise PreconditionFailed if adding up the bytes of the unacknowledged deliveries takes longer than a turn."""
+    """Raise PreconditionFailed if summing the sizes of the unacknowledged deliveries takes longer than a turn."""
     channels = channel.connection.channels.values() if everywhere else [channel]
     count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
     if count > MAX_COUNTED:
@@ -79,7 +89,7 @@ def _check_countable(channel: Channel, everywhere: bool) -> None:
 def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
             no_wait: bool, arguments: dict[str, Any], kind: type[ChannelConsumer] = ChannelConsumer,
             answer: str = "basic.consume-ok") -> None:
-    """basic.consume; in 0-9 also that of other classes, whose consumers are of a `kind` of their own."""
+    """Perform basic.consume. 0-9 passes the `kind` of consumer for its other classes."""
     connection = channel.connection
     if consumer_tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
@@ -91,7 +101,7 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     settings = parse_consumer_arguments(arguments, strict=channel.vhost.strict)
     limit = connection.settings.consumers_per_channel
     if limit and len(channel.consumers) >= limit:
-        raise ResourceError(f"the channel has its most consumers, {limit}; the setting is limits.consumers_per_channel")
+        raise ResourceError(f"the channel already has {limit} consumers; the limit is set by limits.consumers_per_channel")
     if not consumer_tag:
         consumer_tag = "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
     browses = arguments.get(BROWSE) is True
@@ -119,7 +129,7 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
 
 
 def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
-    """A stream is endless: its readers must say how much they take at a time, as with RabbitMQ."""
+    """Raise an error if a consumer of a stream has no prefetch or no acknowledgements, as RabbitMQ does."""
     if no_ack:
         raise NotImplementedByBroker(f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"
                                      " has no automatic acknowledgement: consume without no-ack", closes_connection=True)
@@ -129,17 +139,17 @@ def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
 
 
 def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
-    """Copies are not acknowledged, and in nobody's way."""
+    """Raise PreconditionFailed if a browsing consumer acknowledges, is exclusive, or reads a stream."""
     if queue.settings.type == STREAM:
         raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
-                                 f" '{channel.connection.vhost_name}': readers of a stream take nothing away anyway")
+                                 f" '{channel.connection.vhost_name}': consumers of a stream always browse")
     if not no_ack or exclusive:
         raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
                                  f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively")
 
 
 def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
-    """RabbitMQ's direct reply-to: a queue without the cost of one, for the replies to this channel."""
+    """Create the reply queue of this channel (RabbitMQ's direct reply-to)."""
     if not no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge: consume from 'amq.rabbitmq.reply-to' with no-ack")
     if channel.reply_queue is not None:
@@ -149,9 +159,9 @@ def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
 
 
 def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
-    """basic.cancel"""
+    """Perform basic.cancel."""
     if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.cancelled_tags:
-        raise NotAllowed(f"consumer tag '{consumer_tag}' is not one of this channel")
+        raise NotAllowed(f"unknown consumer tag '{consumer_tag}' on this channel")
     channel.cancel(consumer_tag)
     channel.cancelled_tags.pop(consumer_tag, None)
     if not no_wait:
@@ -159,7 +169,7 @@ def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
 
 
 def cancel_ok(channel: Channel, consumer_tag: str) -> None:
-    """basic.cancel-ok: the client knows that its consumer is gone."""
+    """Ignore basic.cancel-ok, the reply to a cancel notification."""
 
 
 class _Get(Waiting):
@@ -182,7 +192,7 @@ class _Get(Waiting):
 
 
 def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
-    """basic.get, with a `kind` of the first message for that content class (0-9)."""
+    """Perform basic.get. With a `kind`, get the first message of that content class (0-9)."""
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
@@ -195,7 +205,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
 
 
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
-    """Send get-ok or get-empty; False where the message must be read from disk first."""
+    """Send get-ok or get-empty. Return False if the message must be read from disk first."""
     scope = channel.scope if channel.excludes_rejecting_channel() else None
     entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
@@ -231,12 +241,12 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
 
 
 def recover(channel: Channel, requeue: bool) -> None:
-    """basic.recover"""
+    """Perform basic.recover."""
     _recover(channel, requeue, partial(channel.connection.engine.send, channel.number, "basic.recover-ok", {}))
 
 
 def recover_async(channel: Channel, requeue: bool) -> None:
-    """basic.recover-async: the same without an answer."""
+    """Perform basic.recover-async, which has no reply."""
     _recover(channel, requeue, None)
 
 
@@ -248,7 +258,7 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
     if requeue:
         yield from channel.requeuing()
         return
-    # To the original recipient, as far as it is still there.
+    # Redeliver to the original consumers that still exist; requeue the rest.
     unacked = channel.unacked
     back: list[int] = []
     tags = sorted(unacked)

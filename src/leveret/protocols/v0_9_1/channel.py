@@ -1,6 +1,6 @@
-"""A channel: publishes in, confirms and acknowledgements (0-9-1 classes channel, basic, confirm, tx).
+"""Channels: publishes, confirms, deliveries and acknowledgements (0-9-1 classes channel, basic, confirm, tx).
 
-This is the hot path of the protocol; methods that are not hot stand in the modules named after their class.
+This is the hot path of the protocol. Other methods are in the modules named after their class.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
-# What a channel without prefetch may hold unacknowledged while memory is short.
+# Unacknowledged deliveries allowed on a channel without prefetch while memory is tight.
 LOW_MEMORY_WINDOW: Final = 1000
-# Milliseconds that a publisher may go on after it was asked to pause: what it sent before it knew is on its way.
+# Milliseconds for which publishes are accepted after channel.flow: they may have been sent before it arrived.
 FLOW_GRACE: Final = 5000
-# Messages to more queues than this count as work, of which only so much is done in a turn.
+# Queues above which routing a message counts as work of the turn.
 WIDE_FANOUT: Final = 16
-# Tags of consumers whose queue went away that a channel remembers.
+# Consumer tags that a channel remembers after the broker cancelled them.
 MAX_CANCELLED_TAGS: Final = 1000
-# Deliveries of which so many are settled at once without steps.
+# Deliveries that one acknowledgement settles without yielding to other clients.
 MAX_SETTLED_AT_ONCE: Final = 2000
-# So many consumers leave in the order in which they came.
+# Consumers up to which a closing channel removes them in the order of their creation.
 MAX_LEAVING_IN_ORDER: Final = 100
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
 
 class PendingPublish:
-    """A publish of a transaction. Its exchange was looked up when it came; what is bound there counts at the commit
-    only where routes depend on the message."""
+    """A publish in an open transaction.
+
+    Its route is resolved on arrival. Only routes that depend on the message are resolved again at commit.
+    """
 
     __slots__ = ("flags", "message", "route", "sent_at")
 
@@ -66,12 +68,18 @@ class PendingPublish:
 class Channel(Holder):
     """One channel of a connection.
 
-    format      of what is published on it; publisher: as messages name it
-    unacked     entries by delivery tag; `low_tag`: no lower tag is in it
-    active      the client lets deliveries flow (channel.flow); paused: we have asked it to stop publishing
-    stalled     a reply is waiting for a commit or a page; commands of this channel queue up in `backlog`
-    published   publishes since confirm.select; `confirmed`: the prefix of them that is resolved
-    marks       (batch, first publish that waits for it), in order; `nacks`: publishes that were refused
+    Attributes:
+        format: format of the messages published on it.
+        publisher: number that identifies the publisher in messages.
+        unacked: entries by delivery tag.
+        low_tag: lower bound of the tags in `unacked`.
+        active: whether the client accepts deliveries (channel.flow).
+        paused: whether the broker has asked the client to stop publishing.
+        stalled: whether a reply waits for a commit or a page. Further commands wait in `backlog`.
+        published: number of publishes since confirm.select.
+        confirmed: number of these that have been confirmed or refused, in order.
+        marks: pairs of a batch and the first publish that it holds, in order.
+        nacks: sequence numbers of refused publishes.
     """
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -88,25 +96,25 @@ class Channel(Holder):
         self.pause_known = False
         self.pause_until = 0
         self.closing = False
-        # The connection has ended: the channel is about to be closed, and performs nothing more.
+        # The connection has ended. The channel is about to be closed and performs no more commands.
         self.abandoned = False
         # Deliveries
         self.next_tag = 1
         self.low_tag = 1
         self.unacked: dict[int, Entry] = {}
         self.consumers: dict[str, ChannelConsumer] = {}
-        # Consumers whose queue went away: their cancel is answered in strict mode, too (basic.cancel.01). The last ones, in
-        # this order, for not every client cancels what it was told is gone.
+        # Tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel is answered for these too
+        # (basic.cancel.01). Bounded, since most clients never cancel them.
         self.cancelled_tags: dict[str, None] = {}
         self.default_prefetch = 0
         self.default_prefetch_size = 0
         self.prefetch = 0
         self.prefetch_size = 0
         self.unacked_size = 0
-        # What the connection's window counts of the deliveries, and of their bytes.
+        # This channel's share of the connection's window: deliveries and bytes.
         self.counted_deliveries = 0
         self.counted_bytes = 0
-        # How many of the unacknowledged came by basic.get, which no window counts.
+        # Unacknowledged deliveries of basic.get, which no window counts.
         self.gets = 0
         self.counted = False
         self.sized = False
@@ -123,16 +131,16 @@ class Channel(Holder):
         self.marked_batch = 0
         self.marks: deque[tuple[int, int]] = deque()
         self.nacks: deque[int] = deque()
-        # The body that is coming in pieces.
+        # Parts of the body that is being received.
         self.incoming: list[bytes] | StoredBody = []
         # Transactions
         self.transacted = False
         self.tx_publishes: list[PendingPublish] = []
         self.tx_settlements: list[tuple[int, Entry, int]] = []
         self.tx_size = 0
-        # A large transaction is being committed: what it settles is settled by that, whatever becomes of the channel.
+        # A large transaction is being committed. Its settlements take effect even if the channel closes.
         self.committing = False
-        # Work in steps that is not done yet; further commands wait for it.
+        # Work in steps that has not finished. Further commands wait for it.
         self.unfinished: Iterator[int] | None = None
         # Order of replies
         self.stalled = False
@@ -140,7 +148,7 @@ class Channel(Holder):
         self.backlog_size = 0
         # Statistics
         self.publish_count = 0
-        # What was published last was a request to the broker.
+        # Whether the last publish was a request to the broker.
         self.requested = False
 
     # Publishing
@@ -202,8 +210,11 @@ class Channel(Holder):
                 connection.confirming.append(self)
 
     def begin_content(self, publish: Publish) -> None:
-        """A large body will come in pieces: out of memory with them, where there is a place. ContentTooLarge where that
-        has no room."""
+        """Prepare to receive a large body in parts, in the spool if there is one.
+
+        Raises:
+            ContentTooLarge: the spool is full.
+        """
         spool = self.log.spool
         if spool is None:
             self.incoming = []
@@ -212,13 +223,13 @@ class Channel(Holder):
         self.connection.spools = True
 
     def begin_stage(self, method: ContentMethod) -> None:
-        """A content to be staged will come in pieces, which go to `incoming` (0-9)."""
+        """Prepare to receive the content of an upload in parts, which are appended to `incoming` (0-9)."""
         raise NotImplementedByBroker(f"{method.name} is not implemented")
 
     def route_message(self, route: Route, message: Message) -> list[Queue]:
-        """The queues where headers matter: CC and BCC, headers exchanges."""
+        """Return the queues of a message whose headers affect routing: CC and BCC, headers exchanges."""
         if route.owner:
-            content.check_copies(message)  # a stage keeps them for later
+            content.check_copies(message)  # the sink transaction uses them when it is committed
             return route.queues
         more: list[str] = []
         if message.headers_at >= 0 and b"CC" in message.header:
@@ -228,7 +239,11 @@ class Channel(Holder):
         return self.vhost.route_message(route, message, more)
 
     def flagged(self, message: Message, queues: list[Queue], flags: int) -> list[Queue]:
-        """Mandatory, immediate and unroutable messages (0-9-1 basic.publish.mandatory, .immediate)."""
+        """Send back undeliverable mandatory and immediate messages (0-9-1 basic.publish.mandatory, .immediate).
+
+        Returns:
+            The queues that get the message.
+        """
         if not queues:
             if flags & (MANDATORY | IMMEDIATE):
                 self.send_return(message, NO_ROUTE if flags & MANDATORY else NO_CONSUMERS,
@@ -242,7 +257,7 @@ class Channel(Holder):
         return queues
 
     def ask_to_pause(self) -> None:
-        """Ask a publisher to stop by channel.flow (0-9-1 channel.flow.throttling)."""
+        """Send channel.flow to a publisher to stop it (0-9-1 channel.flow.throttling)."""
         if not self.paused and self.publish_count:
             self.paused = True
             self.pause_known = False
@@ -250,6 +265,7 @@ class Channel(Holder):
             self.connection.engine.send(self.number, "channel.flow", {"active": False})
 
     def ask_to_resume(self) -> None:
+        """Send channel.flow to a publisher that was asked to pause."""
         if self.paused:
             self.paused = False
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
@@ -260,7 +276,7 @@ class Channel(Holder):
             message.header, message)
 
     def send_content(self, name: str, arguments: dict[str, Any], header: bytes, message: Message) -> None:
-        """Send a method with a message, other than `basic.deliver`."""
+        """Send a method that carries a message, other than `basic.deliver`."""
         connection = self.connection
         engine = connection.engine
         if message.size <= connection.max_encoded:
@@ -271,30 +287,30 @@ class Channel(Holder):
             connection.send_body(self.number, message)
 
     def expiry(self, expiration: bytes) -> int:
-        """`Message.expires_at` from the property expiration."""
+        """Return `Message.expires_at` for the property expiration."""
         try:
             milliseconds = int(expiration) if expiration.isdigit() else -1
         except ValueError:
             milliseconds = -1
         if milliseconds < 0 or milliseconds > content.MAX_EXPIRATION:
-            raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': milliseconds in"
-                                     f" decimal digits are expected, from 0 to {content.MAX_EXPIRATION}")
+            raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': expected milliseconds"
+                                     f" in decimal digits, from 0 to {content.MAX_EXPIRATION}")
         return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
     def check_user(self, user_id: bytes) -> None:
-        """Raise PreconditionFailed where a message says that somebody else has sent it."""
+        """Raise PreconditionFailed if the user-id of a message is not the user of the connection."""
         if user_id != self.connection.user_bytes and not self.connection.may_impersonate:
             raise PreconditionFailed(f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
                                      f" user was '{self.connection.user}'")
 
     def _with_reply_address(self, header: bytes) -> bytes:
-        """Replace direct reply-to's pseudo-address with that of this channel's reply consumer."""
+        """Replace the pseudo-address of direct reply-to with the address of this channel's reply consumer."""
         if content.reply_to(header) != REPLY_TO.decode():
             return header
         return content.with_reply_to(header, self.reply_address())
 
     def reply_address(self) -> str:
-        """That of this channel's reply consumer."""
+        """Return the address of this channel's reply consumer."""
         if self.reply_queue is None:
             raise PreconditionFailed("fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this"
                                      " channel first")
@@ -307,14 +323,18 @@ class Channel(Holder):
         self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
 
     def grow_transaction(self, size: int) -> None:
-        """The transaction takes so much more memory. ContentTooLarge where that is too much."""
+        """Add `size` bytes to the memory of the transaction.
+
+        Raises:
+            ContentTooLarge: the transaction exceeds `limits.transaction_size`.
+        """
         self.tx_size += size
         if self.tx_size > self.connection.settings.max_transaction:
             raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} bytes;"
-                                  " the setting is limits.transaction_size")
+                                  " the limit is set by limits.transaction_size")
 
     def transaction_ended(self, committed: bool) -> None:
-        """The transaction is about to be committed, or was rolled back: for what else belongs to it (0-9)."""
+        """Called before a commit and after a rollback. 0-9 overrides it for its other classes."""
 
     # Confirms
 
@@ -327,7 +347,7 @@ class Channel(Holder):
             self.connection.mark()
 
     def resolve(self) -> None:
-        """Confirm the prefix of the publishes that is resolved."""
+        """Confirm or refuse publishes, in order, up to the first one that still waits for its batch."""
         marks = self.marks
         upto = marks[0][1] - 1 if marks else self.published
         confirmed = self.confirmed
@@ -348,15 +368,15 @@ class Channel(Holder):
     # Deliveries
 
     def is_full(self) -> bool:
-        """Whether the channel holds as many deliveries as its own window takes."""
+        """Return whether the channel's own window is full."""
         return 0 < self.prefetch <= self.outstanding()
 
     def outstanding(self) -> int:
-        """How many deliveries the windows of channel and connection count."""
+        """Return how many deliveries the windows of channel and connection count."""
         return len(self.unacked) + len(self.tx_settlements) - self.gets
 
     def has_credit(self, size: int) -> bool:
-        """The channel's own window, shared by its consumers, and the connection's."""
+        """Return whether the windows of channel and connection allow a delivery of `size` bytes."""
         if self.is_full():
             return False
         if self.prefetch_size and (self.unacked or self.outstanding()) \
@@ -368,7 +388,7 @@ class Channel(Holder):
         return connection.has_credit(self, size)
 
     def update_window(self) -> None:
-        """Have the connection's window count what the channel holds now."""
+        """Update the connection's window with this channel's unacknowledged deliveries."""
         held = 0
         size = 0
         if not self.closing:
@@ -379,16 +399,19 @@ class Channel(Holder):
         self.counted_bytes = size
 
     def is_over_limit(self) -> bool:
-        """Whether a channel without prefetch must acknowledge before it gets more: by setting, or for lack of memory."""
+        """Return whether the channel must acknowledge first: by setting, or because memory is tight."""
         held = len(self.unacked)
         if (self.broker.tight and held >= LOW_MEMORY_WINDOW) or 0 < self.max_unacked <= held:
-            self.counted = True  # from now on acknowledgements wake all consumers of the channel
+            self.counted = True  # makes acknowledgements wake all consumers of the channel
             return True
         return False
 
     def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
-        """Remove the entries that an acknowledgement names; PreconditionFailed for a tag that was never given, or twice
-        (0-9-1 basic.ack.multiple.exists)."""
+        """Remove and return the entries that an acknowledgement names (0-9-1 basic.ack.multiple.exists).
+
+        Raises:
+            PreconditionFailed: the tag is not unacknowledged.
+        """
         unacked = self.unacked
         if not multiple:
             entry = unacked.pop(tag, None)
@@ -417,13 +440,13 @@ class Channel(Holder):
         return taken
 
     def settle_multiple(self, tag: int, outcome: int) -> None:
-        """Settle what an acknowledgement of several deliveries names, in steps if that is much."""
+        """Settle all deliveries up to a tag, in steps if there are many."""
         if tag and tag not in self.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         self.carry_out(self._settling(tag or self.next_tag - 1, outcome))
 
     def _settling(self, last: int, outcome: int) -> Iterator[int]:
-        """Settle all deliveries up to a tag; what is given back goes youngest first, in front of what came later."""
+        """Settle all deliveries up to a tag. Requeued ones go youngest first, so that they keep their order."""
         unacked = self.unacked
         tags = sorted(unacked)
         del tags[bisect_right(tags, last) :]
@@ -462,7 +485,7 @@ class Channel(Holder):
             self.wake()
 
     def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
-        """Do work that may be much, then call `done`. Commands that follow on this channel wait."""
+        """Run work in steps, then call `done`. Further commands on this channel wait."""
         self.unfinished = pieces
         if self.broker.jobs.carry_out(pieces, partial(self._carried_out, done), self.fail):
             self.unfinished = None
@@ -481,7 +504,7 @@ class Channel(Holder):
         self.resume()
 
     def fail(self) -> None:
-        """Work for a command has failed in a later turn, as the log says: there will be no answer."""
+        """Close the connection after work for a command failed in a later turn; the error has been logged."""
         self.unfinished = None
         if self.closing or self.abandoned:
             return
@@ -549,18 +572,18 @@ class Channel(Holder):
             self.wake()
 
     def excludes_rejecting_channel(self) -> bool:
-        """Whether this channel never sees an entry again that it rejected: in strict mode."""
+        """Return whether entries that this channel rejected never come back to it: in strict mode."""
         return self.vhost.strict
 
     def requeue_nacked(self, entry: Entry) -> None:
-        """Requeue after a reject."""
+        """Requeue an entry that the client rejected with requeue."""
         if self.excludes_rejecting_channel():
             entry.queue.requeue_elsewhere(entry, self.scope)
         else:
             entry.queue.requeue(entry)
 
     def uncount(self, tag: int, entry: Entry) -> None:
-        """Take an entry out of the count of gets, the windows by size and the clock of the consumer timeout."""
+        """Remove an entry from the count of gets, the windows by size and the consumer timeout."""
         if entry.holder is None:
             self.gets -= 1
         if self.sized:
@@ -578,7 +601,7 @@ class Channel(Holder):
         return entries
 
     def wake(self) -> None:
-        """Credit came back that consumers of this channel share, or all those of the connection."""
+        """Wake consumers after a window that they share has room again."""
         connection = self.connection
         if connection.prefetch or connection.prefetch_size:
             self.update_window()
@@ -590,7 +613,7 @@ class Channel(Holder):
         consumers = self.consumers
         self.broker.work += len(consumers) >> 1
         if self.counted and len(consumers) > 1:
-            # They share a window, which the one that came first the last time has had: now it is the others' turn.
+            # The consumers share a window. Move the first parked one to the end, so that each gets its turn.
             for tag, consumer in consumers.items():
                 if consumer.parked:
                     consumers[tag] = consumers.pop(tag)
@@ -600,7 +623,7 @@ class Channel(Holder):
                 consumer.wake()
 
     def set_counted(self) -> None:
-        """Find out whether windows that consumers share have to be looked at, and whether bytes are counted."""
+        """Update `counted` (consumers share a window) and `sized` (a window counts bytes)."""
         connection = self.connection
         self.counted = bool(self.prefetch or self.prefetch_size or connection.prefetch or connection.prefetch_size)
         sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
@@ -616,7 +639,7 @@ class Channel(Holder):
                     holder.unacked_size += entry.message.size
 
     def requeuing_all(self) -> Iterator[int]:
-        """Give back everything unacknowledged, also what an open transaction has acknowledged."""
+        """Requeue all unacknowledged entries, and those that an open transaction has acknowledged."""
         frozen: dict[Queue, None] = {}
         settlements = self.tx_settlements
         try:
@@ -630,15 +653,17 @@ class Channel(Holder):
             thaw(frozen)
 
     def requeuing(self) -> Iterator[int]:
-        """Give back what is unacknowledged, youngest first, so that each goes in front of the one before. What is delivered
-        meanwhile stays; what is still to be given back is in the window until then."""
+        """Requeue unacknowledged entries, youngest first, so that they keep their order.
+
+        Entries delivered meanwhile are not requeued. An entry counts in the window until it is requeued.
+        """
         tags = sorted(self.unacked)
         yield len(tags) >> 5
         self.low_tag = self.next_tag
         yield from self.requeuing_tags(tags)
 
     def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
-        """Give back the deliveries of these tags, the last one first."""
+        """Requeue the deliveries of these tags, last one first."""
         unacked = self.unacked
         frozen: dict[Queue, None] = {}
         try:
@@ -657,7 +682,7 @@ class Channel(Holder):
     # Consumers
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """The queue of a consumer was deleted: RabbitMQ's consumer cancel notification."""
+        """Cancel a consumer whose queue was deleted (RabbitMQ's consumer cancel notification)."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
         if self.vhost.strict:
@@ -672,14 +697,14 @@ class Channel(Holder):
             pending_cancels.append((self, consumer.tag))
 
     def notify_cancel(self, tag: str) -> None:
-        """Tell a client that wants to know that its consumer has gone."""
+        """Send basic.cancel to a client with the capability `consumer_cancel_notify`."""
         connection = self.connection
         if connection.notify_cancel and not self.closing:
             connection.engine.send(self.number, "basic.cancel", {"consumer_tag": tag, "no_wait": True})
             connection.mark()
 
     def cancel(self, tag: str) -> None:
-        """Cancel a consumer; an unknown tag is none of our business (0-9-1 basic.cancel.01)."""
+        """Cancel a consumer. An unknown tag is ignored (0-9-1 basic.cancel.01)."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             if self.reply_queue is consumer.queue:
@@ -690,31 +715,31 @@ class Channel(Holder):
     # The end
 
     def close(self, done: Callable[[], None] | None = None) -> None:
-        """Close the channel: its consumers leave, what it held goes back to the queues, then `done` is called."""
+        """Close the channel: remove its consumers, requeue its unacknowledged entries, then call `done`."""
         if self.closing:
             if done is not None:
                 done()
             return
         self.closing = True
         if self.stalled:
-            self.connection.release_input("backlog")  # nobody will `resume`
+            self.connection.release_input("backlog")  # `resume` will not be called
         if self.broker.jobs.carry_out(self.closing_down(), done, done) and done is not None:
             done()
 
     def closing_down(self) -> Iterator[int]:
-        """What was begun is finished, consumers leave, and what is held goes back."""
+        """Finish unfinished work, remove consumers and requeue entries, in steps."""
         self.scope.gone = True
         self.broker.holders.pop(self, None)
         if self.timeout is not None:
             self.broker.timers.cancel(self.timeout)
-            self.timeout.channel = None  # the timers may remember it for a while
+            self.timeout.channel = None  # the timers may keep a reference for a while
             self.timeout = None
         self.incoming = []
         self.backlog.clear()
         self.reply_queue = None
         consumers = list(self.consumers.values())
         self.consumers.clear()
-        # First out of the rings, then back into the queues: else the entries would come right back here.
+        # Consumers leave before entries are requeued: otherwise these would be delivered here again.
         for consumer in consumers:
             consumer.active = False
             consumer.queue.leave_ring(consumer)
@@ -727,7 +752,7 @@ class Channel(Holder):
             yield from logged(self.requeuing_all())
             held = len(self.unacked) + len(self.tx_settlements)
             if not held or held == before:
-                break  # otherwise one of them could not go back, and the rest still have to
+                break  # no progress: the rest failed to requeue
         while consumers:
             consumer = consumers.pop(0) if len(consumers) < MAX_LEAVING_IN_ORDER else consumers.pop()
             try:
@@ -742,11 +767,11 @@ class Channel(Holder):
     # Stalling
 
     def stall(self) -> None:
-        """Hold back this channel's further commands until `resume`."""
+        """Queue further commands of this channel until `resume`."""
         self.stalled = True
 
     def resume(self) -> None:
-        """The reply that everything waited for was sent: go on with what came in the meantime."""
+        """Perform the commands that were queued since `stall`."""
         self.stalled = False
         self.backlog_size = 0
         backlog = self.backlog

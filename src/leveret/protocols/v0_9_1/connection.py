@@ -1,7 +1,7 @@
-"""A connection: dispatch of commands to channels, output, credit with the socket (0-9-1 class connection).
+"""Connections: dispatch of commands to channels, output and flow control of the socket (0-9-1 class connection).
 
-Bytes come in by `data_received`, which performs every whole command in them. Once all sockets that are ready were read
-the broker ends the turn, which delivers, commits and calls `flush` here.
+`data_received` performs every complete command in the data. When all ready sockets have been read, the broker ends the
+turn: it delivers, commits and calls `flush`.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ from leveret.wire.amqp0.specs import V0_9_1
 
 log = logging.getLogger("leveret.connection")
 
-# What makes a channel; the latter in 0-9 only.
+# Methods that open a channel; the second one in 0-9 only.
 OPENING: Final = ("channel.open", "channel.resume")
-# Bytes of answers that a client may leave unread before its own socket is not read any more.
+# Bytes of replies that a client may leave unread before the broker stops reading its socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Seconds that a client gets to answer connection.close, and to read it where it cannot answer.
+# Seconds that a client has to answer connection.close, or to read it if its frames cannot be parsed any more.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
-# Queues that the messages of all connections together may reach in one turn; then each connection gets on by a message
-# a turn, so that a flood does not keep others waiting.
+# Units of work that all connections together may do in one turn. Beyond it, each connection performs one command per
+# turn, so that a flood does not delay others.
 MAX_WORK: Final = 10_000
-# Of parsing what was read at once, in the same units.
+# Units of work that parsing the data of one read may take.
 MAX_PARSED: Final = 8000
-# Seconds until it is looked whether a publisher that is held back may go on with what was read already.
+# Seconds between checks whether a throttled publisher may resume with data that was read already.
 THROTTLE_RETRY_INTERVAL: Final = 0.02
-# Bytes that may wait for the disk before publishers are not read any more.
+# Bytes waiting for the disk above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Commands, and bytes of contents, that one channel may send ahead of a reply before its connection is not read any more.
+# Commands and content bytes that a channel may send ahead of a reply before the broker stops reading its connection.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
-# Units of work of a method that is not about single messages.
+# Units of work of a method other than publish, ack and nack.
 METHOD_WORK: Final = 15
 # Units of work of opening a channel.
 OPEN_WORK: Final = 30
 # Units of work of closing a channel.
 CHANNEL_WORK: Final = 5
-# Content that is no larger may be a request to the broker, of which it is not known before it is complete.
+# Content up to this size may be a request to the broker, which is known only when it is complete.
 MAX_REQUEST_BYTES: Final = 64 << 10
 
 
 class ReadOn(CommitWaiter):
-    """Reads a publisher again once the disk has caught up."""
+    """Resumes reading a publisher once the disk has caught up."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -85,17 +85,18 @@ class ReadOn(CommitWaiter):
 
 
 class Connection(VhostSession):
-    """One 0-9-1 connection; that of 0-9 is a subclass, which has other methods.
+    """One 0-9-1 connection. The 0-9 connection is a subclass with other methods.
 
-    number     identifies it within the process
-    protocol   its name
-    paused     no more deliveries: the socket's buffer is `full`, or a large content is going out;
-               starved: some consumer was parked because of that or of the quantum
-    outgoing   what goes out from a large content on, None while there is none
-    published_any  has published, in an alarm: since it began
-    spools     has published a body that went to the spool
-    max_encoded   bytes of the largest body that is encoded as a whole
-    routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
+    Attributes:
+        number: identifies the connection within the process.
+        protocol: name of the protocol.
+        paused: whether deliveries stop because the socket's buffer is `full` or a large content is being sent.
+        starved: whether a consumer was parked because of `paused` or the quantum.
+        outgoing: output from a large content on; None if there is none.
+        published_any: whether the connection has published; during an alarm, since the alarm began.
+        spools: whether it has published a body that went to the spool.
+        max_encoded: size in bytes of the largest body that is encoded as a whole.
+        routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
     def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1,
@@ -122,7 +123,7 @@ class Connection(VhostSession):
         self.login: Login | None = None
         self.client_properties: dict[str, Any] = {}
         self.notify_cancel = False
-        # Cancel notifications that must not overtake the answer to this connection's own queue.delete, by its queue.
+        # By queue: cancel notifications that must follow the reply to this connection's own queue.delete.
         self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
         self.notify_blocked = False
         self.close_on_auth_failure = False
@@ -132,9 +133,9 @@ class Connection(VhostSession):
         self.closing = False
         self.lost = False
         self.awaits_close_ok = False
-        # The client has sent connection.close; it is answered when nothing of the connection is left in the broker.
+        # The client has sent connection.close. The reply is sent when the broker has released the connection.
         self.owes_close_ok = False
-        # Channels that are closing, and other parts of the connection that are being released.
+        # Number of closing channels and other parts that are being released.
         self.releasing = 0
         # Output
         self.dirty = False
@@ -152,16 +153,16 @@ class Connection(VhostSession):
         self.published_any = False
         self.spools = False
         self.pause_reasons: set[str] = set()
-        # The commands that the turn before had to leave.
+        # Commands that the previous turn did not perform.
         self.rest: list[Command] = []
         # The spec's global window (qos_spec)
         self.prefetch = 0
         self.prefetch_size = 0
-        # What it counts, and whether it has got room in this turn.
+        # Deliveries and bytes in it, and whether it got room in this turn.
         self.window_count = 0
         self.window_size = 0
         self.freed = False
-        # The channel that was asked last whether it may have a delivery.
+        # The channel that asked last for a delivery.
         self.granted: Channel | None = None
         self.bytes_in = 0
         self.bytes_out = 0
@@ -171,22 +172,22 @@ class Connection(VhostSession):
         self.mark()
         self.broker.end_turn()
 
-    # What 0-9 has otherwise
+    # Overridden by 0-9
 
     def start(self) -> None:
         """Send connection.start."""
         handshake.start(self)
 
     def perform_on_connection(self, command: Method) -> None:
-        """A method of channel 0."""
+        """Perform a method of channel 0."""
         handshake.perform(self, command)
 
     def open_channel(self, command: Method) -> None:
-        """channel.open"""
+        """Perform channel.open."""
         methods.open_channel(self, command.channel)
 
     def perform_method(self, channel: Channel, command: Method) -> None:
-        """A method of a channel that is not hot."""
+        """Perform a method of a channel other than publish, ack and nack."""
         methods.perform(channel, command)
 
     # Input
@@ -204,13 +205,13 @@ class Connection(VhostSession):
             self._perform_all(commands)
 
     def _parse(self, data: bytes) -> list[Command]:
-        """The commands in the data, or as many of them as one turn may parse."""
+        """Return the commands in the data, or as many as one turn may parse."""
         commands = self.engine.receive(data)
         self.broker.work += self.engine.cost
         return commands
 
     def _perform_all(self, commands: list[Command]) -> None:
-        """Carry out what came, or as much of it as one turn may do."""
+        """Perform commands, or as many as one turn may perform."""
         channels = self.channels
         broker = self.broker
         done = 0
@@ -240,7 +241,7 @@ class Connection(VhostSession):
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
-            alarms.block(self, self.services.alarm)  # a publisher that has not finished its first message is one, too
+            alarms.block(self, self.services.alarm)  # its first message is incomplete, but it publishes
         store = self.broker.log
         if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any and (
                 self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
@@ -249,7 +250,7 @@ class Connection(VhostSession):
         self.services.end_turn_soon()
 
     def _perform_rest(self) -> None:
-        """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
+        """Perform the commands left from the previous turn, unless the publisher is throttled for another reason."""
         if len(self.pause_reasons) > 1 and not self.lost:
             self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
             return
@@ -274,7 +275,7 @@ class Connection(VhostSession):
             self.pause_input("backlog")
 
     def perform(self, channel: Channel, command: Command) -> None:
-        """Carry out one command; what it breaks closes the channel, or the connection."""
+        """Perform one command. An error closes the channel or the connection."""
         try:
             if isinstance(command, Publish):
                 channel.publish(command)
@@ -310,11 +311,11 @@ class Connection(VhostSession):
             self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
 
     def ids_of(self, channel: Channel, command: Command) -> tuple[int, int]:
-        """Class and method id of what was refused."""
+        """Return the class and method id of a refused command."""
         return methods.ids_of(command)
 
     def _control(self, command: Command) -> None:
-        """A command on channel 0, or on a channel that is not open here."""
+        """Perform a command on channel 0 or on a channel that is not open."""
         if isinstance(command, Error):
             self._protocol_error(command)
         elif isinstance(command, Method):
@@ -339,7 +340,7 @@ class Connection(VhostSession):
             if channel is not None:
                 self.refuse(channel, error.code, error.text, error.class_id, error.method_id)
         elif error.scope == SOCKET_SCOPE:
-            # Without another byte, as the specification asks for these (0-9-1 section 4.2.3, connection.tune-ok).
+            # The specification asks to close the socket without sending anything (0-9-1 section 4.2.3, connection.tune-ok).
             self.closing = True
             self.drop_output()
             self.engine.to_send()
@@ -348,7 +349,7 @@ class Connection(VhostSession):
             self.close(error.code, error.text, error.class_id, error.method_id)
 
     def refuse(self, channel: Channel, code: int, text: str, class_id: int, method_id: int) -> None:
-        """Close the channel, or for a hard error the connection."""
+        """Close the channel, or the connection if the error is a hard one."""
         if code in HARD_ERRORS:
             self.close(code, text, class_id, method_id)
             return
@@ -356,13 +357,13 @@ class Connection(VhostSession):
         log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, said)
         channel.resolve()
         self.close_channel(channel)
-        # Dropped by the engine where the client was quicker, and its close comes next.
+        # The engine drops this if the client has already sent channel.close.
         self.engine.send(channel.number, "channel.close", {
             "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self.mark()
 
     def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
-        """Forget a channel; what it held goes back to the queues, then `done` is called."""
+        """Remove a channel, requeue its unacknowledged entries, then call `done`."""
         self.channels.pop(channel.number, None)
         if self.granted is channel:
             self.granted = None
@@ -370,7 +371,7 @@ class Connection(VhostSession):
         channel.close(partial(self._channel_closed, done))
         channel.update_window()
         if self.prefetch or self.prefetch_size:
-            channel.wake()  # the others have its share of the window
+            channel.wake()  # its share of the window is free for the others
 
     def _channel_closed(self, done: Callable[[], None] | None) -> None:
         if done is not None:
@@ -378,12 +379,12 @@ class Connection(VhostSession):
         self._part_released()
 
     def release_notices(self, queue: Queue) -> None:
-        """The deletion of a queue is answered: consumers of this connection are notified now."""
+        """Send the cancel notifications that waited for the reply to queue.delete."""
         for channel, tag in self.pending_cancels.pop(queue, ()):
             channel.notify_cancel(tag)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Send connection.close; everything but its answer is discarded from now on."""
+        """Send connection.close. From now on, everything but connection.close-ok is discarded."""
         if self.closing or self.lost:
             return
         said = reply_text(code, text)
@@ -396,23 +397,23 @@ class Connection(VhostSession):
         self._release()
         self.mark()
         self.resume_reading()
-        # Without frame boundaries no close-ok can be understood. Not at once all the same: what the client has sent and
-        # nobody has read would turn the end into a reset, which could overtake our close.
+        # Without frame boundaries, no close-ok can be parsed. The socket is not closed at once all the same: unread input
+        # would cause a reset, which could overtake connection.close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
 
     def _close_timed_out(self) -> None:
-        """The client did not answer connection.close in time."""
+        """Close the socket of a client that did not answer connection.close in time."""
         if not self.lost:
             self.peer.close()
 
     def _release(self) -> None:
-        """Channels, exclusive queues, consumers: gone with the connection."""
+        """Release channels, consumers and exclusive queues."""
         channels = dict(self.channels)
         self.channels.clear()
         self.granted = None
         for channel in channels.values():
             channel.abandoned = True
-        self.paused = True  # no more deliveries, though it takes a while until all consumers have left
+        self.paused = True  # no more deliveries while consumers are removed in steps
         self.releasing += 1
         if self.broker.jobs.carry_out(self._releasing(channels), self._part_released, self._part_released):
             self._part_released()
@@ -421,12 +422,12 @@ class Connection(VhostSession):
             handshake.release(self, self._part_released)
 
     def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
-        """Close the channels one by one; the large ones go on by themselves."""
+        """Close the channels one by one. Large ones close in steps of their own."""
         left = list(channels.values())
         channels.clear()
         left.reverse()
         while left:
-            channel = left.pop()  # so that they are freed one by one, too
+            channel = left.pop()  # frees them one by one
             self.releasing += 1
             try:
                 channel.close(self._part_released)
@@ -436,7 +437,7 @@ class Connection(VhostSession):
             yield CHANNEL_WORK
 
     def _part_released(self) -> None:
-        """One of the parts that `releasing` counts is done. The client learns of its close when all of them are."""
+        """Count a released part. When all are released, connection.close is answered."""
         self.releasing -= 1
         if self.owes_close_ok and not self.releasing:
             self.owes_close_ok = False
@@ -458,7 +459,7 @@ class Connection(VhostSession):
         self.login = None
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)
-            self.heartbeat.connection = None  # the timers may remember it for a while
+            self.heartbeat.connection = None  # the timers may keep a reference for a while
             self.heartbeat = None
         self.drop_output()
         self._release()
@@ -482,17 +483,19 @@ class Connection(VhostSession):
     # Output
 
     def mark(self) -> None:
-        """There is something to write at the end of the turn."""
+        """Have `flush` called at the end of the turn."""
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
 
     def has_credit(self, channel: Channel, size: int) -> bool:
-        """Whether a channel may have one more delivery by the window of the whole connection, which only the spec's qos
-        knows. Channels note what they hold when that may have changed, so that nothing has to be added up here."""
+        """Return whether the connection's window (`qos_spec`) allows a delivery of `size` bytes to a channel.
+
+        Channels report their unacknowledged deliveries when these may have changed, so that no sum is needed here.
+        """
         granted = self.granted
         if granted is not None and granted is not channel:
-            granted.update_window()  # it has taken its delivery
+            granted.update_window()  # it got its delivery
         self.granted = channel
         channel.update_window()
         if 0 < self.prefetch <= self.window_count:
@@ -500,12 +503,12 @@ class Connection(VhostSession):
         return not (self.prefetch_size and self.window_count and self.window_size + size > self.prefetch_size)
 
     def count_unacked(self, count: int, size: int) -> None:
-        """Add to the deliveries, and their bytes, that the window of the whole connection counts."""
+        """Add to the deliveries and bytes in the connection's window."""
         self.window_count += count
         self.window_size += size
 
     def window_freed(self) -> None:
-        """The window of the whole connection has room again: its channels are woken once, at the end of the turn."""
+        """Wake all channels at the end of the turn: the connection's window has room again."""
         self.freed = True
         self.mark()
 
@@ -521,7 +524,7 @@ class Connection(VhostSession):
             self.sent_any = True
             self.bytes_out += len(data)
             if self.paused:
-                # There are no deliveries while the socket is full, so these are answers that the client does not read.
+                # Deliveries stop while the socket is full, so these are replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.pause_input("output")
@@ -536,7 +539,7 @@ class Connection(VhostSession):
             self.peer.call_soon(self.wake)
 
     def wake(self) -> None:
-        """The output has room again."""
+        """Wake consumers: the output has room again."""
         if self.lost:
             return
         self.broker.inputs += 1
@@ -545,12 +548,14 @@ class Connection(VhostSession):
         self.broker.end_turn()
 
     def send_body(self, number: int, message: Message) -> None:
-        """The header that the engine encoded last is that of a message too large to be encoded as a whole: its body
-        follows as the socket takes it, then everything else."""
+        """Send the body of a message that is too large to be encoded as a whole, after its header.
+
+        Other output follows the body.
+        """
         self.send_later(Sending(number, message.body, message.size))
 
     def send_later(self, sending: Sending) -> None:
-        """Send a large content as the socket takes it, behind what is encoded, and before everything else."""
+        """Send a large content as the socket accepts it, after output that is encoded and before later output."""
         outgoing = self.outgoing
         if outgoing is None:
             outgoing = Outgoing(self)
@@ -563,7 +568,7 @@ class Connection(VhostSession):
         self.mark()
 
     def everything_written(self) -> None:
-        """The last large content has gone out, with all that waited behind it."""
+        """Resume deliveries: the last large content and the output after it have been written."""
         self.outgoing = None
         if not self.full:
             self.paused = False
@@ -571,7 +576,7 @@ class Connection(VhostSession):
             self.release_input("output")
 
     def drop_output(self) -> None:
-        """The connection ends: what waits behind a large content, and the rest of that, is not sent any more."""
+        """Drop the rest of a large content and the output after it: the connection is closing."""
         if self.outgoing is not None:
             self.outgoing = None
             self.paused = self.full
@@ -593,7 +598,7 @@ class Connection(VhostSession):
         self.wake()
 
     def after_backlog(self) -> None:
-        """A channel has caught up: confirm what it published, end the turn, read on."""
+        """Confirm publishes and resume reading after a channel has performed its backlog."""
         self.release_input("backlog")
         for channel in self.confirming:
             channel.listed = False
@@ -614,14 +619,14 @@ class Connection(VhostSession):
         alarms.changed(self, reason)
 
     def pause_input(self, reason: str) -> None:
-        """Stop reading the socket until nothing holds it back any more."""
+        """Stop reading the socket until every reason is released."""
         self.pause_reasons.add(reason)
         if not self.reading_paused and not self.closing:
             self.reading_paused = True
             self.peer.pause_reading()
 
     def heartbeat_exempt(self) -> bool:
-        """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
+        """Return whether the client is silent because the broker does not read its socket."""
         return self.reading_paused and "output" not in self.pause_reasons
 
     def release_input(self, reason: str) -> None:
@@ -636,7 +641,7 @@ class Connection(VhostSession):
 
     def check_peer(self) -> None:
         if self.reading_paused and self.peer.hung_up():
-            log.warning("%s: the client hung up while it was held back", self.peer.name)
+            log.warning("%s: the client disconnected while it was throttled", self.peer.name)
             self.peer.abort()
 
     # Statistics

@@ -1,4 +1,4 @@
-"""A consumer of a channel: what it can take, and how it is delivered (0-9-1 basic.deliver). Hot, as the channel is."""
+"""Consumers of a channel and their deliveries (0-9-1 basic.deliver). On the hot path."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from leveret.protocols.v0_9_1 import content
 if TYPE_CHECKING:
     from leveret.protocols.v0_9_1.channel import Channel
 
-# A turn's deliveries to one connection: more waits until the socket has taken them.
+# Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10
 
 
 class ChannelConsumer(Consumer):
-    """A consumer of a channel. `prefetch` 0 is no limit; `prefetch_size` counts bytes."""
+    """A consumer of a channel. `prefetch` counts messages and `prefetch_size` bytes; 0 is no limit."""
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
                  priority: int, arguments: dict[str, object]) -> None:
@@ -46,7 +46,7 @@ class ChannelConsumer(Consumer):
                 return False
         elif channel.counted and channel.is_full() and self.queue is not channel.reply_queue \
                 and not channel.connection.qos_spec:
-            return False  # as RabbitMQ has it: a full window of the channel stops also those that it does not count
+            return False  # as in RabbitMQ: a full window of the channel also stops consumers that it does not count
         if not channel.active:
             return False
         connection = channel.connection
@@ -112,4 +112,4 @@ class ChannelConsumer(Consumer):
         if connection.notify_cancel or channel.closing:
             channel.consumer_cancelled(self)
         else:
-            connection.refuse(channel, 404, text, 0, 0)  # it would wait for ever
+            connection.refuse(channel, 404, text, 0, 0)  # without a notification the client would wait for ever

@@ -1,6 +1,6 @@
-"""The content header of class basic, as the broker needs it: headers to route by, overlays rendered into it.
+"""The content header of class basic: headers for routing, and rendering of overlays.
 
-Bytes stay as the publisher sent them wherever nothing has to change.
+Bytes stay as the publisher sent them unless something has to change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from leveret.wire.amqp0.properties import decode_header, decode_headers_table, e
 from leveret.wire.amqp0.values import LongLong
 
 BASIC: Final = 60
-# Ten years and a little: what x-message-ttl takes, too.
+# A little over ten years in milliseconds, as for x-message-ttl.
 MAX_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
 
 
 class BasicHeaderReader(HeaderReader):
-    """Reads properties of messages that came over 0-9 or 0-9-1."""
+    """Reader of the properties of messages published over 0-9 or 0-9-1."""
 
     def headers(self, message: Message) -> dict[str, Any]:
         if message.headers_at < 0:
@@ -51,21 +51,26 @@ def _properties(header: bytes) -> dict[str, Any]:
 
 
 def reply_to(header: bytes) -> str | None:
-    """The reply-to property."""
+    """Return the reply-to property."""
     value: str | None = _properties(header).get("reply_to")
     return value
 
 
 def with_reply_to(header: bytes, address: str) -> bytes:
-    """The header with another reply-to."""
+    """Return the header with another reply-to."""
     _, size, properties = decode_header(header)
     properties["reply_to"] = address
     return encode_header(BASIC, size, properties)
 
 
 def copy_keys(message: Message) -> list[str]:
-    """The routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution). BCC is taken out of the
-    message, which has no queue yet. PreconditionFailed as `check_copies`."""
+    """Return the routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution).
+
+    Removes BCC from the message, which must not be in a queue yet.
+
+    Raises:
+        PreconditionFailed: as for `check_copies`.
+    """
     headers, keys = _copies(message)
     if "BCC" in headers:
         message.header = overlay_header(message.header, {"BCC": None}, False)
@@ -73,7 +78,11 @@ def copy_keys(message: Message) -> list[str]:
 
 
 def check_copies(message: Message) -> list[str]:
-    """The routing keys of the CC and BCC headers; PreconditionFailed where one is not a list of strings."""
+    """Return the routing keys of the CC and BCC headers.
+
+    Raises:
+        PreconditionFailed: a header is not a list of strings.
+    """
     return _copies(message)[1]
 
 
@@ -85,13 +94,13 @@ def _copies(message: Message) -> tuple[dict[str, Any], list[str]]:
         if value is None:
             continue
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise PreconditionFailed(f"invalid type for '{name}' header: a list of strings is expected")
+            raise PreconditionFailed(f"invalid type for '{name}' header: expected a list of strings")
         keys.extend(value)
     return headers, keys
 
 
 def header_of(entry: Entry) -> bytes:
-    """The header of an entry as its consumer gets it: the stored bytes, with the overlay's changes."""
+    """Return the header of an entry for its consumer: the stored bytes with the changes of the overlay."""
     message = entry.message
     overlay = entry.overlay
     if overlay is None:
@@ -102,14 +111,14 @@ def header_of(entry: Entry) -> bytes:
 
 
 def _changed(message: Message, overlay: Overlay) -> bytes:
-    """The header with what is the same for all who get it."""
+    """Return the header with the changes that are the same for all consumers."""
     if not (overlay.headers or overlay.drop_expiration):
         return message.header
     if overlay.rendered is None:
         headers = dict(overlay.headers)
         deaths = headers.get("x-death")
         if deaths is not None:
-            # Clients cast counts to 64-bit integers, whatever their values.
+            # Clients cast counts to 64-bit integers.
             headers["x-death"] = [_with_long_count(death) for death in deaths]
         if "x-delivery-count" in headers:
             headers["x-delivery-count"] = LongLong(headers["x-delivery-count"])
@@ -121,6 +130,6 @@ def _changed(message: Message, overlay: Overlay) -> bytes:
 
 
 def _with_long_count(death: dict[str, Any]) -> dict[str, Any]:
-    """A death; publishers may have written any."""
+    """Return an entry of x-death with its count as a long-long. Publishers may have written anything."""
     count = death.get("count")
     return {**death, "count": LongLong(count)} if isinstance(count, int) else death

@@ -1,4 +1,4 @@
-"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). The login between is in `login`."""
+"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). `login` has the authentication."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CAPABILITIES: Final = {
 }
 
 def start(connection: Connection) -> None:
-    """Send connection.start: who we are and how to log in."""
+    """Send connection.start with server properties and mechanisms."""
     start_with(connection, {
         **server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}",
         "capabilities": CAPABILITIES})
 
 
 def server_properties(connection: Connection) -> dict[str, Any]:
-    """Who we are, in texts."""
+    """Return the server properties that are strings."""
     return {
         "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
         "copyright": "The Leveret authors", "information": "Licensed under the Apache License 2.0",
@@ -49,7 +49,7 @@ def start_with(connection: Connection, properties: dict[str, Any]) -> None:
 
 
 def perform(connection: Connection, command: Method) -> None:
-    """A method of class connection from the client; the engine has checked that its time is now."""
+    """Perform a method of class connection. The engine has checked that it is allowed in this state."""
     arguments = command.arguments
     name = command.name
     if name == "connection.start-ok":
@@ -58,7 +58,7 @@ def perform(connection: Connection, command: Method) -> None:
         if connection.login is not None:
             connection.login.secure_ok(_encoded(arguments["response"]))
     elif name == "connection.tune-ok":
-        pass  # the engine has taken the values
+        pass  # the engine has applied the values
     elif name == "connection.open":
         open_vhost(connection, arguments["virtual_host"])
         opened(connection, {})
@@ -66,14 +66,14 @@ def perform(connection: Connection, command: Method) -> None:
         connection.closing = True
         connection.drop_output()
         connection.owes_close_ok = True
-        connection.releasing += 1  # as long as not all parts are counted
+        connection.releasing += 1  # until all parts are counted
         connection._release()
         connection._part_released()
     elif name == "connection.close-ok":
         connection.awaits_close_ok = False
         connection.peer.close()
     elif name == "connection.update-secret":
-        # Passwords do not expire here; tokens that do are replaced without more ado.
+        # Nothing to do: credentials are checked at login only.
         connection.engine.send(0, "connection.update-secret-ok", {})
 
 
@@ -94,8 +94,12 @@ def _encoded(response: bytes | str) -> bytes:
 
 
 def open_vhost(connection: Connection, virtual_host: str) -> None:
-    """The connection enters a vhost. NotAllowed where it may not; InvalidPath where there is none of that name, with
-    `server.compat.strict`."""
+    """Open a vhost for the connection.
+
+    Raises:
+        NotAllowed: the vhost does not exist, or the user may not open it.
+        InvalidPath: the vhost does not exist, with `server.compat.strict`.
+    """
     services = connection.services
     vhost = services.broker.vhosts.get(virtual_host)
     if vhost is None:
@@ -118,7 +122,7 @@ def open_vhost(connection: Connection, virtual_host: str) -> None:
 
 
 def opened(connection: Connection, arguments: dict[str, Any]) -> None:
-    """Send connection.open-ok, and begin what an open connection has."""
+    """Send connection.open-ok and start heartbeats."""
     services = connection.services
     connection.engine.send(0, "connection.open-ok", arguments)
     interval = connection.engine.heartbeat
@@ -131,7 +135,7 @@ def opened(connection: Connection, arguments: dict[str, Any]) -> None:
 
 
 def release(connection: Connection, done: Callable[[], None]) -> None:
-    """The connection leaves its vhost. Its exclusive queues go, and `done` is called after that."""
+    """Leave the vhost, delete the exclusive queues of the connection, then call `done`."""
     vhost = connection.vhost
     connection.vhost = None
     vhost.connections -= 1

@@ -14,11 +14,10 @@ log = logging.getLogger("leveret.connection")
 
 
 class Heartbeat(Timed):
-    """Sends a heartbeat for every half interval in which nothing was sent, closes when nothing came for two intervals
-    (0-9-1 section 4.2.7).
+    """Timer that sends heartbeats, and closes a connection that sends nothing for two intervals (0-9-1 section 4.2.7).
 
-    It looks four times an interval. `quiet` counts the looks since something was sent, at the least: what was sent since
-    the last look may be as old as that.
+    A heartbeat is sent after half an interval without output. The timer checks four times per interval. `quiet_checks`
+    counts the checks since the last output. Output since the previous check may be as old as that check.
     """
 
     def __init__(self, connection: Connection, interval: int) -> None:
@@ -26,7 +25,7 @@ class Heartbeat(Timed):
         self.connection: Connection | None = connection
         self.quarter = interval * 250
         self.silent = 0
-        self.quiet = 0
+        self.quiet_checks = 0
 
     def fire(self, now: int) -> None:
         connection = self.connection
@@ -41,13 +40,13 @@ class Heartbeat(Timed):
                 log.warning("%s: no heartbeat for %d seconds, closing", connection.peer.name, self.quarter // 125)
                 connection.peer.abort()
                 return
-        self.quiet = 1 if connection.sent_any else self.quiet + 1
+        self.quiet_checks = 1 if connection.sent_any else self.quiet_checks + 1
         connection.sent_any = False
         connection.broker.timers.at(now + self.quarter, self)
-        if self.quiet >= 2:
-            self.quiet = 0
+        if self.quiet_checks >= 2:
+            self.quiet_checks = 0
             connection.engine.send_heartbeat()
             connection.mark()
             connection.broker.end_turn()
-            # The heartbeat itself is no traffic that would make the next one needless.
+            # The heartbeat does not count as output: the next one is due all the same.
             connection.sent_any = False

@@ -24,9 +24,10 @@ def _read_pairs(data: bytes) -> dict[str, Any]:
 
 
 class Login(Authentication):
-    """The login of one connection; the engine sees to it that start-ok and secure-ok come when they may.
+    """The login of one connection. The engine checks that start-ok and secure-ok arrive in order.
 
-    proven  who the client is, while it has still to answer the mechanism's last word
+    Attributes:
+        proven: name of the authenticated user while the reply to the last challenge is missing.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -55,7 +56,7 @@ class Login(Authentication):
         return self.connection.lost
 
     def wait(self, waiting: bool) -> None:
-        # Nothing that the client could send meanwhile is legal.
+        # The client may send nothing meanwhile, so its input is not paused.
         if not waiting:
             self.connection.mark()
             self.connection.broker.end_turn()
@@ -65,7 +66,7 @@ class Login(Authentication):
 
     def accept(self, name: str, data: bytes) -> None:
         if data:
-            # Tune has no room for it: it is one more challenge, which the client answers with nothing (RFC 4422 section 5).
+            # connection.tune cannot carry it: it is sent as a challenge with an empty response (RFC 4422 section 5).
             self.proven = name
             self.challenge(data)
         else:

@@ -1,4 +1,4 @@
-"""Which function carries out which method."""
+"""Dispatch of methods to the functions that perform them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ HANDLERS: Final[dict[str, Callable[..., None]]] = {
 
 
 def perform(channel: Channel, command: Method) -> None:
-    """Carry out a method that is not hot. Raises BrokerError where it is refused."""
+    """Perform a method other than publish, ack and nack.
+
+    Raises:
+        BrokerError: the method is refused.
+    """
     handler = HANDLERS.get(command.name)
     if handler is None:
-        raise NotImplementedByBroker(f"{command.name} is not for a server")
+        raise NotImplementedByBroker(f"{command.name} is not implemented by the broker")
     handler(channel, **command.arguments)
 
 
@@ -32,7 +36,7 @@ def open_channel(connection: Connection, number: int) -> None:
 
 
 def ids_of(command: Command) -> tuple[int, int]:
-    """Class and method id, for a close method. Of a part of a content those of `basic.publish`."""
+    """Return the class and method id for a close method. Parts of a content have those of `basic.publish`."""
     if isinstance(command, ContentStart) and command.method is not None:
         return command.method.class_id, command.method.method_id
     if isinstance(command, (Publish, ContentStart, ContentPart)):
@@ -47,7 +51,7 @@ def ids_of(command: Command) -> tuple[int, int]:
 
 
 def name_of(command: Command) -> str:
-    """For the log."""
+    """Return the name of a command for the log."""
     if isinstance(command, Method):
         return command.name
     class_id, method_id = ids_of(command)
@@ -55,7 +59,7 @@ def name_of(command: Command) -> str:
 
 
 def size_of(command: Method) -> int:
-    """Those of a body in the arguments of a method (0-9 class message)."""
+    """Return the size in bytes of the body in the arguments of a method (0-9 class message)."""
     if command.name == "message.append":
         return len(command.arguments["bytes"])
     if command.name == "message.transfer":

@@ -1,7 +1,7 @@
-"""Large contents on their way out: their bodies are read and encoded as the socket takes them.
+"""Output of large contents: bodies are read and encoded as the socket accepts them.
 
-Between the header of a content and the end of its body nothing else may go out on its channel, and what is encoded
-meanwhile stays in order: it waits behind the body, whatever its channel.
+Nothing else may be sent on a channel between the header of a content and the end of its body. Output encoded meanwhile
+waits behind the body, whatever its channel, and stays in order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Bytes of bodies that one connection encodes at a time, and writes in one turn.
+# Body bytes that one connection encodes at a time, and that it writes in one turn.
 PIECE: Final = 256 << 10
 TURN: Final = 1 << 20
 
 
 class Sending:
-    """A body that has gone out as far as `at`: bytes of it, or pieces of a list."""
+    """A body that is being sent. `at` is the position reached: in bytes, or in parts of a list."""
 
     __slots__ = ("_end", "at", "body", "number")
 
@@ -35,7 +35,11 @@ class Sending:
         self._end = len(body) if isinstance(body, list) else size
 
     def take(self, limit: int) -> bytes:
-        """The next bytes, about as many as `limit`. Raises `OSError` where the body cannot be read."""
+        """Return the next bytes, about `limit` of them.
+
+        Raises:
+            OSError: the body cannot be read.
+        """
         body = self.body
         at = self.at
         if isinstance(body, list):
@@ -53,12 +57,12 @@ class Sending:
         return self.at >= self._end
 
     def encode(self, engine: Engine, data: bytes) -> None:
-        """Have bytes that `take` has returned sent."""
+        """Pass bytes returned by `take` to the engine."""
         engine.send_body(self.number, data)
 
 
 class Outgoing:
-    """What a connection sends from a large content on, in order. The connection drops it once everything is written."""
+    """Output of a connection from a large content on, in order. The connection drops it when all is written."""
 
     __slots__ = ("_due", "connection", "items")
 
@@ -68,7 +72,7 @@ class Outgoing:
         self._due = False
 
     def write(self) -> None:
-        """Write until the socket is full, or others should have a turn."""
+        """Write until the socket is full or the turn's share is used up."""
         connection = self.connection
         items = self.items
         engine = connection.engine

@@ -17,22 +17,22 @@ REPLY_PREFIX: Final = REPLY_TO.decode()
 
 
 def name_of(channel: Channel, queue: str) -> str:
-    """The queue that a method means: an empty name is the last one declared on the channel (domain queue-name)."""
+    """Return the name of the queue; an empty one means the last queue declared on the channel (domain queue-name)."""
     if queue:
         return queue
     if not channel.last_queue:
-        raise NotFound("no queue name given, and no queue was declared on this channel before")
+        raise NotFound("the queue name is empty, but no queue was declared on this channel")
     return channel.last_queue
 
 
 def find(channel: Channel, queue: str) -> Queue:
-    """The queue that a method means, if this connection may use it."""
+    """Return the queue of a method if this connection may use it."""
     return channel.vhost.queue(name_of(channel, queue), channel.connection)
 
 
 def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
             no_wait: bool, arguments: dict[str, Any]) -> None:
-    """queue.declare"""
+    """Perform queue.declare."""
     connection = channel.connection
     vhost = channel.vhost
     if passive or queue.startswith(REPLY_PREFIX):
@@ -56,7 +56,7 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
 
 def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
          arguments: dict[str, Any]) -> None:
-    """queue.bind; without queue name and routing key, the key is the name of the last queue."""
+    """Perform queue.bind. Without queue name and routing key, the key is the name of the last queue."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
@@ -65,7 +65,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
 
 
 def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
-    """queue.unbind; what is not bound is unbound already, whoever may use the queue, except in strict mode."""
+    """Perform queue.unbind. In strict mode, a missing queue or exchange closes the connection."""
     try:
         name = name_of(channel, queue)
         if not queue and not routing_key:
@@ -78,20 +78,20 @@ def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, argume
 
 
 def purge(channel: Channel, queue: str, no_wait: bool) -> None:
-    """queue.purge"""
+    """Perform queue.purge."""
     count, stored = definitions.purge_queue(channel.connection, name_of(channel, queue))
     reply_when_removed(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
 
 
 def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
-    """queue.delete"""
+    """Perform queue.delete."""
     name = without_line_ends(channel.vhost, name_of(channel, queue))
     connection = channel.connection
     found = channel.vhost.find_queue(name)
     if found is None or no_wait:
         answered = None
     else:
-        # Blocking clients take what comes before the answer for the fate of their call.
+        # Blocking clients mistake a cancel notification before the reply for the result of their call.
         connection.pending_cancels[found] = []
         answered = partial(connection.release_notices, found)
     try:

@@ -1,4 +1,4 @@
-"""Replies that wait: for the commit that holds what they report."""
+"""Replies that wait for the commit of the change that they report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ log = logging.getLogger("leveret.connection")
 
 
 class DeferredReply(CommitWaiter):
-    """A reply to be sent when the batch being filled is on disk. Its channel does nothing else until then. `answered` is
-    called after it, or in its place if the channel is gone."""
+    """A reply that is sent when the batch being filled is on disk.
+
+    The channel is stalled until then. `answered` is called after the reply, or instead of it if the channel has closed.
+    """
 
     def __init__(self, channel: Channel, name: str, arguments: dict[str, Any], answered: Callable[[], None] | None) -> None:
         self.channel = channel
@@ -41,7 +43,7 @@ class DeferredReply(CommitWaiter):
 
 def reply_when_removed(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
                        answered: Callable[[], None] | None = None) -> None:
-    """Answer a method that has removed something, once that is taken apart, and the log has it; then call `answered`."""
+    """Send a reply when a removal has finished and is on disk, then call `answered`."""
     removals = channel.broker.jobs.removals
     if no_wait or not removals.pending:
         reply_when_stored(channel, name, arguments, durable, no_wait, answered)
@@ -58,13 +60,13 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         else:
             reply.committed(0)
     except Exception:
-        log.exception("%s: internal error in the answer %s", channel.connection.peer.name, reply.name)
+        log.exception("%s: internal error in the reply %s", channel.connection.peer.name, reply.name)
         channel.fail()
 
 
 def reply_when_stored(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
                     answered: Callable[[], None] | None = None) -> None:
-    """Answer a method that may have changed durable definitions, once the log has them; then call `answered`."""
+    """Send a reply when changed definitions are on disk, then call `answered`."""
     if no_wait:
         return
     log = channel.log

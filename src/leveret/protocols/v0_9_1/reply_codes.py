@@ -1,4 +1,4 @@
-"""From the broker's conditions to reply codes (0-9-1 section 1.2), and the texts that go with them."""
+"""Reply codes (0-9-1 section 1.2) of the broker's error conditions, and reply texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CODES: Final[dict[str, int]] = {
 NAMES: Final[dict[int, str]] = {code: name.upper().replace("-", "_") for name, code in CODES.items()}
 HARD_ERRORS: Final = frozenset((320, 402, 501, 502, 503, 504, 505, 506, 530, 540, 541))
 
-# What a client is told of an error of the broker itself.
+# Reply text for an internal error.
 FAILURE: Final = "the broker failed; its log says how"
 
 
 def reply_text(code: int, text: str) -> str:
-    """The reply text: the code's name, as RabbitMQ's clients expect it, then what was wrong; at most 255 bytes."""
+    """Return the reply text: the name of the code, as in RabbitMQ, and the error; at most 255 bytes."""
     full = f"{NAMES.get(code, 'ERROR')} - {text}"
     data = full.encode("utf-8", "replace")
     if len(data) <= 255:

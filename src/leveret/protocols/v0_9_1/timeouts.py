@@ -1,4 +1,4 @@
-"""Consumer timeout: a delivery that is not acknowledged in time closes its channel (RabbitMQ's, off by default)."""
+"""Consumer timeout: a delivery that is not acknowledged in time closes its channel (as in RabbitMQ; off by default)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerTimeout(Timed):
-    """Watches the oldest unacknowledged delivery of a channel. `limit` is in milliseconds."""
+    """Timer for the oldest unacknowledged delivery of a channel. `limit` is in milliseconds."""
 
     def __init__(self, channel: Channel, limit: int) -> None:
         super().__init__()
@@ -27,14 +27,14 @@ class ConsumerTimeout(Timed):
         if now - oldest >= self.limit:
             channel.connection.refuse(
                 channel, 406, f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used:"
-                f" {self.limit} ms; the setting is vhosts.{channel.connection.vhost_name}.consumer_timeout", 0, 0)
+                f" {self.limit} ms; the limit is set by vhosts.{channel.connection.vhost_name}.consumer_timeout", 0, 0)
             channel.broker.end_turn()
             return
         channel.broker.timers.at(oldest + self.limit, self)
 
 
 def watch_timeout(channel: Channel, consumer: int | None, queue: Queue) -> None:
-    """Begin to watch where the consumer, its queue or the vhost sets a limit; the shortest of a channel counts."""
+    """Start the timer if the consumer, its queue or the vhost sets a limit. The shortest one of a channel applies."""
     limit = consumer
     if limit is None:
         limit = queue.settings.consumer_timeout

@@ -18,7 +18,7 @@ COMMIT: Final = (90, 20)
 
 
 def select(channel: Channel) -> None:
-    """tx.select"""
+    """Perform tx.select."""
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     channel.transacted = True
@@ -26,7 +26,7 @@ def select(channel: Channel) -> None:
 
 
 def commit(channel: Channel) -> None:
-    """tx.commit: answered when everything durable in it is on disk."""
+    """Perform tx.commit. The reply is sent when the transaction is on disk."""
     _check(channel, "commit")
     if len(channel.tx_publishes) + len(channel.tx_settlements) > LARGE:
         channel.stall()
@@ -48,7 +48,7 @@ def commit(channel: Channel) -> None:
 
 
 def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
-    """The queues that a publish goes to which was held back until now; it is returned where it asked for that."""
+    """Return the queues of a pending publish. An undeliverable mandatory or immediate message goes back to the client."""
     message = pending.message
     if message.expires_at > AT_ONCE:
         message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
@@ -59,7 +59,7 @@ def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
 
 
 class _LargeCommit:
-    """A commit in steps. It is carried out whatever becomes of its channel, which a client may close right behind it."""
+    """A commit in steps. It completes even if the client closes the channel meanwhile."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -74,7 +74,7 @@ class _LargeCommit:
     def pieces(self) -> Iterator[int]:
         channel = self.channel
         transaction = self.transaction
-        # What cannot be routed must be found before anything is written.
+        # Routing errors must be found before anything is written.
         for pending in self.publishes:
             try:
                 transaction.publish(pending.message, queues_of(channel, pending))
@@ -87,7 +87,7 @@ class _LargeCommit:
         transaction.begin(channel.broker.jobs)
         try:
             yield from transaction.writing()
-            # They are in the windows of the channel until they are settled.
+            # Entries count in the windows of the channel until they are settled.
             while settlements:
                 tag, entry, outcome = settlements.pop()
                 channel.uncount(tag, entry)
@@ -105,7 +105,7 @@ class _LargeCommit:
         self.channel.fail()
 
     def _roll_back(self) -> None:
-        """What is not settled is the channel's again, which gives it back when it closes, or has done so."""
+        """Return unsettled entries to the channel. If it has closed, requeue them."""
         channel = self.channel
         channel.committing = False
         if channel.closing:
@@ -128,7 +128,7 @@ class _LargeCommit:
 
 
 class _Commit:
-    """What happens when a transaction is on disk."""
+    """Completion of a commit: sends commit-ok when the transaction is on disk."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -144,7 +144,7 @@ class _Commit:
 
 
 def rollback(channel: Channel) -> None:
-    """tx.rollback: publishes are forgotten, acknowledgements too; what was delivered stays with the client."""
+    """Perform tx.rollback: drop publishes and acknowledgements. Deliveries stay unacknowledged."""
     _check(channel, "rollback")
     for tag, entry, _ in channel.tx_settlements:
         channel.unacked[tag] = entry
@@ -156,11 +156,11 @@ def rollback(channel: Channel) -> None:
 
 def _check(channel: Channel, what: str) -> None:
     if not channel.transacted:
-        raise PreconditionFailed(f"tx.{what}: the channel is not transacted, tx.select comes first")
+        raise PreconditionFailed(f"tx.{what}: the channel is not transacted: send tx.select first")
 
 
 def begin_transaction(channel: Channel) -> None:
-    """The channel has collected nothing."""
+    """Clear the pending publishes and settlements of the channel."""
     channel.tx_publishes = []
     channel.tx_settlements = []
     channel.tx_size = 0

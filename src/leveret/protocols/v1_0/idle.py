@@ -48,10 +48,10 @@ class IdleTimeout(Timed):
 
 
 class Keepalive(Timed):
-    """Timer that sends an empty frame when half of the client's idle-time-out (`timeout` milliseconds) passes without one.
+    """Timer that sends an empty frame when nothing was sent for half of the client's idle-time-out.
 
     It checks four times per idle-time-out. `quiet_checks` counts the checks since the last output. Output since the
-    previous check may be as old as that check.
+    previous check may be as old as that check. `timeout` is in milliseconds.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
