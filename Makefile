@@ -104,6 +104,7 @@ lint: $(STAMPS)/spark
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell
+	$(PY) tools/check_vocabulary.py
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .

@@ -258,7 +258,7 @@ def test_a_stream_and_its_successor(channel: Channel, dial: Open, name: str) -> 
     with pytest.raises(Refused) as refused:
         ask(channel, "stream.describe", stream=name)
     assert refused.value.condition == "precondition-failed"
-    assert "no stream, but a classic queue" in refused.value.message
+    assert "is not a stream, but a classic queue" in refused.value.message
 
 
 def test_where_a_time_is(channel: Channel, stream: str) -> None:
