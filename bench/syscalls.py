@@ -109,7 +109,7 @@ def write(path: Path, seed: int, said: list[str]) -> str:
     try:
         for _ in range(BATCHES):
             writer.batch()
-            writer.harness.loop.run_until(lambda: log._flying is None or log.state == FAILED)
+            writer.harness.loop.run_until(lambda: log._in_flight is None or log.state == FAILED)
             if log.state == FAILED:
                 break
         reason = str(log.reason) if log.state == FAILED else ""
@@ -157,7 +157,7 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
 def checkpoint_often() -> None:
     """Make a short run have checkpoints, both beside commits and blocking them."""
     sqlite_store.CHECKPOINT_PAGES = 48  # type: ignore[misc]
-    sqlite_store.MOST_PAGES = 192  # type: ignore[misc]
+    sqlite_store.MAX_WAL_PAGES = 192  # type: ignore[misc]
     checkpointer.FEW_PAGES = 8  # type: ignore[misc]
 
 

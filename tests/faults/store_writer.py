@@ -88,7 +88,7 @@ class Writer:
         while True:
             self.batch()
             if self.chance.random() < 0.3:
-                self.harness.loop.run_until(lambda: log._flying is None)
+                self.harness.loop.run_until(lambda: log._in_flight is None)
 
 
 if __name__ == "__main__":

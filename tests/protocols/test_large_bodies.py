@@ -9,7 +9,7 @@ import pytest
 
 from leveret.broker.errors import ContentTooLarge
 from leveret.protocols.v0_9_1 import connection as connections
-from leveret.storage.spool import BLOCK_OCTETS, FileSpool
+from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from leveret.wire.amqp0.commands import Deliver
 from tests.broker.support import HeldLog
 from tests.protocols.support import Channel, Site, bytes_of
@@ -113,7 +113,7 @@ def test_nothing_of_a_content_in_arrival_sits_in_memory(spool: FileSpool) -> Non
     channel = site.channel()
     channel.declare()
     rest = begin(channel)
-    assert spool.blocks * BLOCK_OCTETS >= len(BODY) // 2 - BLOCK_OCTETS
+    assert spool.blocks * BLOCK_BYTES >= len(BODY) // 2 - BLOCK_BYTES
     channel.client.session.data_received(rest)
     assert channel.bodies() == [BODY]
     assert is_empty(spool)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leveret.broker.errors import StorageFailed
 from leveret.security.mechanisms import Blocking, Challenge, Context, Failure, Success, create, offered
 from leveret.security.passwords import Hasher
-from leveret.security.scram import ITERATIONS, KEY_OCTETS, Keyring, Keys
+from leveret.security.scram import ITERATIONS, KEY_BYTES, Keyring, Keys
 from leveret.security.users import DeclaredUser, User, UserStore
 from tests.support.scram import ScramClient
 
@@ -249,7 +249,7 @@ def test_the_salts_of_the_mechanisms_and_of_brokers_differ(store: UserStore) -> 
 
 
 def test_nobody_gets_in_by_keys_that_are_made_up(store: UserStore) -> None:
-    for mechanism, octets in KEY_OCTETS.items():
+    for mechanism, octets in KEY_BYTES.items():
         one, two = store.scram_keys("nobody", mechanism), store.scram_keys("nobody", mechanism)
         assert one.stored_key != two.stored_key
         assert len(one.stored_key) == len(one.server_key) == octets

@@ -93,5 +93,5 @@ def test_the_foreground_still_finishes(database: tuple[sqlite3.Connection, SlowC
     checkpointer.committing()
     writer.execute("INSERT INTO log VALUES (1)")
     assert checkpointer.advance(PAGES + FEW_PAGES)
-    checkpointer.begin_anew()
+    checkpointer.restart()
     assert checkpointer.rounds == 0

@@ -14,7 +14,7 @@ from leveret.broker.errors import StorageFailed
 from leveret.broker.log import FAILED
 from leveret.broker.message import Entry
 from leveret.node.checking import DirectoryCheck
-from leveret.storage.batch import CHUNK_OCTETS, RowImage, index_head
+from leveret.storage.batch import CHUNK_BYTES, RowImage, index_head
 from leveret.storage.checksums import row_columns
 from leveret.storage.located import LogReader
 from leveret.storage.salvage import Salvage
@@ -287,7 +287,7 @@ def test_entries_of_a_dropped_message_go_with_it(tmp_path: Path) -> None:
 def test_a_changed_chunk_of_a_large_body(tmp_path: Path) -> None:
     harness = harness_of(tmp_path)
     queue = FakeQueue(1)
-    harness.publish(queue, bytes(2 * CHUNK_OCTETS))
+    harness.publish(queue, bytes(2 * CHUNK_BYTES))
     harness.publish(queue, b"small")
     harness.commit()
     harness.log.close()

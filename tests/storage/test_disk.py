@@ -121,7 +121,7 @@ def test_a_staged_content_is_private(tmp_path: Path, umask: int) -> None:
 
 
 def test_a_reserve_is_private(tmp_path: Path, umask: int) -> None:
-    assert Reserve(tmp_path / "reserve", 1 << 20).take()
+    assert Reserve(tmp_path / "reserve", 1 << 20).allocate()
     assert mode(tmp_path / "reserve") == 0o600
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.broker.log import Loaded
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Overlay, make_address
-from leveret.storage.located import Columns, LogReader, RowGone, rebuild
+from leveret.storage.located import Columns, LogReader, RowMoved, rebuild
 from leveret.storage.records import decode_overlay
 from leveret.storage.sqlite import SqliteLog
 from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
@@ -149,7 +149,7 @@ def test_what_is_located_stays_where_it_is(harness: Harness) -> None:
         harness.publish(queue, b"more")
         harness.commit()
     again = LogReader(harness.log.file)
-    with pytest.raises(RowGone):
+    with pytest.raises(RowMoved):
         again.read(located.runs)
     compared(harness, kept)
     reader.close()

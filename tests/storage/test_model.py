@@ -183,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         """A commit is under way while the next batch is filled."""
-        if self.log._flying is None:
+        if self.log._in_flight is None:
             self.log.flush()
 
     @precondition(lambda self: len(self.entries) > len(self.fresh))
@@ -222,16 +222,16 @@ class LogMachine(RuleBasedStateMachine):
         self.log.trimmer.floor = self.floor
         self.log.trimmer.merges.limit = self.small
 
-    def live_octets(self) -> int:
+    def live_bytes(self) -> int:
         self.harness.commit()
-        return int(self.log.trimmer.live_octets)
+        return int(self.log.trimmer.live_bytes)
 
     @rule()
     def restart(self) -> None:
-        live = self.live_octets()
+        live = self.live_bytes()
         self.harness.reopen()
         assert self.harness.recovery.clean
-        assert self.log.trimmer.live_octets == live
+        assert self.log.trimmer.live_bytes == live
         self.committed = self.model.copy()
         self.check_recovered(self.model)
 
@@ -239,8 +239,8 @@ class LogMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         """The process is killed: what was not committed is gone, what was is there."""
         log = self.log
-        if log._flying is not None:
-            self.harness.loop.run_until(lambda: log._flying is None)
+        if log._in_flight is not None:
+            self.harness.loop.run_until(lambda: log._in_flight is None)
             # The commit under way may have taken the batch that was being filled with it.
             self.commit()
         log._worker.close()  # no checkpoint while the files are copied
@@ -263,8 +263,8 @@ class LogMachine(RuleBasedStateMachine):
         rows = [row for row in self.log.rows.values() if isinstance(row, StoredRow)]
         stored = [row for row in rows if row.state == STORED]
         assert trimmer.stored == len(stored)
-        assert trimmer.octets == sum(row.size for row in stored)
-        assert trimmer.live_octets == sum(row.live_octets for row in stored)
+        assert trimmer.stored_bytes == sum(row.size for row in stored)
+        assert trimmer.live_bytes == sum(row.live_bytes for row in stored)
         for row in stored:
             if row.touched != self.log.filling:
                 assert row.live == len(row.slots) - row.slots.count(0)

@@ -193,11 +193,11 @@ def test_the_overflow_file_is_thrown_away(tmp_path: Path) -> None:
 
 def test_the_reserve_takes_up_space_and_gives_it_back(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path / "reserve", 1 << 20)
-    assert reserve.take()
+    assert reserve.allocate()
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
-    reserve.give_up()
+    reserve.release()
     assert not (tmp_path / "reserve").exists()
-    assert not Reserve(tmp_path / "reserve", 1 << 60).take()
+    assert not Reserve(tmp_path / "reserve", 1 << 60).allocate()
     assert not (tmp_path / "reserve").exists()
 
 

@@ -20,7 +20,7 @@ from leveret.storage.batch import (
     encode_settled,
     index_head,
     last_sequences,
-    to_octets,
+    words_to_bytes,
 )
 from leveret.storage.records import (
     DELIVERY,
@@ -131,7 +131,7 @@ def test_an_index_entry_has_its_declared_size() -> None:
 def test_damaged_columns_are_seen() -> None:
     entry = INDEX.pack(1, 2, 3, 4, DELIVERY, 0)
     sums = bytes(INDEX_SUMS)
-    good = index_head(1, 1, 1, 0) + entry + to_octets(array("Q", (7, 0, 9))) + sums
+    good = index_head(1, 1, 1, 0) + entry + words_to_bytes(array("Q", (7, 0, 9))) + sums
     reader = IndexReader(good)
     assert (reader.entries, reader.links.tolist(), reader.identities.tolist()) == (entry, [7], [0, 9])
     for bad in (good[:-8], good + bytes(8), b"\x09" + good[1:], good[:10],
@@ -141,7 +141,7 @@ def test_damaged_columns_are_seen() -> None:
     words = array("I", (5, 0, 2, 1, 3))
     assert decode_settled(encode_settled(words) + bytes(4)) == words
     # Of format 1, without checksums.
-    assert decode_settled(b"\x01\0\0\0" + to_octets(words)) == words
+    assert decode_settled(b"\x01\0\0\0" + words_to_bytes(words)) == words
     assert IndexReader(b"\x01" + good[1:-8]).identities.tolist() == [0, 9]
     with pytest.raises(ValueError):
         decode_settled(b"\x07\0\0\0")

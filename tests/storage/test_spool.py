@@ -14,7 +14,7 @@ from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.message import Message
 from leveret.storage.registry import make_logs
-from leveret.storage.spool import BLOCK_OCTETS, FileSpool
+from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Harness, sqlite_log
 
 MIB = 1 << 20
@@ -58,15 +58,15 @@ def test_bodies_among_each_other(spool: FileSpool) -> None:
     for _ in range(200):
         if kept and source.random() < 0.4:
             kept.pop(source.randrange(len(kept)))
-        data = source.randbytes(source.choice([1, 4096, BLOCK_OCTETS, BLOCK_OCTETS + 1, source.randrange(3 * MIB)]))
-        kept.append((fill(spool, data, source.choice([5000, 131_064, BLOCK_OCTETS])), data))
+        data = source.randbytes(source.choice([1, 4096, BLOCK_BYTES, BLOCK_BYTES + 1, source.randrange(3 * MIB)]))
+        kept.append((fill(spool, data, source.choice([5000, 131_064, BLOCK_BYTES])), data))
         if len(kept) > 8:
             del kept[source.randrange(8)]
         body, wanted = source.choice(kept)
         at, length = source.randrange(len(wanted)), source.randrange(2 * MIB)
         assert body.read(at, length) == wanted[at : at + length]
     assert all(octets(body) == data for body, data in kept)
-    assert space_of(spool) <= spool.blocks * BLOCK_OCTETS + 4096
+    assert space_of(spool) <= spool.blocks * BLOCK_BYTES + 4096
     body, data = kept.pop()
     kept.clear()
     assert octets(body) == data
@@ -100,7 +100,7 @@ def test_a_full_disk_is_a_refusal(spool: FileSpool, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as context:
         context.setattr(os, "pwrite", full)
         with pytest.raises(ContentTooLarge, match="No space left on device"):
-            body.append(bytes(BLOCK_OCTETS))
+            body.append(bytes(BLOCK_BYTES))
     del body
     assert is_empty(spool)
     assert spool._expected == 0

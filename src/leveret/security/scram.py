@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import msgspec
 
 # The mechanisms, and the octets of their keys.
-KEY_OCTETS = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
+KEY_BYTES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
 # Rounds of PBKDF2, which each client computes at each login: the most that Cyrus SASL takes, and so Qpid Proton.
 ITERATIONS = 65536
-SALT_OCTETS = 16
+SALT_BYTES = 16
 
 
 class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +41,14 @@ class Keyring:
     """
 
     def __init__(self, mechanisms: Sequence[str] = (), iterations: int = ITERATIONS) -> None:
-        self.mechanisms = tuple(name for name in mechanisms if name in KEY_OCTETS)
+        self.mechanisms = tuple(name for name in mechanisms if name in KEY_BYTES)
         self.iterations = iterations
         self.secret = secrets.token_bytes(32)
 
     def salt(self, mechanism: str, name: str) -> bytes:
         """The salt of everybody of that name, whether there is such a user or not."""
         text = f"{mechanism}\0{name}".encode("utf-8", "surrogateescape")
-        return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_OCTETS]
+        return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_BYTES]
 
     def make(self, name: str, password: bytes) -> Keys:
         """The keys of a password. Blocking: about 50 ms, without the interpreter's lock."""
@@ -66,9 +66,9 @@ class Keyring:
 
     def fake(self, mechanism: str, name: str) -> ScramKeys:
         """Keys that no password has, with the salt and the cost of those of a user."""
-        octets = KEY_OCTETS[mechanism]
+        size = KEY_BYTES[mechanism]
         return ScramKeys(salt=self.salt(mechanism, name), iterations=self.iterations,
-                         stored_key=secrets.token_bytes(octets), server_key=secrets.token_bytes(octets))
+                         stored_key=secrets.token_bytes(size), server_key=secrets.token_bytes(size))
 
     def complete(self, keys: Keys | None) -> bool:
         """Whether these are all keys that there can be of a password."""

@@ -200,7 +200,7 @@ class UserStore:
         permission = user.permissions.get(vhost) if user is not None else None
         return permission is not None and allows(permission, operation, resource)
 
-    def may_something(self, name: str, vhost: str) -> bool:
+    def has_any_permission(self, name: str, vhost: str) -> bool:
         """Whether any of the user's expressions in the vhost is not empty."""
         user = self.get(name)
         permission = None if user is None else user.permissions.get(vhost)

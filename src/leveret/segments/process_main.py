@@ -36,7 +36,7 @@ from leveret.segments.reader import SegmentReader, StoredMessage, open_verified,
 from leveret.segments.rewriting import merge
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage import disk
-from leveret.storage.located import LogReader, RowGone
+from leveret.storage.located import LogReader, RowMoved
 
 # Open files and decoded row groups that are cached between reads.
 _MAX_OPEN_FILES: Final = 16
@@ -231,7 +231,7 @@ def _row_fields(row: StoredMessage) -> Any:
 def _error(error: Exception, directory: str) -> tuple[str, str]:
     """Return the kind and the text of an error. `directory` is where the segments are."""
     kind = FAILED
-    if isinstance(error, RowGone):
+    if isinstance(error, RowMoved):
         kind = AGAIN
     elif isinstance(error, SegmentMissing):
         kind = MISSING

@@ -16,9 +16,9 @@ from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
 from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow, element, set_element
 
 # A row that has grown beyond this is closed and the next one begun: rows are read and copied whole.
-ROW_OCTETS: Final = 1 << 20
+ROW_BYTES: Final = 1 << 20
 # Header and body that are larger together are stored as chunk rows of this size.
-CHUNK_OCTETS: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 20
 # Settlements that one row may hold, in words of four octets.
 SETTLED_WORDS: Final = 1 << 18
 
@@ -36,19 +36,19 @@ class Draft:
 
     index    the index entries
     pieces   three a record: what precedes the header (prefix, address), header, body
-    octets   of the data, and of the index entries
-    gone     slots of records that were settled before they were written
+    size     bytes of the data, and of the index entries
+    settled  slots of records that were settled before they were written
     bare     slots of messages whose own entry was
     """
 
-    __slots__ = ("bare", "gone", "index", "octets", "pieces", "row")
+    __slots__ = ("bare", "index", "pieces", "row", "settled", "size")
 
     def __init__(self, row: StoredRow) -> None:
         self.row = row
         self.index: list[bytes] = []
         self.pieces: list[bytes] = []
-        self.octets = 0
-        self.gone: set[int] = set()
+        self.size = 0
+        self.settled: set[int] = set()
         self.bare: set[int] = set()
 
     def elide(self, slot: int) -> None:
@@ -59,8 +59,8 @@ class Draft:
         self.pieces[at] = b""
         self.pieces[at + 1] = b""
         self.pieces[at + 2] = b""
-        self.gone.add(slot)
-        self.octets -= length
+        self.settled.add(slot)
+        self.size -= length
 
     def strip(self, slot: int) -> None:
         """Write only the message of a delivery, not the entry."""
@@ -149,8 +149,8 @@ class Commit:
     octets       that stop pending when the commit has returned; `spooled`: those of them that are in the spool
     """
 
-    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "octets", "puts",
-                 "spooled")
+    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "pending_bytes",
+                 "puts", "spooled")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -162,7 +162,7 @@ class Commit:
         self.puts: dict[tuple[str, str], bytes | None] = {}
         self.marks: dict[int, int] = {}
         self.next_row = 0
-        self.octets = 0
+        self.pending_bytes = 0
         self.spooled = 0
 
     def empty(self) -> bool:
@@ -170,7 +170,7 @@ class Commit:
                     or self.marks or self.next_row)
 
 
-def to_octets(words: array[int]) -> bytes:
+def words_to_bytes(words: array[int]) -> bytes:
     """An array as little-endian octets."""
     if _LITTLE:
         return words.tobytes()
@@ -179,7 +179,7 @@ def to_octets(words: array[int]) -> bytes:
     return swapped.tobytes()
 
 
-def to_words(typecode: str, data: bytes) -> array[int]:
+def bytes_to_words(typecode: str, data: bytes) -> array[int]:
     """Little-endian octets as an array; ValueError where they are no whole number of words."""
     words: array[int] = array(typecode)
     words.frombytes(data)
@@ -191,7 +191,7 @@ def to_words(typecode: str, data: bytes) -> array[int]:
 def index_head(count: int, links: int, identities: int, spills: int) -> bytes:
     """What the index column begins with: version, then how many index entries, words of links, pairs of identities and
     pairs of spills follow."""
-    return to_octets(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
+    return words_to_bytes(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
 
 
 def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes:
@@ -211,7 +211,7 @@ def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes
         pairs.append(slot << 32 | (last - first + 1))
         pairs.append(first)
     return b"".join((index_head(count, len(links.targets), identities, len(links.chunks)), entries,
-                     to_octets(links.targets), to_octets(pairs)))
+                     words_to_bytes(links.targets), words_to_bytes(pairs)))
 
 
 def seal(draft: Draft, settled: bytes) -> RowImage:
@@ -221,7 +221,7 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     count = len(draft.index)
     slots = bytearray(b"\x01") * count
     live = count
-    for slot in draft.gone:
+    for slot in draft.settled:
         slots[slot] = DEAD
         live -= 1
     for slot in draft.bare:
@@ -231,11 +231,11 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     row.state = STORED
     row.slots = slots
     row.live = live
-    row.lengths = to_words("I", entries)[4::6]
-    row.live_octets = draft.octets - INDEX_SIZE * (count - live)
-    row.settled_octets = len(settled) + SETTLED_SUM if settled else 0
+    row.lengths = bytes_to_words("I", entries)[4::6]
+    row.live_bytes = draft.size - INDEX_SIZE * (count - live)
+    row.settled_bytes = len(settled) + SETTLED_SUM if settled else 0
     index = encode_index(entries, row.links, slots)
-    row.size = row.settled_octets + len(index) + INDEX_SUMS + draft.octets - INDEX_SIZE * count
+    row.size = row.settled_bytes + len(index) + INDEX_SUMS + draft.size - INDEX_SIZE * count
     image = RowImage(row.id, settled, index, draft.pieces)
     if live:
         image.last = last_sequences(entries)
@@ -244,10 +244,10 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
 
 def last_sequences(entries: bytes) -> dict[int, int]:
     """The highest sequence number of each queue in a column of index entries. Queue 0 stands for no entry."""
-    queues = to_words("I", entries)[2::6]
-    sequences = to_words("Q", entries)[0::3]
-    octets = queues.tobytes()
-    if queues[0] and octets == octets[:4] * len(queues):
+    queues = bytes_to_words("I", entries)[2::6]
+    sequences = bytes_to_words("Q", entries)[0::3]
+    data = queues.tobytes()
+    if queues[0] and data == data[:4] * len(queues):
         return {queues[0]: max(sequences)}
     last: dict[int, int] = {}
     for queue_id, seq in zip(queues, sequences, strict=True):
@@ -258,12 +258,12 @@ def last_sequences(entries: bytes) -> dict[int, int]:
 
 def encode_settled(words: array[int]) -> bytes:
     """The settled column: version, then for each row its id (low, high), a count, and so many slots."""
-    return to_octets(array("I", (ROW_VERSION,))) + to_octets(words)
+    return words_to_bytes(array("I", (ROW_VERSION,))) + words_to_bytes(words)
 
 
 def decode_settled(column: bytes) -> array[int]:
     """The words of a settled column, without version and checksum; ValueError where it is damaged."""
-    words = to_words("I", column)
+    words = bytes_to_words("I", column)
     if words:
         version = words.pop(0)
         if version == ROW_VERSION and words:
@@ -290,13 +290,13 @@ class IndexReader:
             self.identities: array[int] = array("Q")
             self.spills: array[int] = array("Q")
             return
-        head = to_words("I", column[:24])
+        head = bytes_to_words("I", column[:24])
         if len(head) != 6 or not FIRST_VERSION <= head[0] <= ROW_VERSION:
             raise ValueError("the index of a row begins with no known version")
         stop = len(column) - INDEX_SUMS if head[0] == ROW_VERSION else len(column)
         count = head[1]
         end = 24 + INDEX_SIZE * count
-        tables = to_words("Q", column[end:stop])
+        tables = bytes_to_words("Q", column[end:stop])
         links = head[2]
         identities = links + 2 * head[3]
         if links > count or len(tables) != identities + 2 * head[4]:
@@ -337,12 +337,12 @@ def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowI
             _copy_settled(source, decode_settled(settled), words)
         base += len(source.slots)
     head = index_head(base, len(links), len(identities) // 2, len(spills) // 2)
-    index_column = b"".join((head, *entries, to_octets(links), to_octets(identities), to_octets(spills)))
+    index_column = b"".join((head, *entries, words_to_bytes(links), words_to_bytes(identities), words_to_bytes(spills)))
     return RowImage(plan.id, encode_settled(words) if words else b"", index_column, pieces)
 
 
 def _copy_records(source: CopySource, reader: IndexReader, data: bytes, entries: list[bytes], pieces: list[bytes]) -> None:
-    lengths = to_words("I", reader.entries)[4::6]
+    lengths = bytes_to_words("I", reader.entries)[4::6]
     at = 0
     past = 0
     view = reader.entries

@@ -14,8 +14,8 @@ from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
 from leveret.broker.message import Entry
 from leveret.storage.batch import (
-    CHUNK_OCTETS,
-    ROW_OCTETS,
+    CHUNK_BYTES,
+    ROW_BYTES,
     SETTLED_WORDS,
     Commit,
     CopyPlan,
@@ -42,7 +42,18 @@ from leveret.storage.records import (
     encode_prefix,
 )
 from leveret.storage.recovery import Rebuilt
-from leveret.storage.rows import FILLING, GONE, NOTHING, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element, pin, set_element
+from leveret.storage.rows import (
+    FILLING,
+    NOTHING,
+    REMOVED,
+    SLOT_BITS,
+    SLOT_MASK,
+    STORED,
+    StoredRow,
+    element,
+    pin,
+    set_element,
+)
 from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
@@ -72,11 +83,11 @@ class BatchedLog(Log):
         self._new_marks: dict[int, int] = {}
         self._spills = Spills()
         self._full_drafts: list[Draft] = []
-        self._flying: Commit | None = None
-        self._flying_waiters: list[CommitWaiter] = []
-        self._flying_octets = 0
+        self._in_flight: Commit | None = None
+        self._in_flight_waiters: list[CommitWaiter] = []
+        self._in_flight_bytes = 0
         self._touched: list[StoredRow] = []
-        self._row = StoredRow(self, 0, 0, GONE)
+        self._row = StoredRow(self, 0, 0, REMOVED)
         self._draft = Draft(self._row)
         self._index: list[bytes] = self._draft.index
         self._pieces: list[bytes] = self._draft.pieces
@@ -94,7 +105,7 @@ class BatchedLog(Log):
         header = message.header
         size = message.size
         length = len(address) + len(header) + size
-        if length > CHUNK_OCTETS:
+        if length > CHUNK_BYTES:
             self._store_more(entry)
             return
         index = self._index
@@ -113,9 +124,9 @@ class BatchedLog(Log):
         message.row = row
         message.slot = slot
         self.pending_bytes += length
-        octets = self._draft.octets + length + INDEX_SIZE
-        self._draft.octets = octets
-        if octets > ROW_OCTETS:
+        size = self._draft.size + length + INDEX_SIZE
+        self._draft.size = size
+        if size > ROW_BYTES:
             self._next_draft()
 
     def settle(self, entry: Entry) -> None:
@@ -197,7 +208,7 @@ class BatchedLog(Log):
         return bool(self._waiters)
 
     def flush(self) -> None:
-        if self._flying is not None or not self._started or self.completion is not None:
+        if self._in_flight is not None or not self._started or self.completion is not None:
             return
         while self.pending():
             if self.state == FAILED:
@@ -212,7 +223,7 @@ class BatchedLog(Log):
             self._finish()
 
     def has_pending(self) -> bool:
-        return self._flying is not None or self.pending()
+        return self._in_flight is not None or self.pending()
 
     def pending(self) -> bool:
         """Whether the batch being filled has anything to do."""
@@ -221,7 +232,7 @@ class BatchedLog(Log):
 
     def returned(self) -> None:
         """The commit under way is on disk. Called on the event loop."""
-        if self._flying is None:
+        if self._in_flight is None:
             return  # closing the log was quicker than the event loop
         self.commits += 1
         self._finish()
@@ -237,15 +248,15 @@ class BatchedLog(Log):
             self.on_state()
 
     def _finish(self) -> None:
-        commit = self._flying
+        commit = self._in_flight
         assert commit is not None
-        self._flying = None
+        self._in_flight = None
         self.committed = commit.number
-        self.pending_bytes -= commit.octets
+        self.pending_bytes -= commit.pending_bytes
         self.pending_spooled -= commit.spooled
-        self._flying_octets = 0
-        waiters = self._flying_waiters
-        self._flying_waiters = []
+        self._in_flight_bytes = 0
+        waiters = self._in_flight_waiters
+        self._in_flight_waiters = []
         for waiter in waiters:
             waiter.committed(commit.number)
 
@@ -272,11 +283,11 @@ class BatchedLog(Log):
     def statistics(self) -> dict[str, int]:
         trimmer = self.trimmer
         figures = {
-            "octets": trimmer.octets,
-            "live_octets": trimmer.live_octets,
+            "octets": trimmer.stored_bytes,
+            "live_octets": trimmer.live_bytes,
             "rows": trimmer.stored,
             "commits": self.commits,
-            "copied_octets": trimmer.copied_octets,
+            "copied_octets": trimmer.copied_bytes,
             "pending_octets": self.pending_bytes,
         }
         if self._worker is not None:
@@ -297,11 +308,11 @@ class BatchedLog(Log):
         pieces.append(second)
         pieces.append(third)
         self.pending_bytes += length
-        self._draft.octets += length + INDEX_SIZE
+        self._draft.size += length + INDEX_SIZE
         return slot
 
     def _close_draft_if_full(self) -> None:
-        if self._draft.octets > ROW_OCTETS:
+        if self._draft.size > ROW_BYTES:
             self._next_draft()
 
     def _store_more(self, entry: Entry) -> None:
@@ -310,12 +321,12 @@ class BatchedLog(Log):
         row = message.row if message.slot >= 0 else None
         overlay = entry.overlay
         counted = overlay is not None or entry.acquired_count > 0 or entry.delivery_count > 0
-        if row is self._row and message.slot not in self._draft.gone:
+        if row is self._row and message.slot not in self._draft.settled:
             self._store_reference(entry, self._row, message.slot, counted)
             return
         if row is not None and row.log is self:
-            held: StoredRow = row  # type: ignore[assignment]
-            place = self.trimmer.resolve(held, message.slot)
+            message_row: StoredRow = row  # type: ignore[assignment]
+            place = self.trimmer.resolve(message_row, message.slot)
             if self.trimmer.alive(place):
                 self._store_reference(entry, self.trimmer.row_of(place), place & SLOT_MASK, counted)
                 return
@@ -331,7 +342,7 @@ class BatchedLog(Log):
         header = message.header
         body = message.body
         chunks: tuple[int, int] | None = None
-        if len(first) + len(header) + message.size > CHUNK_OCTETS:
+        if len(first) + len(header) + message.size > CHUNK_BYTES:
             flags |= SPILLED
             chunks = self._spills.add(message)
             self.pending_bytes += len(header) + message.size
@@ -437,7 +448,7 @@ class BatchedLog(Log):
             row = draft.row
             image = seal(draft, settlements.pop(row.id, b""))
             if not row.live and not image.settled:
-                row.state = GONE
+                row.state = REMOVED
                 self.rows.pop(row.id, None)
                 continue
             commit.images.append(image)
@@ -461,10 +472,10 @@ class BatchedLog(Log):
         for queue_id in self._new_marks:
             commit.marks.setdefault(queue_id, 0)
         self._new_marks = {}
-        commit.octets = self.pending_bytes
+        commit.pending_bytes = self.pending_bytes
         commit.spooled = self.pending_spooled
-        self._flying = commit
-        self._flying_waiters = self._waiters
+        self._in_flight = commit
+        self._in_flight_waiters = self._waiters
         self._waiters = []
         self.filling += 1
         trimmer.batch = self.filling
@@ -524,7 +535,7 @@ class BatchedLog(Log):
         for row in trimmer.choose(self.committed):
             if row.state != STORED:
                 continue
-            if target is None or target.size > ROW_OCTETS:
+            if target is None or target.size > ROW_BYTES:
                 target, plan = self._copy_target(commit, targets)
             trimmer.move(row, target, plan)
         target = None

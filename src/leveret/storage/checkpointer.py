@@ -23,7 +23,7 @@ from typing import Final
 
 # With so few pages left the foreground takes over, and also after so many rounds.
 FEW_PAGES: Final = 256
-MOST_ROUNDS: Final = 4
+MAX_ROUNDS: Final = 4
 
 
 class Checkpointer:
@@ -56,7 +56,7 @@ class Checkpointer:
         finish."""
         if self.busy or not self.may_begin:
             return False
-        if self.rounds and (pages - self._pages_at_start <= FEW_PAGES or self.rounds >= MOST_ROUNDS):
+        if self.rounds and (pages - self._pages_at_start <= FEW_PAGES or self.rounds >= MAX_ROUNDS):
             return True
         if self._runner is None:
             self._runner = threading.Thread(target=self._run, name="leveret-checkpoint", daemon=True)
@@ -74,7 +74,7 @@ class Checkpointer:
         if self.busy:
             self._done.wait()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """All of the log is in the file."""
         self.rounds = 0
 

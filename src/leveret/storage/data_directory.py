@@ -71,11 +71,11 @@ class Reserve:
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self.size = size
-        self.held = False
+        self.is_allocated = False
 
-    def take(self) -> bool:
+    def allocate(self) -> bool:
         """Put the space aside; False where there is too little."""
-        if self.held or not self.size:
+        if self.is_allocated or not self.size:
             return True
         try:
             self._path.unlink(missing_ok=True)
@@ -86,14 +86,14 @@ class Reserve:
                 else:
                     file.write(bytes(self.size))
         except OSError:
-            self.give_up()
+            self.release()
             return False
-        self.held = True
+        self.is_allocated = True
         return True
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Free the space."""
-        self.held = False
+        self.is_allocated = False
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 

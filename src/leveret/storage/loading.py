@@ -11,7 +11,7 @@ from leveret.broker.bodies import Body, Spool
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.log import Loaded
 from leveret.broker.message import Message, Overlay
-from leveret.storage.batch import IndexReader, to_words
+from leveret.storage.batch import IndexReader, bytes_to_words
 from leveret.storage.records import (
     DELIVERY,
     ENTRY,
@@ -30,7 +30,7 @@ from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
 from leveret.storage.trimming import Trimmer
 
 # Bodies larger than this go to the spool when they are read back; who delivers need not expect smaller ones there.
-SPOOLED_OCTETS: Final = 512 << 10
+SPOOLED_BYTES: Final = 512 << 10
 
 
 class Piece:
@@ -128,7 +128,7 @@ class RowReader:
         self.data = data
         self.chunks = chunks
         self.spool = spool
-        lengths = to_words("I", self.entries)[4::6]
+        lengths = bytes_to_words("I", self.entries)[4::6]
         self.offsets = array("Q", accumulate(lengths, initial=0))
 
     def fields(self, slot: int) -> tuple[int, int, int, int, int, int]:
@@ -178,7 +178,7 @@ class RowReader:
 
     def _spilled(self, first: int, count: int, header_size: int, size: int) -> tuple[bytes, Body]:
         """Header and body from chunk rows, the body without passing through memory as a whole where that can be helped."""
-        if self.spool is not None and size > SPOOLED_OCTETS:
+        if self.spool is not None and size > SPOOLED_BYTES:
             try:
                 return self._spooled(self.spool, first, count, header_size, size)
             except ContentTooLarge:

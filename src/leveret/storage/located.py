@@ -15,7 +15,7 @@ from leveret.broker.errors import ContentTooLarge
 from leveret.broker.log import Loaded, Located, Log, Row
 from leveret.broker.message import Message, Overlay
 from leveret.storage.checksums import Checksums, RowDamaged, decode_text
-from leveret.storage.loading import SPOOLED_OCTETS, RowReader
+from leveret.storage.loading import SPOOLED_BYTES, RowReader
 from leveret.storage.records import (
     DELIVERY,
     ENTRY,
@@ -28,7 +28,7 @@ from leveret.storage.records import (
     decode_overlay,
     encode_overlay,
 )
-from leveret.storage.rows import GONE, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element
+from leveret.storage.rows import REMOVED, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element
 
 if TYPE_CHECKING:
     from leveret.storage.trimming import Trimmer
@@ -54,7 +54,7 @@ class LocatedRows(Located):
     def release(self) -> None:
         for row in self.rows:
             row.readers -= 1
-            if not row.readers and row.state == STORED and row.keeps_octets() * 2 <= row.size:
+            if not row.readers and row.state == STORED and row.useful_bytes() * 2 <= row.size:
                 self.trimmer.touch(row)  # it was left alone meanwhile
         self.rows = []
 
@@ -104,7 +104,7 @@ class Columns:
         self.overlays: list[bytes] = []
 
 
-class RowGone(Exception):
+class RowMoved(Exception):
     """A row is not where it should be any more: its records have moved."""
 
 
@@ -144,14 +144,14 @@ class LogReader:
             row = self._connection.execute("SELECT length(settled), entries, data FROM log WHERE id = ?",
                                            (row_id,)).fetchone()
             if row is None:
-                raise RowGone(f"row {row_id} of the log has moved")
+                raise RowMoved(f"row {row_id} of the log has moved")
             settled_size, index, data = row
             try:
                 self._checksums.check_index(row_id, settled_size, index, len(data))
                 self._checksums.check_data(row_id, index, data)
             except (RowDamaged, TypeError, struct.error) as error:
                 raise ValueError(f"row {row_id} of the log is damaged: {error}") from None
-            reader = RowReader(StoredRow(_NO_LOG, row_id, 0, GONE), index, data, self._chunks, None)
+            reader = RowReader(StoredRow(_NO_LOG, row_id, 0, REMOVED), index, data, self._chunks, None)
             if len(self._readers) >= _KEPT:
                 del self._readers[next(iter(self._readers))]
             self._readers[row_id] = reader
@@ -161,7 +161,7 @@ class LogReader:
         rows = self._connection.execute("SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
                                         (first, first + count - 1)).fetchall()
         if len(rows) != count:
-            raise RowGone(f"chunks {first} to {first + count - 1} of the log have moved")
+            raise RowMoved(f"chunks {first} to {first + count - 1} of the log have moved")
         for chunk_id, data, found in rows:
             try:
                 self._checksums.check_chunk(chunk_id, data, found)
@@ -232,13 +232,13 @@ def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:
     the spool."""
     nowhere = Row(_NO_LOG, 0, 0)
     loaded: list[Loaded] = []
-    for offset, time, format, address, header, headers_at, octets, encoded, priority, persistent in packed:
-        size = len(octets)
-        body: Body = octets
-        if spool is not None and size > SPOOLED_OCTETS:
+    for offset, time, format, address, header, headers_at, data, encoded, priority, persistent in packed:
+        size = len(data)
+        body: Body = data
+        if spool is not None and size > SPOOLED_BYTES:
             with contextlib.suppress(ContentTooLarge):  # no room on the disk: it has to be in memory
                 stored = spool.begin(size, False)
-                stored.append(octets)
+                stored.append(data)
                 body = stored
         message = Message(address, header, body, size, persistent, priority, 0, headers_at, 0, format)
         overlay: Overlay | None = None

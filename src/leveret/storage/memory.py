@@ -35,7 +35,7 @@ class MemoryLog(Log):
         self._row: MemoryRow | None = None
         self._dirty = False
         self._commits = 0
-        self._octets = 0
+        self._bytes = 0
         self._waiters: list[CommitWaiter] = []
         self._post: Callable[[Callable[[], None]], None] | None = None
 
@@ -63,7 +63,7 @@ class MemoryLog(Log):
         row.slots.append(1)
         row.live += 1
         row.size += message.size
-        self._octets += message.size
+        self._bytes += message.size
         entry.row = row
         entry.slot = slot
         if message.row is None:
@@ -82,7 +82,7 @@ class MemoryLog(Log):
         row.entries[slot] = None
         row.slots[slot] = 0
         row.live -= 1
-        self._octets -= entry.message.size
+        self._bytes -= entry.message.size
         if not row.live and row is not self._row:
             self.rows.pop(row.id, None)
 
@@ -140,7 +140,7 @@ class MemoryLog(Log):
         self._post(_Done(done, loaded).call)
 
     def statistics(self) -> dict[str, int]:
-        return {"octets": self._octets, "live_octets": self._octets, "rows": len(self.rows), "commits": self._commits}
+        return {"octets": self._bytes, "live_octets": self._bytes, "rows": len(self.rows), "commits": self._commits}
 
 
 class _Done:

@@ -16,7 +16,7 @@ from leveret.broker.log import Row
 from leveret.storage.rows import SLOT_BITS, STORED, StoredRow
 
 # Rows up to this size are small.
-SMALL_OCTETS: Final = 2048
+SMALL_ROW_BYTES: Final = 2048
 # So many small rows may be on disk; beyond, so many are merged in one commit.
 SMALL_ROWS: Final = 4096
 MERGED_ROWS: Final = 256
@@ -41,7 +41,7 @@ class Merges:
 
     def added(self, row: StoredRow) -> None:
         """A row will be on disk with the next commit."""
-        if row.size <= SMALL_OCTETS and row.live and row.links is None:
+        if row.size <= SMALL_ROW_BYTES and row.live and row.links is None:
             self.small[row.id] = row
 
     def choose(self, committed: int) -> list[StoredRow]:
@@ -82,7 +82,7 @@ class Merges:
             return 0
         return self._places[at] + slot
 
-    def gone(self, count: int) -> None:
+    def removed(self, count: int) -> None:
         """Nothing refers to so many merged rows any more."""
         self._stale += count
         if self._stale < SMALL_ROWS or self._stale * 2 < len(self._ids):

@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Final
 
 from leveret.broker.log import Log, RecoveredQueue, Recovery, Row
-from leveret.storage.batch import IndexReader, decode_settled, to_words
+from leveret.storage.batch import IndexReader, bytes_to_words, decode_settled
 from leveret.storage.records import DELIVERY, ENTRY, INDEX_SIZE, KINDS, MESSAGE, NONE, UPDATE
 from leveret.storage.rows import (
     BARE,
@@ -140,7 +140,7 @@ class Rebuilder:
         row.size = len(settled) + index_size + data_size
         self.rows[row_id] = row
         if settled:
-            row.settled_octets = len(settled)
+            row.settled_bytes = len(settled)
             self._holders.append((row, decode_settled(settled)))
 
     def resolve_settled(self) -> None:
@@ -171,7 +171,7 @@ class Rebuilder:
         reader = IndexReader(column)
         entries = reader.entries
         count = reader.count
-        numbers = to_words("I", entries)
+        numbers = bytes_to_words("I", entries)
         lengths = numbers[4::6]
         if sum(lengths) != data_size:
             raise ValueError(f"row {row_id} has {data_size} octets of data, and an index of {sum(lengths)}")
@@ -210,9 +210,9 @@ class Rebuilder:
                       numbers: array[int]) -> None:
         """Take whole columns of a row that has nothing but deliveries, to few queues."""
         slots = row.slots
-        seqs = to_words("Q", entries)[0::3]
+        seqs = bytes_to_words("Q", entries)[0::3]
         sizes = numbers[3::6]
-        priorities = to_words("h", entries)[11::12]
+        priorities = bytes_to_words("h", entries)[11::12]
         places = self._slot_numbers(len(slots))
         if len(few) == 1 and DEAD not in slots:
             self._collector(few[0]).extend(row.id, seqs, places, sizes, priorities)
@@ -233,9 +233,9 @@ class Rebuilder:
                       numbers: array[int]) -> None:
         """Take the records of a row one by one."""
         slots = row.slots
-        seqs = to_words("Q", entries)[0::3]
+        seqs = bytes_to_words("Q", entries)[0::3]
         sizes = numbers[3::6]
-        priorities = to_words("h", entries)[11::12]
+        priorities = bytes_to_words("h", entries)[11::12]
         for slot in range(len(slots)):
             kind = kinds[slot]
             if kind == NONE:
@@ -276,9 +276,9 @@ class Rebuilder:
         live = len(slots) - slots.count(DEAD)
         row.live = live
         if live == len(slots):
-            row.live_octets = sum(row.lengths) + INDEX_SIZE * live
+            row.live_bytes = sum(row.lengths) + INDEX_SIZE * live
         else:
-            row.live_octets = sum(compress(row.lengths, slots)) + INDEX_SIZE * live
+            row.live_bytes = sum(compress(row.lengths, slots)) + INDEX_SIZE * live
 
     def _find(self, identity: int) -> int:
         """The place of a record by what others call it; 0 where it is not on disk."""

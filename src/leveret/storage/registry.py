@@ -10,7 +10,7 @@ from leveret.broker.log import Log
 from leveret.storage.memory import MemoryLog
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.spool import FileSpool
-from leveret.storage.sqlite import RESERVE_OCTETS, SqliteLog
+from leveret.storage.sqlite import RESERVE_BYTES, SqliteLog
 
 # The log of what is durable, and the one that deep queues page out to, or None where that would free no memory. Both
 # from the data directory, `storage.synchronous` in upper case, and octets: `storage.reserve` and `limits.disk_free`.
@@ -31,7 +31,7 @@ ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
 }
 
 
-def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_OCTETS,
+def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_BYTES,
               disk_free: int = 0, salvage: Salvage = NOTHING_LOST) -> Logs:
     """The logs of the named engine that keeps its data in the directory `path`. `salvage`: accepted losses.
 

@@ -5,7 +5,7 @@ Where a row stands:
 FILLING  part of the batch that is being filled: a record that is settled now is never written
 STORED   submitted, or on disk
 MOVED    not on disk any more: its surviving records were copied, and its positions resolve to the copies
-GONE     not on disk any more, and nothing of it is alive
+REMOVED     not on disk any more, and nothing of it is alive
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STORED: Final = 0
 FILLING: Final = 1
 MOVED: Final = 2
-GONE: Final = 3
+REMOVED: Final = 3
 
 # A record's place as one number: row id, then slot.
 SLOT_BITS: Final = 20
@@ -80,14 +80,14 @@ def set_element(values: array[int], slot: int, value: int) -> None:
 class StoredRow(Row):
     """A row of a log on disk.
 
-    state        FILLING, STORED, MOVED or GONE
+    state        FILLING, STORED, MOVED or REMOVED
     draft        what will be written, while FILLING
     lengths      octets of each record's data
-    live_octets  of the records that are alive, index entries included
+    live_bytes   bytes of the records that are alive, index entries included
     touched      the batch in which it was last touched, and `dead` the slots that this batch settles
     links        see `Links`; None for a row of plain deliveries
     pins         rows on disk whose settlements this row holds; `pinned` lists them (some may be gone by now),
-                 `pins_at_first` is how many there were, `settled_octets` the size of the settlements;
+                 `pins_at_first` is how many there were, `settled_bytes` the size of the settlements;
                  for a moved row, pins are the rows that it resolves to
     holders      the rows that hold settlements of this row
     readers      loads that are under way
@@ -96,21 +96,21 @@ class StoredRow(Row):
     merged       how many small rows were merged into this one
     """
 
-    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_octets", "merged", "moved", "origins", "pinned",
-                 "pins", "pins_at_first", "places", "readers", "settled_octets", "state", "touched")
+    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_bytes", "merged", "moved", "origins", "pinned",
+                 "pins", "pins_at_first", "places", "readers", "settled_bytes", "state", "touched")
 
     def __init__(self, log: Log, id: int, batch: int, state: int) -> None:
         super().__init__(log, id, batch)
         self.state = state
         self.draft: Draft | None = None
         self.lengths: array[int] = array("I")
-        self.live_octets = 0
+        self.live_bytes = 0
         self.touched = 0
         self.dead = NOTHING
         self.links: Links | None = None
         self.pins = 0
         self.pins_at_first = 0
-        self.settled_octets = 0
+        self.settled_bytes = 0
         self.pinned: list[StoredRow] | None = None
         self.holders: list[StoredRow] | None = None
         self.readers = 0
@@ -137,11 +137,11 @@ class StoredRow(Row):
             return 0
         return places[index]
 
-    def keeps_octets(self) -> int:
+    def useful_bytes(self) -> int:
         """Octets of the row that are worth keeping: live records, and settlements that still matter."""
         if not self.pins:
-            return self.live_octets
-        return self.live_octets + self.settled_octets * self.pins // self.pins_at_first
+            return self.live_bytes
+        return self.live_bytes + self.settled_bytes * self.pins // self.pins_at_first
 
 
 def pin(holder: StoredRow, row: StoredRow) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leveret.broker.bodies import StoredBody
 from leveret.broker.message import Message
-from leveret.storage.batch import CHUNK_OCTETS, BodyPart, ChunkPart, Commit
+from leveret.storage.batch import CHUNK_BYTES, BodyPart, ChunkPart, Commit
 
 
 class Spills:
@@ -24,7 +24,7 @@ class Spills:
             sources.append(body)
         first = self.next
         chunk: list[ChunkPart] = []
-        room = CHUNK_OCTETS
+        room = CHUNK_BYTES
         for source in sources:
             size = len(source) if isinstance(source, bytes) else source.size
             at = 0
@@ -39,7 +39,7 @@ class Spills:
                 if not room:
                     self._end(chunk)
                     chunk = []
-                    room = CHUNK_OCTETS
+                    room = CHUNK_BYTES
         if chunk:
             self._end(chunk)
         return first, self.next - 1

@@ -26,7 +26,7 @@ from leveret.broker.failures import Failures
 
 log = logging.getLogger("leveret.storage")
 
-BLOCK_OCTETS: Final = 256 << 10
+BLOCK_BYTES: Final = 256 << 10
 # A persistent body is spooled, then written to the write-ahead log, then to the file.
 PERSISTENT_COPIES: Final = 3
 
@@ -79,8 +79,8 @@ class FileSpool(Spool):
         """How many blocks bodies have, the returned ones included whose space is not free yet."""
         return len(self._states) - self._states.count(_FREE)
 
-    def leave_free(self, octets: int) -> None:
-        self._keep_free = max(octets, self._at_least)
+    def leave_free(self, size: int) -> None:
+        self._keep_free = max(size, self._at_least)
 
     def begin(self, size: int, persistent: bool) -> StoredBody:
         needed = size * PERSISTENT_COPIES if persistent else size
@@ -119,11 +119,11 @@ class FileSpool(Spool):
     def _room(self) -> int:
         """Octets that may be written: what is free on the disk or about to be, without what must stay free."""
         leaving = self._states.count(_LEAVING)
-        return shutil.disk_usage(self._directory).free + leaving * BLOCK_OCTETS - self._keep_free
+        return shutil.disk_usage(self._directory).free + leaving * BLOCK_BYTES - self._keep_free
 
     def take(self) -> int:
         """The number of a block to write to. Raises `OSError` where the disk has no space for another."""
-        if shutil.disk_usage(self._directory).free < self._keep_free + BLOCK_OCTETS:
+        if shutil.disk_usage(self._directory).free < self._keep_free + BLOCK_BYTES:
             raise OSError(0, "too little space is free on the disk")
         with self._lock:
             if self._free:
@@ -134,10 +134,10 @@ class FileSpool(Spool):
                 self._states.append(_USED)
         return block
 
-    def arrived(self, octets: int) -> None:
+    def arrived(self, size: int) -> None:
         """So much of what was promised has been written, or is not needed any more."""
         with self._lock:
-            self._expected -= octets
+            self._expected -= size
 
     def give_back(self, blocks: list[int], expected: int) -> None:
         """A body went away. May be called anywhere, for it takes no lock."""
@@ -173,7 +173,7 @@ class FileSpool(Spool):
             end = at + 1
             while end < len(blocks) and blocks[end] == blocks[end - 1] + 1:
                 end += 1
-            _fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, blocks[at] * BLOCK_OCTETS, (end - at) * BLOCK_OCTETS)
+            _fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, blocks[at] * BLOCK_BYTES, (end - at) * BLOCK_BYTES)
             at = end
 
 
@@ -194,11 +194,11 @@ class SpooledBody(StoredBody):
         view = memoryview(data)
         try:
             while len(view):
-                within = self.size % BLOCK_OCTETS
+                within = self.size % BLOCK_BYTES
                 if not within:
                     self._blocks.append(self._spool.take())
-                written = os.pwrite(self._descriptor, view[: BLOCK_OCTETS - within],
-                                    self._blocks[-1] * BLOCK_OCTETS + within)
+                written = os.pwrite(self._descriptor, view[: BLOCK_BYTES - within],
+                                    self._blocks[-1] * BLOCK_BYTES + within)
                 self.size += written
                 view = view[written:]
         except OSError as error:
@@ -211,9 +211,9 @@ class SpooledBody(StoredBody):
         pieces: list[bytes] = []
         end = min(at + length, self.size)
         while at < end:
-            number, within = divmod(at, BLOCK_OCTETS)
-            data = os.pread(self._descriptor, min(BLOCK_OCTETS - within, end - at),
-                            self._blocks[number] * BLOCK_OCTETS + within)
+            number, within = divmod(at, BLOCK_BYTES)
+            data = os.pread(self._descriptor, min(BLOCK_BYTES - within, end - at),
+                            self._blocks[number] * BLOCK_BYTES + within)
             if not data:
                 raise OSError(0, "the file of large bodies is shorter than it should be")
             pieces.append(data)

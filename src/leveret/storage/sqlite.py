@@ -19,7 +19,7 @@ from leveret.storage.worker import StoreBroken, StoreFull, Worker
 
 logger = logging.getLogger("leveret.storage")
 
-RESERVE_OCTETS: Final = 16 << 20
+RESERVE_BYTES: Final = 16 << 20
 
 
 class SqliteLog(BatchedLog):
@@ -34,7 +34,7 @@ class SqliteLog(BatchedLog):
     """
 
     def __init__(self, path: Path, *, shard: int = 0, synchronous: str = "FULL", durable: bool = True,
-                 reserve_bytes: int = RESERVE_OCTETS, salvage: Salvage = NOTHING_LOST) -> None:
+                 reserve_bytes: int = RESERVE_BYTES, salvage: Salvage = NOTHING_LOST) -> None:
         super().__init__(shard)
         if synchronous not in ("FULL", "EXTRA"):
             raise ValueError("synchronous must be FULL or EXTRA: anything less loses what was confirmed")
@@ -60,11 +60,11 @@ class SqliteLog(BatchedLog):
         """
         self._lock = DirectoryLock(self.path, f"{self.name}.lock")
         try:
-            incomplete = self._durable and self._look_for_files()
+            incomplete = self._durable and self._check_files()
             if not self._durable:
                 self._remove_file()
             reserve = Reserve(self.path / f"{self.name}.reserve", self._reserve_bytes)
-            reserve.take()
+            reserve.allocate()
             self._store = SqliteStore(self.file, self._synchronous, reserve, self._salvage, incomplete)
             rebuilt = self._store.recover(self)
             if self._durable:
@@ -79,7 +79,7 @@ class SqliteLog(BatchedLog):
             raise
         return self.adopt(rebuilt)
 
-    def _look_for_files(self) -> bool:
+    def _check_files(self) -> bool:
         """Raise `StorageFailed` if files are missing that were there, unless that is accepted; returns whether it is, and
         the log does not say so yet."""
         missing = self._files.missing()
@@ -136,7 +136,7 @@ class SqliteLog(BatchedLog):
             return
         try:
             # The worker is gone, and with it whoever would have posted what its last commit has to say.
-            if self._flying is not None:
+            if self._in_flight is not None:
                 self.returned()
             while self.pending():
                 commit = self._build()
@@ -151,7 +151,7 @@ class SqliteLog(BatchedLog):
 
     def _release(self) -> None:
         if self._store is not None:
-            self._store.reserve.give_up()
+            self._store.reserve.release()
             self._store.close()
             self._store = None
         if self._lock is not None:

@@ -48,26 +48,26 @@ logger = logging.getLogger("leveret.storage")
 APPLICATION_ID: Final = 0x4C767274
 # 1 had no checksums.
 FORMAT_VERSION: Final = 2
-PAGE_OCTETS: Final = 4096
+PAGE_BYTES: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
 # An idle store does not keep a larger write-ahead log than this.
-IDLE_WAL_OCTETS: Final = 1 << 20
+IDLE_WAL_BYTES: Final = 1 << 20
 # With more than this a commit waits for the checkpoint.
-MOST_PAGES: Final = 4 * CHECKPOINT_PAGES
+MAX_WAL_PAGES: Final = 4 * CHECKPOINT_PAGES
 # The same while space is short: what is free in the file is no use to the write-ahead log.
 SHORT_CHECKPOINT_PAGES: Final = 128
 # Free pages that stay in the file for the next messages, and how many are given back in one step.
 SPARE_PAGES: Final = 2048
 VACUUM_PAGES: Final = 1024
 # A commit that could not be written failed for want of space if so much more than it has cannot be written either.
-PROBE_OCTETS: Final = 1 << 20
+PROBE_BYTES: Final = 1 << 20
 _MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
 # Writes to the database, the write-ahead log and its index. In them a full quota is an I/O error for SQLite.
 _FAILED_WRITES: Final = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_SHMSIZE)
 # Files up to this size are checked whole after an unclean stop.
-CHECK_OCTETS: Final = 64 << 20
+CHECK_BYTES: Final = 64 << 20
 
 _SCHEMA: Final = (
     "CREATE TABLE log(id INTEGER PRIMARY KEY, settled BLOB, entries BLOB, data BLOB)",
@@ -193,7 +193,7 @@ class SqliteStore:
 
     def _create(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        connection.execute(f"PRAGMA page_size = {PAGE_OCTETS}")
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
@@ -213,7 +213,7 @@ class SqliteStore:
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_OCTETS}")
+        connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_BYTES}")
         connection.execute("PRAGMA cache_size = -16384")
         # Some builds overwrite deleted pages with zeros unless told not to, which doubles what is written.
         connection.execute("PRAGMA secure_delete = OFF")
@@ -272,7 +272,7 @@ class SqliteStore:
         state = dict(execute("SELECT name, value FROM state"))
         # Without that fact, which is damage then, nothing says that it was.
         recovery.clean = state.get("clean") == 1
-        small = self.path.stat().st_size <= CHECK_OCTETS
+        small = self.path.stat().st_size <= CHECK_BYTES
         if not recovery.clean and small and not self._salvage.drop_damaged:
             self._check_structure()
         if not self._salvage.drop_damaged:
@@ -427,24 +427,24 @@ class SqliteStore:
             self._write(commit)
         except sqlite3.Error as error:
             self._roll_back()
-            raise self._translated(error, commit.octets) from None
+            raise self._translated(error, commit.pending_bytes) from None
         except StoreBroken:
             self._roll_back()
             raise
 
-    def _translated(self, error: sqlite3.Error, octets: int = 0) -> Exception:
+    def _translated(self, error: sqlite3.Error, size: int = 0) -> Exception:
         """What an error of SQLite means for the log, when it was to write so many bytes."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
             return StoreFull("no space is left for the log")
-        if self._over_quota(error, octets):
+        if self._over_quota(error, size):
             return StoreFull("no space is left for the log: the disk quota is used up")
         return StoreBroken(_explain(error))
 
-    def _over_quota(self, error: sqlite3.Error, octets: int) -> bool:
+    def _over_quota(self, error: sqlite3.Error, size: int) -> bool:
         """Whether a write failed for want of space. A sync that failed is an I/O error whatever the cause: nobody knows
         what of earlier writes is on the disk."""
         return (getattr(error, "sqlite_errorcode", 0) in _FAILED_WRITES
-                and disk.has_no_space(self.path.parent, octets + PROBE_OCTETS))
+                and disk.has_no_space(self.path.parent, size + PROBE_BYTES))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -460,7 +460,7 @@ class SqliteStore:
             if len(images) == 1:
                 image = images[0]
                 settled, index, data = row_columns(image)
-                self._wal_pages += len(data) // PAGE_OCTETS + 3
+                self._wal_pages += len(data) // PAGE_BYTES + 3
                 if dead is None:
                     execute(_INSERT, (image.id, settled, index, data))
                 else:
@@ -501,7 +501,7 @@ class SqliteStore:
 
     def _insert(self, image: RowImage) -> None:
         settled, index, data = row_columns(image)
-        self._wal_pages += len(data) // PAGE_OCTETS + 3
+        self._wal_pages += len(data) // PAGE_BYTES + 3
         self._connection.execute(_INSERT, (image.id, settled, index, data))
 
     def _copy(self, plan: CopyPlan) -> None:
@@ -562,7 +562,7 @@ class SqliteStore:
             if pages >= SHORT_CHECKPOINT_PAGES:
                 self._finish_checkpoint("TRUNCATE")
         elif pages >= CHECKPOINT_PAGES and (checkpointer is None or checkpointer.advance(pages)
-                                            or pages >= MOST_PAGES):
+                                            or pages >= MAX_WAL_PAGES):
             self._finish_checkpoint("PASSIVE")
 
     def maintain(self) -> bool:
@@ -588,7 +588,7 @@ class SqliteStore:
     def _wal_is_large(self) -> bool:
         """Whether the write-ahead log keeps space that a disk alarm may be waiting for."""
         try:
-            return os.stat(f"{self.path}-wal").st_size > IDLE_WAL_OCTETS
+            return os.stat(f"{self.path}-wal").st_size > IDLE_WAL_BYTES
         except OSError:
             return False
 
@@ -597,7 +597,7 @@ class SqliteStore:
         if self.checkpointer is not None:
             self.checkpointer.wait()
             self._raise_checkpoint_error()
-            self.checkpointer.begin_anew()
+            self.checkpointer.restart()
         try:
             self._checkpoint(mode)
         except sqlite3.Error as error:
@@ -627,17 +627,17 @@ class SqliteStore:
             return ""
         free = reserve.free()
         # What is pending goes to the write-ahead log first; what is there, to the file later.
-        needed = reserve.size + 2 * pending + self._wal_pages * PAGE_OCTETS
-        if reserve.held:
+        needed = reserve.size + 2 * pending + self._wal_pages * PAGE_BYTES
+        if reserve.is_allocated:
             if free >= (needed + reserve.size // 4 if self._short else needed):
                 return ""
             return f"{free} octets are free on the disk of {self.path.parent}, and {needed} must be"
-        if free >= needed + reserve.size + reserve.size // 4 and reserve.take():
+        if free >= needed + reserve.size + reserve.size // 4 and reserve.allocate():
             return ""
         return f"the disk of {self.path.parent} is full"
 
     def make_room(self) -> None:
-        self.reserve.give_up()
+        self.reserve.release()
         with contextlib.suppress(StoreFull):
             self._finish_checkpoint("TRUNCATE")
 

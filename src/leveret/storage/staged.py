@@ -72,19 +72,19 @@ class StagedFiles(UploadStore):
         for name in names:
             (self._directory / name).unlink()
 
-    def expect(self, octets: int) -> None:
+    def expect(self, size: int) -> None:
         """So many octets more, or fewer, are still to come."""
         with self._lock:
-            self._expected += octets
+            self._expected += size
 
-    def has_room(self, octets: int) -> bool:
+    def has_room(self, size: int) -> bool:
         """Whether so much may be written now."""
-        return shutil.disk_usage(self._directory).free >= self.keep_free + octets
+        return shutil.disk_usage(self._directory).free >= self.keep_free + size
 
-    def has_room_for_copies(self, octets: int) -> bool:
+    def has_room_for_copies(self, size: int) -> bool:
         """The same of a body that has so many octets, whose room was not promised to it."""
         free = shutil.disk_usage(self._directory).free - self.keep_free - self._expected
-        return free >= octets * (COPIES - 1)
+        return free >= size * (COPIES - 1)
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """What the sender is told; the log has it too."""

@@ -23,9 +23,9 @@ from leveret.storage.rows import (
     BARE,
     DEAD,
     FILLING,
-    GONE,
     MOVED,
     NOTHING,
+    REMOVED,
     SLOT_BITS,
     SLOT_MASK,
     STORED,
@@ -39,7 +39,7 @@ from leveret.storage.rows import (
 # Garbage below this is not worth a copy.
 GARBAGE_FLOOR: Final = 8 << 20
 # Octets that one commit copies at most (a single row may be larger).
-COPY_OCTETS: Final = 1 << 20
+COPY_BYTES: Final = 1 << 20
 
 
 class Trimmer:
@@ -56,10 +56,10 @@ class Trimmer:
     def __init__(self, rows: dict[int, Row]) -> None:
         self.rows = rows
         self.batch = 0
-        self.octets = 0
-        self.live_octets = 0
+        self.stored_bytes = 0
+        self.live_bytes = 0
         self.stored = 0
-        self.copied_octets = 0
+        self.copied_bytes = 0
         self.floor = GARBAGE_FLOOR
         self.touched: list[StoredRow] = []
         self.candidates: dict[int, StoredRow] = {}
@@ -72,7 +72,7 @@ class Trimmer:
     def resolve(self, row: StoredRow, slot: int) -> int:
         """The present place of a record, following copies; 0 where it is not alive any more."""
         state = row.state
-        if state == GONE:
+        if state == REMOVED:
             return 0
         if state != MOVED:
             return row.id << SLOT_BITS | slot
@@ -100,7 +100,7 @@ class Trimmer:
         slot = place & SLOT_MASK
         if row.state == FILLING:
             draft = row.draft
-            return draft is not None and slot not in draft.gone
+            return draft is not None and slot not in draft.settled
         return row.slots[slot] != DEAD
 
     # Records that die
@@ -120,7 +120,7 @@ class Trimmer:
             if element(links.refs, slot):
                 row.slots[slot] = BARE
                 return
-        self._die(row, slot)
+        self._kill_record(row, slot)
 
     def settle_all(self, row: StoredRow, slots: array[int]) -> None:
         """The entries of a stored row without links that were still alive are gone."""
@@ -149,12 +149,12 @@ class Trimmer:
                 continue
             self.replace_update(links, slot)
             targets[slot] = 0
-            self._die(row, slot)
+            self._kill_record(row, slot)
             message = target & SLOT_MASK
             left = refs[message] - 1
             refs[message] = left
             if not left and slots[message] == BARE:
-                self._die(row, message)
+                self._kill_record(row, message)
 
     def _unlink(self, links: Links, slot: int) -> None:
         """Let go of what an entry that is gone refers to."""
@@ -164,15 +164,15 @@ class Trimmer:
             links.targets[slot] = 0
             self.drop_reference(self.find(target))
 
-    def _die(self, row: StoredRow, slot: int) -> None:
+    def _kill_record(self, row: StoredRow, slot: int) -> None:
         """A record in a stored row is not needed any more."""
         if row.slots[slot] == DEAD:
             return
         row.slots[slot] = DEAD
-        octets = row.lengths[slot] + INDEX_SIZE
+        stored_bytes = row.lengths[slot] + INDEX_SIZE
         row.live -= 1
-        row.live_octets -= octets
-        self.live_octets -= octets
+        row.live_bytes -= stored_bytes
+        self.live_bytes -= stored_bytes
         if row.links is not None:
             chunks = row.links.chunks.pop(slot, None)
             if chunks is not None:
@@ -187,8 +187,8 @@ class Trimmer:
         slot = place & SLOT_MASK
         draft = row.draft
         if draft is None:
-            self._die(row, slot)
-        elif slot not in draft.gone:
+            self._kill_record(row, slot)
+        elif slot not in draft.settled:
             self._elide(row, draft, slot)
 
     def drop_reference(self, place: int) -> None:
@@ -210,7 +210,7 @@ class Trimmer:
                 draft.bare.remove(slot)
                 self._elide(row, draft, slot)
         elif row.slots[slot] == BARE:
-            self._die(row, slot)
+            self._kill_record(row, slot)
 
     def settle_draft(self, row: StoredRow, draft: Draft, slot: int) -> None:
         """An entry of the row being filled is gone: it is not written."""
@@ -250,8 +250,8 @@ class Trimmer:
             if not row.live and (links is None or not links.foreign):
                 row.links = None
                 row.slots = bytearray(len(row.slots))
-                self.live_octets -= row.live_octets
-                row.live_octets = 0
+                self.live_bytes -= row.live_bytes
+                row.live_bytes = 0
                 continue
             # The hot path has counted these as dead already.
             row.live += len(row.dead)
@@ -260,13 +260,13 @@ class Trimmer:
                 continue
             slots = row.slots
             lengths = row.lengths
-            octets = 0
+            stored_bytes = 0
             for slot in row.dead:
                 slots[slot] = DEAD
-                octets += lengths[slot] + INDEX_SIZE
+                stored_bytes += lengths[slot] + INDEX_SIZE
             row.live -= len(row.dead)
-            row.live_octets -= octets
-            self.live_octets -= octets
+            row.live_bytes -= stored_bytes
+            self.live_bytes -= stored_bytes
         for row in touched:
             self.consider(row)
 
@@ -276,15 +276,15 @@ class Trimmer:
             return
         if not row.live and not row.pins:
             self._delete(row)
-        elif row.keeps_octets() * 2 <= row.size:
+        elif row.useful_bytes() * 2 <= row.size:
             self.candidates[row.id] = row
 
     def added(self, row: StoredRow) -> None:
         """A row will be on disk with the next commit."""
         self.stored += 1
-        self.octets += row.size
-        self.live_octets += row.live_octets
-        if row.keeps_octets() * 2 <= row.size:
+        self.stored_bytes += row.size
+        self.live_bytes += row.live_bytes
+        if row.useful_bytes() * 2 <= row.size:
             self.candidates[row.id] = row
         self.merges.added(row)
 
@@ -294,20 +294,20 @@ class Trimmer:
             row = stack.pop()
             if row.state != STORED:
                 continue
-            row.state = GONE
-            self._take_off(row)
+            row.state = REMOVED
+            self._remove_stored(row)
             self.rows.pop(row.id, None)
             self._forget_origins(row)
             self._release(row, stack)
 
-    def _take_off(self, row: StoredRow) -> None:
+    def _remove_stored(self, row: StoredRow) -> None:
         """A row is deleted from the disk."""
         self.deletes.append(row.id)
         self.candidates.pop(row.id, None)
         self.merges.small.pop(row.id, None)
         self.stored -= 1
-        self.octets -= row.size
-        self.live_octets -= row.live_octets
+        self.stored_bytes -= row.size
+        self.live_bytes -= row.live_bytes
         row.dead = NOTHING
         row.pinned = None
 
@@ -323,7 +323,7 @@ class Trimmer:
                 continue
             if not holder.pins and not holder.live:
                 free.append(holder)
-            elif holder.keeps_octets() * 2 <= holder.size:
+            elif holder.useful_bytes() * 2 <= holder.size:
                 self.candidates[holder.id] = holder
 
     def _forget_origins(self, row: StoredRow) -> None:
@@ -332,7 +332,7 @@ class Trimmer:
         while stack:
             row = stack.pop()
             if row.merged:
-                self.merges.gone(row.merged)
+                self.merges.removed(row.merged)
             origins = row.origins
             if origins is None:
                 continue
@@ -341,7 +341,7 @@ class Trimmer:
                 origin.pins -= 1
                 if origin.pins:
                     continue
-                origin.state = GONE
+                origin.state = REMOVED
                 origin.moved = None
                 origin.places = None
                 self.rows.pop(origin.id, None)
@@ -351,20 +351,20 @@ class Trimmer:
 
     def needs_copies(self) -> bool:
         """Whether there is so much garbage that rows should be copied."""
-        return self.octets - self.live_octets > self.live_octets + self.floor and bool(self.candidates)
+        return self.stored_bytes - self.live_bytes > self.live_bytes + self.floor and bool(self.candidates)
 
     def choose(self, committed: int) -> list[StoredRow]:
         """Rows on disk whose survivors are to be copied now: those that were mostly garbage first."""
         chosen: list[StoredRow] = []
         if not self.needs_copies():
             return chosen
-        octets = 0
+        stored_bytes = 0
         for row in self.candidates.values():
             if row.readers or row.batch > committed:
                 continue
             chosen.append(row)
-            octets += row.keeps_octets()
-            if octets >= COPY_OCTETS:
+            stored_bytes += row.useful_bytes()
+            if stored_bytes >= COPY_BYTES:
                 break
         # In the order of their ids, so that a queue's entries keep theirs: recovery is quicker with them.
         return sorted(chosen, key=_row_id)
@@ -379,19 +379,19 @@ class Trimmer:
         target.lengths.extend(array("I", compress(row.lengths, row.slots)))
         target.slots.extend(compress(row.slots, row.slots))
         target.live += len(moved)
-        target.live_octets += row.live_octets
-        target.size += row.live_octets
-        self.copied_octets += row.live_octets
+        target.live_bytes += row.live_bytes
+        target.size += row.live_bytes
+        self.copied_bytes += row.live_bytes
         if row.pins and row.pinned is not None:
             for other in row.pinned:
                 if other.state == STORED:
                     source.settled_of.add(other.id)
                     pin(target, other)
-            target.settled_octets += row.settled_octets
-            target.size += row.settled_octets
-            self.copied_octets += row.settled_octets
+            target.settled_bytes += row.settled_bytes
+            target.size += row.settled_bytes
+            self.copied_bytes += row.settled_bytes
         plan.sources.append(source)
-        self._take_off(row)
+        self._remove_stored(row)
         row.slots = bytearray()
         row.lengths = array("I")
         row.links = None
@@ -408,7 +408,7 @@ class Trimmer:
             else:
                 target.origins.append(row)
         else:
-            row.state = GONE
+            row.state = REMOVED
             self.rows.pop(row.id, None)
             self._forget_origins(row)
         self._release(row, freed)
@@ -422,12 +422,12 @@ class Trimmer:
         target.lengths.extend(row.lengths)
         target.slots.extend(row.slots)
         target.live += row.live
-        target.live_octets += row.live_octets
-        target.size += row.live_octets
+        target.live_bytes += row.live_bytes
+        target.size += row.live_bytes
         target.merged += 1
-        self.copied_octets += row.live_octets
+        self.copied_bytes += row.live_bytes
         self.merges.merged(row, target.id << SLOT_BITS | base)
-        self._take_off(row)
+        self._remove_stored(row)
         self.rows.pop(row.id, None)
         row.state = MOVED
         row.slots = bytearray()

@@ -18,7 +18,7 @@ import msgspec
 from leveret.broker import metadata
 from leveret.broker.kept_files import PLACES
 from leveret.broker.log import Log
-from leveret.storage.batch import IndexReader, RowImage, decode_settled, encode_settled, index_head, to_words
+from leveret.storage.batch import IndexReader, RowImage, bytes_to_words, decode_settled, encode_settled, index_head
 from leveret.storage.checksums import (
     Checksums,
     blob,
@@ -185,10 +185,10 @@ class LogCheck:
         """What is known of a row that is damaged."""
         index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
         try:
-            held = self._contents(index)
+            contents = self._contents(index)
         except _MALFORMED:
-            held = "what was in it is not known"
-        return Finding(ROW, row_id, str(error), held)
+            contents = "its contents are unknown"
+        return Finding(ROW, row_id, str(error), contents)
 
     def _check_state(self) -> None:
         facts: dict[str, int] = {}
@@ -226,12 +226,12 @@ class LogCheck:
                 blob("settled column", settled)
                 checksums.check_index(row_id, len(settled), index, len(data))
                 reader = IndexReader(index)
-                length = sum(to_words("I", reader.entries)[4::6])
+                length = sum(bytes_to_words("I", reader.entries)[4::6])
                 if length != len(data):
                     raise ValueError(f"it has {len(data)} bytes of data, and an index of {length}")
             except _MALFORMED as error:
                 why = type_fault("data", data, bytes) or str(error)
-                self.findings.append(Finding(ROW, row_id, why, "what was in it is not known"))
+                self.findings.append(Finding(ROW, row_id, why, "its contents are unknown"))
                 continue
             try:
                 checksums.check_data(row_id, index, data)
@@ -303,15 +303,15 @@ class LogCheck:
     def _contents(self, index: bytes) -> str:
         """What a row holds, by its index."""
         reader = IndexReader(index)
-        seqs = to_words("Q", reader.entries)[0::3]
+        seqs = bytes_to_words("Q", reader.entries)[0::3]
         found: dict[int, list[int]] = {}
-        for queue, seq in zip(to_words("I", reader.entries)[2::6], seqs, strict=True):
+        for queue, seq in zip(bytes_to_words("I", reader.entries)[2::6], seqs, strict=True):
             if queue:
                 found.setdefault(queue, []).append(seq)
         if not found:
             return "it held no message"
-        return "it held " + ", ".join(f"{len(held)} of {self._queue(queue)} (sequence {min(held)} to {max(held)})"
-                                      for queue, held in sorted(found.items()))
+        return "it held " + ", ".join(f"{len(seqs)} of {self._queue(queue)} (sequence {min(seqs)} to {max(seqs)})"
+                                      for queue, seqs in sorted(found.items()))
 
     def _queue(self, queue_id: int) -> str:
         """What a queue is called."""
@@ -432,8 +432,9 @@ class Repair:
         for index, in self.connection.execute("SELECT entries FROM log"):
             with contextlib.suppress(*_MALFORMED):
                 reader = IndexReader(index)
-                for number, found in zip(to_words("Q", reader.entries)[0::3], to_words("I", reader.entries)[2::6],
-                                         strict=True):
+                seqs = bytes_to_words("Q", reader.entries)[0::3]
+                queues = bytes_to_words("I", reader.entries)[2::6]
+                for number, found in zip(seqs, queues, strict=True):
                     if found == queue:
                         highest = max(highest, number)
         if not isinstance(seq, int) or not highest <= seq <= highest + (1 << 48):

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 # Rows that stay decoded while loads go on.
 _KEPT_READERS: Final = 8
 _FIRST_DELAY: Final = 0.05
-_LONGEST_DELAY: Final = 1.0
+_MAX_DELAY: Final = 1.0
 # Without a job for so long a worker is idle and begins to tidy up, in pieces with so long a pause between them.
 _IDLE: Final = 1.0
 _PAUSE: Final = 0.01
 # Free space is looked at again after so much was written, or so much time.
-_UNCHECKED_OCTETS: Final = 2 << 20
+_UNCHECKED_BYTES: Final = 2 << 20
 _UNCHECKED_SECONDS: Final = 0.2
 
 
@@ -136,7 +136,7 @@ class Worker:
         if self._loads or self._commits or self._closing:
             return 0.0
         if pause is None and self._state != OK:
-            return _LONGEST_DELAY
+            return _MAX_DELAY
         return pause
 
     def _housekeep(self, work: Callable[[], bool | None]) -> bool:
@@ -176,12 +176,12 @@ class Worker:
                 if self._closing:
                     raise
             self._wait(delay)
-            delay = min(delay * 2, _LONGEST_DELAY)
+            delay = min(delay * 2, _MAX_DELAY)
         self._post(self._log.returned)
         self._housekeep(self._store.tidy)
-        self._unchecked += commit.octets
+        self._unchecked += commit.pending_bytes
         now = time.monotonic()
-        if self._unchecked > _UNCHECKED_OCTETS or now - self._checked > _UNCHECKED_SECONDS:
+        if self._unchecked > _UNCHECKED_BYTES or now - self._checked > _UNCHECKED_SECONDS:
             self._checked = now
             self._unchecked = 0
             self._check_space()

@@ -36,7 +36,7 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
                           " have snd-settle-mode settled")
     wanted = filters.parse(source.filter, False)
     connection = session.connection
-    if not connection.users.may_something(connection.user, connection.vhost_name):
+    if not connection.users.has_any_permission(connection.user, connection.vhost_name):
         raise AccessRefused(f"user '{connection.user}' has no permissions in vhost '{connection.vhost_name}'")
     queue = direct_reply.make_queue(connection.vhost)
     link = OutgoingLink(session, frame.name, frame.handle, handle)

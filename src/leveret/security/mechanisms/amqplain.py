@@ -24,7 +24,7 @@ class Amqplain(Mechanism):
             table = self.context.decode_table(response)
         except ValueError:
             return Failure("AMQPLAIN: the response is no field table")
-        name, password = _octets(table.get("LOGIN")), _octets(table.get("PASSWORD"))
+        name, password = _bytes(table.get("LOGIN")), _bytes(table.get("PASSWORD"))
         if name is None or password is None:
             return Failure("AMQPLAIN: expected LOGIN and PASSWORD as strings")
         username = text(name)
@@ -33,7 +33,7 @@ class Amqplain(Mechanism):
         return NeedsPassword(username, password)
 
 
-def _octets(value: Any) -> bytes | None:
+def _bytes(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return bytes(value) if isinstance(value, (bytes, bytearray)) else None

@@ -98,10 +98,10 @@ class Mechanism:
         raise NotImplementedError
 
 
-def text(octets: bytes) -> str | None:
+def text(data: bytes) -> str | None:
     """A user name as text; None where it cannot be one."""
     try:
-        name = octets.decode("utf-8")
+        name = data.decode("utf-8")
     except UnicodeDecodeError:
         return None
     return name or None

@@ -10,7 +10,7 @@ from leveret.security.mechanisms.base import Context, Mechanism
 from leveret.security.mechanisms.external import External
 from leveret.security.mechanisms.plain import Plain
 from leveret.security.mechanisms.scram import ScramSha256, ScramSha512
-from leveret.security.scram import KEY_OCTETS
+from leveret.security.scram import KEY_BYTES
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     ScramSha512.name: ScramSha512,
@@ -33,7 +33,7 @@ def offered(enabled: Sequence[str], context: Context) -> list[str]:
     """
     names = [name for name in enabled if MECHANISMS[name].available(context)]
     if not context.scram_ready and any(name in names for name in SHOWING):
-        names = [name for name in names if name not in KEY_OCTETS]
+        names = [name for name in names if name not in KEY_BYTES]
     return names
 
 

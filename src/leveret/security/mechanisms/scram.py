@@ -12,9 +12,9 @@ from typing import Any
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failure, Mechanism, Outcome, Success
 
 # Characters of the client's nonce: ours and the salt have to fit into a SASL frame of 512 octets with it.
-LONGEST_NONCE = 256
+MAX_NONCE_LENGTH = 256
 # Octets of a message: a name of 255 octets, escaped and twice, and a nonce fit into it.
-LONGEST_MESSAGE = 2048
+MAX_MESSAGE_LENGTH = 2048
 
 
 class _Scram(Mechanism):
@@ -32,8 +32,8 @@ class _Scram(Mechanism):
         return context.scram_keys is not None
 
     def step(self, response: bytes) -> Outcome:
-        if len(response) > LONGEST_MESSAGE:
-            return Failure(f"{self.name}: a message of {len(response)} octets, at most {LONGEST_MESSAGE} are taken")
+        if len(response) > MAX_MESSAGE_LENGTH:
+            return Failure(f"{self.name}: a message of {len(response)} octets, at most {MAX_MESSAGE_LENGTH} are taken")
         if self._server is not None:
             return self._final(response)
         return Blocking(lambda: self._first(response))
@@ -47,8 +47,8 @@ class _Scram(Mechanism):
             server.set_client_first(text)
             if header is not None:
                 server.gs2_header = header
-            if len(server.nonce) - len(server.s_nonce) > LONGEST_NONCE:
-                return Failure(f"{self.name}: the nonce has more than {LONGEST_NONCE} characters")
+            if len(server.nonce) - len(server.s_nonce) > MAX_NONCE_LENGTH:
+                return Failure(f"{self.name}: the nonce has more than {MAX_NONCE_LENGTH} characters")
             challenge = server.get_server_first()
         except (ScramException, UnicodeDecodeError) as error:
             return Failure(f"{self.name}: {error}")
@@ -82,11 +82,11 @@ def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str
 class _Header:
     """A header with an authorization identity, in the place of the library's, which has none: the proof covers it."""
 
-    def __init__(self, octets: bytes) -> None:
-        self._octets = octets
+    def __init__(self, header: bytes) -> None:
+        self._header = header
 
     def make_cbind_input(self, channel_binding: Any) -> bytes:
-        return self._octets
+        return self._header
 
 
 def _without_authzid(text: str) -> tuple[str, _Header | None]:
