@@ -1,7 +1,7 @@
-"""A batch on its way to the disk: the row being filled, and the columns of a row as octets.
+"""A batch on its way to disk: the row being filled, and the encoding of its columns.
 
-The hot path appends to the lists of a `Draft`; `seal` makes columns of them once a batch. The data column is joined by
-the engine's thread, so that the event loop copies no bodies.
+The hot path appends to the lists of a `Draft`; `seal` encodes them as columns once per batch. The engine thread joins the
+data column, so the event loop never copies bodies.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from leveret.broker.bodies import StoredBody
 from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
 from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow, element, set_element
 
-# A row that has grown beyond this is closed and the next one begun: rows are read and copied whole.
+# A row larger than this is closed and the next one started: rows are read and copied whole.
 ROW_BYTES: Final = 1 << 20
-# Header and body that are larger together are stored as chunk rows of this size.
+# A header and body larger than this in total are stored as chunk rows of this size.
 CHUNK_BYTES: Final = 1 << 20
-# Settlements that one row may hold, in words of four octets.
+# Maximum size of the settlements in one row, in 4-byte words.
 SETTLED_WORDS: Final = 1 << 18
 
-# Of the columns. Those of version 1 had no checksums.
+# Version of the columns. Version 1 had no checksums.
 ROW_VERSION: Final = 2
 FIRST_VERSION: Final = 1
-# Octets of the checksums that settled column and index end with, which are added when the row is written.
+# Bytes of the trailing checksums of the settled column and the index, appended when the row is written.
 SETTLED_SUM: Final = 4
 INDEX_SUMS: Final = 8
 _LITTLE: Final = sys.byteorder == "little"
@@ -38,7 +38,7 @@ class Draft:
     pieces   three a record: what precedes the header (prefix, address), header, body
     size     bytes of the data, and of the index entries
     settled  slots of records that were settled before they were written
-    bare     slots of messages whose own entry was
+    bare     slots of messages whose own entry was settled, but which other entries refer to
     """
 
     __slots__ = ("bare", "index", "pieces", "row", "settled", "size")
@@ -52,7 +52,7 @@ class Draft:
         self.bare: set[int] = set()
 
     def elide(self, slot: int) -> None:
-        """Write nothing of a record."""
+        """Drop a record from the row before it is written."""
         length: int = INDEX.unpack(self.index[slot])[3]
         self.index[slot] = EMPTY_INDEX
         at = 3 * slot
@@ -71,7 +71,7 @@ class Draft:
 
 
 class BodyPart:
-    """A piece of a body that is not in memory."""
+    """A part of a body that is not in memory."""
 
     __slots__ = ("at", "body", "length")
 
@@ -81,19 +81,19 @@ class BodyPart:
         self.length = length
 
     def read(self) -> bytes:
-        """Its octets; `OSError` where they cannot be read. For the engine's thread."""
+        """Read the bytes, on the engine thread. Raises `OSError` if they cannot be read."""
         data = self.body.read(self.at, self.length)
         if len(data) != self.length:
-            raise OSError("a large body is shorter than it should be")
+            raise OSError("a large body is shorter than its recorded size")
         return data
 
 
-# A chunk row is made of these.
+# The parts of a chunk row.
 ChunkPart = Union[memoryview, BodyPart]
 
 
 class RowImage:
-    """A row to be written: its three columns; the data in pieces. `last`: the last sequence number by queue."""
+    """A row to be written: its three columns, the data in pieces. `last` maps queues to their last sequence numbers."""
 
     __slots__ = ("id", "index", "last", "pieces", "settled")
 
@@ -106,12 +106,12 @@ class RowImage:
 
 
 class CopySource:
-    """What to copy from one row.
+    """The records to copy from one row.
 
     slots       of the surviving records ('I')
     bare        those of them that lose their entry
-    identities  (slot, identity) of those that others refer to
-    settled_of  the rows whose settlements are copied too; empty for none
+    identities  (slot, identity) of those that other records refer to
+    settled_of  the rows whose settlements are copied too
     """
 
     __slots__ = ("bare", "id", "identities", "settled_of", "slots")
@@ -125,7 +125,7 @@ class CopySource:
 
 
 class CopyPlan:
-    """A row that survivors of other rows are copied to."""
+    """A row that receives the surviving records of other rows."""
 
     __slots__ = ("id", "sources")
 
@@ -140,13 +140,13 @@ class Commit:
     number       of the batch
     images       rows to write
     copies       rows to write with records of other rows
-    deletes      ids of rows to delete, after the copies were made
+    deletes      ids of rows to delete after copying
     chunks       (id, pieces) of large bodies
     dead_chunks  (first, last) of those to delete
-    puts         metadata to set, or to delete where the value is None
-    marks        (queue id, sequence number): no entry of the queue has a higher one
-    next_row     where the row ids go on after a start, 0 to leave that as it is
-    octets       that stop pending when the commit has returned; `spooled`: those of them that are in the spool
+    puts         metadata to set, or to delete if the value is None
+    marks        (queue id, sequence number): the upper bound of the sequence numbers of the queue
+    next_row     first row id to use after a restart, 0 to keep the present one
+    pending_bytes  bytes that are no longer pending once the commit returns; `spooled`: the part in the spool
     """
 
     __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "pending_bytes",
@@ -171,7 +171,7 @@ class Commit:
 
 
 def words_to_bytes(words: array[int]) -> bytes:
-    """An array as little-endian octets."""
+    """Encode an array as little-endian bytes."""
     if _LITTLE:
         return words.tobytes()
     swapped = words[:]
@@ -180,7 +180,7 @@ def words_to_bytes(words: array[int]) -> bytes:
 
 
 def bytes_to_words(typecode: str, data: bytes) -> array[int]:
-    """Little-endian octets as an array; ValueError where they are no whole number of words."""
+    """Decode little-endian bytes. Raises `ValueError` if they are not a whole number of words."""
     words: array[int] = array(typecode)
     words.frombytes(data)
     if not _LITTLE:
@@ -189,14 +189,16 @@ def bytes_to_words(typecode: str, data: bytes) -> array[int]:
 
 
 def index_head(count: int, links: int, identities: int, spills: int) -> bytes:
-    """What the index column begins with: version, then how many index entries, words of links, pairs of identities and
-    pairs of spills follow."""
+    """Encode the head of an index column: the version and the numbers of index entries, link words, identity pairs and
+    spill pairs that follow."""
     return words_to_bytes(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
 
 
 def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes:
-    """The index column: head, entries, then tables of 64-bit numbers. The links run parallel to the slots as far as they
-    go; identities and spills are pairs, slot first."""
+    """Encode an index column: head, entries, then tables of 64-bit numbers.
+
+    Links are parallel to the slots and may be shorter; identities and spills are pairs, slot first.
+    """
     count = len(slots)
     if links is None:
         return index_head(count, 0, 0, 0) + entries
@@ -215,7 +217,7 @@ def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes
 
 
 def seal(draft: Draft, settled: bytes) -> RowImage:
-    """Close a draft: set the counters of its row, return its columns."""
+    """Close a draft: set the counters of its row and return its columns."""
     row = draft.row
     entries = b"".join(draft.index)
     count = len(draft.index)
@@ -243,7 +245,7 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
 
 
 def last_sequences(entries: bytes) -> dict[int, int]:
-    """The highest sequence number of each queue in a column of index entries. Queue 0 stands for no entry."""
+    """Return the highest sequence number of each queue in a column of index entries. Queue 0 means no entry."""
     queues = bytes_to_words("I", entries)[2::6]
     sequences = bytes_to_words("Q", entries)[0::3]
     data = queues.tobytes()
@@ -257,27 +259,27 @@ def last_sequences(entries: bytes) -> dict[int, int]:
 
 
 def encode_settled(words: array[int]) -> bytes:
-    """The settled column: version, then for each row its id (low, high), a count, and so many slots."""
+    """Encode the settled column: the version, then for each row its id (low, high), the number of slots, and the slots."""
     return words_to_bytes(array("I", (ROW_VERSION,))) + words_to_bytes(words)
 
 
 def decode_settled(column: bytes) -> array[int]:
-    """The words of a settled column, without version and checksum; ValueError where it is damaged."""
+    """Return the words of a settled column without version and checksum. Raises `ValueError` if it is damaged."""
     words = bytes_to_words("I", column)
     if words:
         version = words.pop(0)
         if version == ROW_VERSION and words:
             words.pop()  # the checksum
         elif version != FIRST_VERSION:
-            raise ValueError("the settlements of a row begin with no known version")
+            raise ValueError("the settled column of a row has an unknown version")
     return words
 
 
 class IndexReader:
-    """The index column of a row, taken apart; ValueError where it is damaged.
+    """The decoded index column of a row. Raises `ValueError` if it is damaged.
 
     entries      the index entries
-    links        the target of each slot, as far as they go; identities and spills are pairs
+    links        the target of each slot, possibly shorter than the slots; identities and spills are pairs
     """
 
     __slots__ = ("count", "entries", "identities", "links", "spills")
@@ -292,7 +294,7 @@ class IndexReader:
             return
         head = bytes_to_words("I", column[:24])
         if len(head) != 6 or not FIRST_VERSION <= head[0] <= ROW_VERSION:
-            raise ValueError("the index of a row begins with no known version")
+            raise ValueError("the index of a row has an unknown version")
         stop = len(column) - INDEX_SUMS if head[0] == ROW_VERSION else len(column)
         count = head[1]
         end = 24 + INDEX_SIZE * count
@@ -309,7 +311,7 @@ class IndexReader:
 
 
 def copy_rows(plan: CopyPlan, columns: list[tuple[bytes, bytes, bytes]]) -> RowImage:
-    """The row that a plan asks for, from the columns of its sources (in their order)."""
+    """Build the row of a plan from the columns of its sources, in the same order."""
     entries: list[bytes] = []
     pieces: list[bytes] = []
     links: array[int] = array("Q")
@@ -368,5 +370,5 @@ def _copy_settled(source: CopySource, old: array[int], words: array[int]) -> Non
 
 
 def survivors(slots: bytearray) -> array[int]:
-    """The slots of the records that are alive."""
+    """Return the slots of the live records."""
     return array("I", compress(range(len(slots)), slots))

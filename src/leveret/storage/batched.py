@@ -1,7 +1,7 @@
-"""What every engine on a disk shares: filling batches, building commits, and what happens when one returns.
+"""Base of the engines that write to disk: fill batches, build commits, and complete them.
 
-The hot path is `store` and `settle`. `flush` builds a `Commit` from everything pending and gives it to the engine's
-worker, one at a time. Everything here runs on the event loop; the worker sees only commits and load plans.
+The hot path is `store` and `settle`. `flush` builds a `Commit` from everything pending and passes it to the worker
+of the engine, one at a time. Everything here runs on the event loop; the worker sees only commits and load plans.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
 
-# How far ahead of what was seen sequence numbers and row ids are reserved: after an unclean stop they go on from there.
+# How far ahead sequence numbers and row ids are reserved: after an unclean stop they continue after the reserved range.
 RESERVED_SEQUENCES: Final = 100_000
 RESERVED_ROWS: Final = 100_000
 
@@ -66,7 +66,7 @@ _pack_index: Final = INDEX.pack
 
 
 class BatchedLog(Log):
-    """A log whose commits are done by a worker. Engines open the store and make the worker."""
+    """A log whose worker writes the commits. Engines open the store and create the worker."""
 
     def __init__(self, shard: int = 0) -> None:
         super().__init__(shard)
@@ -144,7 +144,7 @@ class BatchedLog(Log):
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
                      rows: Iterable[int], slots: Iterable[int]) -> None:
-        # The positions say it all, and say it more exactly: an entry that the queue does not show yet stays.
+        # The positions are exact, unlike the range: an entry that is not visible in the queue yet stays.
         row_ids: array[int] = array("Q", rows)
         row_slots: array[int] = array("I", slots)
         count = len(row_ids)
@@ -152,7 +152,7 @@ class BatchedLog(Log):
         while at < count:
             row: StoredRow | None = self.rows.get(row_ids[at])  # type: ignore[assignment]
             if row is None:
-                # Merged with others, or gone.
+                # Merged with others, or removed.
                 place = self.trimmer.find(row_ids[at] << SLOT_BITS | row_slots[at])
                 if place:
                     self._settle_elsewhere(self.trimmer.row_of(place), place & SLOT_MASK)
@@ -167,7 +167,7 @@ class BatchedLog(Log):
             at += 1
 
     def _covers(self, row_ids: array[int], at: int, live: int) -> bool:
-        """Whether the positions from `at` are all that is alive in a row."""
+        """Return whether the positions from `at` are all live entries of a row."""
         if at + live > len(row_ids) or row_ids[at + live - 1] != row_ids[at]:
             return False
         return row_ids[at : at + live].count(row_ids[at]) == live
@@ -219,28 +219,28 @@ class BatchedLog(Log):
                 assert worker is not None
                 worker.submit(commit)
                 return
-            # Everything was settled before it was written.
+            # All records were settled before they were written.
             self._finish()
 
     def has_pending(self) -> bool:
         return self._in_flight is not None or self.pending()
 
     def pending(self) -> bool:
-        """Whether the batch being filled has anything to do."""
+        """Return whether the current batch has anything to write."""
         return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts
                     or self._new_marks)
 
     def returned(self) -> None:
-        """The commit under way is on disk. Called on the event loop."""
+        """Handle the completion of the commit in flight. Called on the event loop."""
         if self._in_flight is None:
-            return  # closing the log was quicker than the event loop
+            return  # the log was closed before the event loop ran this
         self.commits += 1
         self._finish()
         if self._waiters:
             self.flush()
 
     def changed(self, state: str, reason: str) -> None:
-        """The engine says how the store is. Called on the event loop."""
+        """Handle a change of the state of the store. Called on the event loop."""
         before = self.state
         self.state = state
         self.reason = reason
@@ -271,7 +271,7 @@ class BatchedLog(Log):
         return locate(self.trimmer, self.committed, rows, slots)
 
     def loaded(self, plan: LoadPlan) -> None:
-        """All pieces of a load were read. Called on the event loop."""
+        """Handle the completion of a load. Called on the event loop."""
         for row in plan.rows.values():
             row.readers -= 1
             if not row.live and not row.pins and not row.readers and row.state == STORED:
@@ -294,11 +294,11 @@ class BatchedLog(Log):
             figures.update(self._worker.statistics())
         return figures
 
-    # The rarer records
+    # Records off the hot path
 
     def _append(self, kind: int, seq: int, queue_id: int, size: int, priority: int, first: bytes, second: bytes,
                 third: bytes) -> int:
-        """Add a record to the row being filled; returns its slot."""
+        """Append a record to the row being filled and return its slot."""
         index = self._index
         slot = len(index)
         length = len(first) + len(second) + len(third)
@@ -316,7 +316,7 @@ class BatchedLog(Log):
             self._next_draft()
 
     def _store_more(self, entry: Entry) -> None:
-        """Store an entry that the hot path does not know."""
+        """Store an entry that the hot path does not handle."""
         message = entry.message
         row = message.row if message.slot >= 0 else None
         overlay = entry.overlay
@@ -367,7 +367,7 @@ class BatchedLog(Log):
         self._close_draft_if_full()
 
     def _store_reference(self, entry: Entry, holder: StoredRow, slot: int, counted: bool) -> None:
-        """Store an entry of a message that the log holds already."""
+        """Store an entry whose message is already in the log."""
         message = entry.message
         row = self._row
         links = holder.need_links()
@@ -393,7 +393,7 @@ class BatchedLog(Log):
         self._close_draft_if_full()
 
     def _settle_elsewhere(self, row: StoredRow, slot: int) -> None:
-        """Settle an entry of a row that is being filled, was moved, or is gone."""
+        """Settle an entry of a row that is being filled, was moved, or was removed."""
         trimmer = self.trimmer
         place = trimmer.resolve(row, slot)
         if not place:
@@ -426,12 +426,12 @@ class BatchedLog(Log):
         self._pieces = draft.pieces
 
     def _next_draft(self) -> None:
-        """The row being filled is large enough: the batch goes on in another one."""
+        """Continue the batch in another row, since the current one is large enough."""
         self._full_drafts.append(self._draft)
         self._begin_draft()
 
     def _build(self) -> Commit:
-        """Make a commit of everything pending, and begin the next batch."""
+        """Build a commit of everything pending and begin the next batch."""
         commit = Commit(self.filling)
         trimmer = self.trimmer
         touched = self._touched
@@ -504,8 +504,8 @@ class BatchedLog(Log):
                 commit.marks[queue_id] = mark
 
     def _settlements(self, touched: list[StoredRow]) -> dict[int, bytes]:
-        """The settled columns that this commit must have, by the id of the row that gets them; the first is the row
-        being filled."""
+        """Return the settled columns of this commit by the id of the row that contains them; the first is the row being
+        filled."""
         columns: dict[int, bytes] = {}
         words: array[int] = array("I")
         holder = self._row
@@ -551,10 +551,10 @@ class BatchedLog(Log):
         commit.copies.append(plan)
         return target, plan
 
-    # The start and the end
+    # Start and end
 
     def adopt(self, rebuilt: Rebuilt) -> Recovery:
-        """Go on from what recovery found. Returns what the broker is told."""
+        """Take over the result of recovery. Returns what the broker needs of it."""
         trimmer = self.trimmer
         self.rows.update(rebuilt.rows)
         self._next_row = rebuilt.next_row
@@ -571,7 +571,7 @@ class BatchedLog(Log):
         return rebuilt.recovery
 
     def last_commit(self) -> Commit:
-        """What a clean end writes: exact marks and row ids, in the place of reserved ones."""
+        """Return the commit of a clean shutdown: exact marks and row ids in place of reserved ones."""
         commit = Commit(self.filling)
         for queue_id, mark in self._marks.items():
             seq = self._last.get(queue_id, mark)

@@ -1,16 +1,15 @@
-"""Checkpoints beside commits: a second connection brings pages of the write-ahead log into the file while the first one
-goes on writing.
+"""Background checkpoints: a second connection copies pages of the write-ahead log into the database during commits.
 
-The log can begin anew only when all of it is in the file, and new commits keep adding to it. So rounds are made in the
-background until little is left, and that little in the foreground.
+The log can restart only when all of it is in the database, and new commits keep appending to it. So the checkpointer runs
+rounds in the background until few pages are left, and the foreground copies those.
 
 Up to version 3.51.2 (but for 3.44.6 and 3.50.7) SQLite has a bug that can corrupt a database: after a checkpoint that
-brought all of the log into the file, another checkpoint must not begin at the moment at which a commit resets the log; it
-would note pages of the new log as checkpointed that are not (https://sqlite.org/wal.html, "The WAL-reset bug"). A commit
-resets the log only if all of it is in the file. So a round begins only if there has been a whole commit since the round
-before it ended: then the log has pages that are not in the file, nothing but this very round brings them there, and no
-commit resets the log before the round is done. The foreground's checkpoints wait for the round, and there is no other
-writer. This costs nothing, so it holds for all versions.
+copied all of the log, another checkpoint must not begin while a commit resets the log; it would record pages of the new
+log as checkpointed that are not (https://sqlite.org/wal.html, "The WAL-reset bug"). A commit
+resets the log only if all of it is in the database. So a round begins only after a complete commit since the previous
+round: the log then has pages that are not in the database, only this round copies them, and no commit resets the log
+before the round ends. Checkpoints in the foreground wait for the round, and there is no other writer. The rule costs
+nothing, so it applies to all versions.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ import sqlite3
 import threading
 from typing import Final
 
-# With so few pages left the foreground takes over, and also after so many rounds.
+# The foreground takes over when this few pages are left, or after this many rounds.
 FEW_PAGES: Final = 256
 MAX_ROUNDS: Final = 4
 
 
 class Checkpointer:
-    """Makes rounds in a thread of its own. All methods are called from the worker's thread.
+    """Runs checkpoint rounds in a thread of its own. All methods are called from the worker thread.
 
-    connection  its own, used by nobody else once the first round began
-    busy        whether a round is under way
-    rounds      since the log began anew
-    may_begin   whether a whole commit came after the last round
-    error       what went wrong in a round
+    connection  used by this thread alone after the first round begins
+    busy        whether a round is in progress
+    rounds      rounds since the log restarted
+    may_begin   whether a complete commit followed the last round
+    error       the error of a failed round
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -48,12 +47,14 @@ class Checkpointer:
         self._runner: threading.Thread | None = None
 
     def committing(self) -> None:
-        """A commit is about to begin."""
+        """Note that a commit is about to begin."""
         self.may_begin = not self.busy
 
     def advance(self, pages: int) -> bool:
-        """A commit is done, and the log has so many pages. Begins a round if that is safe; True when the foreground is to
-        finish."""
+        """Note a completed commit, after which the log has `pages` pages, and begin a round if that is safe.
+
+        Returns whether the foreground has to finish the checkpoint.
+        """
         if self.busy or not self.may_begin:
             return False
         if self.rounds and (pages - self._pages_at_start <= FEW_PAGES or self.rounds >= MAX_ROUNDS):
@@ -70,12 +71,12 @@ class Checkpointer:
         return False
 
     def wait(self) -> None:
-        """Wait for the end of the round that is under way."""
+        """Wait for the round in progress."""
         if self.busy:
             self._done.wait()
 
     def restart(self) -> None:
-        """All of the log is in the file."""
+        """Note that all of the log is in the database."""
         self.rounds = 0
 
     def close(self) -> None:

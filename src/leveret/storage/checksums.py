@@ -1,10 +1,10 @@
-"""Checksums of what the log keeps: CRC-32 of rows, chunks, definitions and marks.
+"""CRC-32 checksums of the rows, chunks, definitions and marks of a log.
 
 The settled column of a row ends with a checksum of its own, its index with two: that of the data, and that of the index
-together with the row's id and the sizes of the other columns. So recovery, which reads no data, checks all that it reads.
-The engine's thread adds them when it writes a row.
+together with the row's id and the sizes of the other columns. So recovery, which reads no data, verifies all that it
+reads. The engine thread adds the checksums when it writes a row.
 
-A log that was written by format 1 has rows and chunks without checksums, below the ids that `Checksums` names.
+In a log created by format 1, rows and chunks below the ids of `Checksums` have no checksums.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from zlib import crc32
 from leveret.storage.batch import ROW_VERSION, RowImage
 
 _NUMBER: Final = struct.Struct("<I")
-# Of the data, and of the index with what `_BOUND` has: row id, sizes of the settled and data columns, checksum of the data.
+# CRCs of the data, and of the index with `_BOUND`: row id, sizes of the settled and data columns, checksum of the data.
 _TRAILER: Final = struct.Struct("<II")
 _BOUND: Final = struct.Struct("<QIII")
 _KEYED: Final = struct.Struct("<Q")
 
 
 class RowDamaged(ValueError):
-    """A row or chunk is not what was written."""
+    """A row or chunk differs from what was written."""
 
 
 def decode_text(value: bytes) -> str:
-    """Decode a text column. For connections that read a log: a BLOB that damage has made a text is then a value of the
-    wrong type, and no error of the statement."""
+    """Decode a text column of a log. A BLOB that damage turned into text yields a value of the wrong type, not an error."""
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -36,21 +35,21 @@ _TYPES: Final = {str: "TEXT", int: "INTEGER", float: "REAL", type(None): "NULL",
 
 
 def type_fault(what: str, value: object, expected: type) -> str:
-    """What is wrong with the type of a column; "" if nothing is."""
+    """Return what is wrong with the type of a column, "" if nothing."""
     if isinstance(value, expected):
         return ""
     return f"its {what} has the wrong type {_TYPES[type(value)]}, expected {_TYPES[expected]}"
 
 
 def blob(what: str, value: object) -> bytes:
-    """A column that is a BLOB; `RowDamaged` if it is not. A row of format 1 has no checksum that would say so."""
+    """Return a BLOB column. Raises `RowDamaged` for another type, which rows of format 1 have no checksum to detect."""
     if not isinstance(value, bytes):
         raise RowDamaged(type_fault(what, value, bytes))
     return value
 
 
 def row_columns(image: RowImage) -> tuple[bytes, bytes, bytes]:
-    """The columns of a row as they are written."""
+    """Return the columns of a row as written, with checksums."""
     data = b"".join(image.pieces)
     settled = image.settled
     if settled:
@@ -73,17 +72,17 @@ def chunk_sum(chunk_id: int, data: bytes) -> int:
 
 
 def definition_sum(kind: str, key: bytes, value: bytes) -> int:
-    """Of a row of the metadata."""
+    """Return the checksum of a row of the metadata."""
     return crc32(value, crc32(key, crc32(b"%d:%s:%d:" % (len(kind), kind.encode("utf-8", "surrogateescape"), len(key)))))
 
 
 def number_sum(name: str, value: int) -> int:
-    """Of a mark or a fact about the log."""
+    """Return the checksum of a mark or a fact about the log."""
     return crc32(f"{name}={value}".encode())
 
 
 class Checksums:
-    """What a log has checksums of: its rows and chunks from these ids on, and those below that have been written anew."""
+    """Verifies rows and chunks: those from these ids on have checksums, and so do older ones that were rewritten."""
 
     __slots__ = ("first_chunk", "first_row")
 
@@ -92,7 +91,7 @@ class Checksums:
         self.first_chunk = first_chunk
 
     def check_settled(self, row_id: int, column: object) -> None:
-        """Raise `RowDamaged` if the settled column of a row is not what was written."""
+        """Raise `RowDamaged` if the settled column of a row differs from what was written."""
         settled = blob("settled column", column)
         if not settled or not self._has_sums(row_id, settled, "settlements"):
             return
@@ -100,25 +99,25 @@ class Checksums:
             raise RowDamaged("the checksum of its settlements is wrong")
 
     def check_index(self, row_id: int, settled_size: int, column: object, data_size: int) -> None:
-        """Raise `RowDamaged` if the index is not what was written, or does not belong to the other columns."""
+        """Raise `RowDamaged` if the index is damaged, or does not belong to the other columns."""
         index = blob("index", column)
         if not self._has_sums(row_id, index, "index"):
             return
         at = len(index) - _TRAILER.size
         if at < 24:
-            raise RowDamaged("its index is cut off")
+            raise RowDamaged("its index is truncated")
         data_sum, index_sum = _TRAILER.unpack_from(index, at)
         if index_sum != _index_sum(row_id, settled_size, data_size, data_sum, index[:at]):
             raise RowDamaged("the checksum of its index is wrong")
 
     def check_data(self, row_id: int, index: bytes, column: object) -> None:
-        """Raise `RowDamaged` if the data is not what was written. The index was checked."""
+        """Raise `RowDamaged` if the data is damaged. The caller has checked the index."""
         data = blob("data", column)
         if self._has_sums(row_id, index, "index") and _TRAILER.unpack_from(index, len(index) - 8)[0] != crc32(data):
             raise RowDamaged("the checksum of its data is wrong")
 
     def check_chunk(self, chunk_id: int, column: object, found: object) -> None:
-        """Raise `RowDamaged` if a chunk of a large body is not what was written."""
+        """Raise `RowDamaged` if a chunk of a large body is damaged."""
         data = blob("data", column)
         if found is None:
             if chunk_id >= self.first_chunk:
@@ -127,13 +126,13 @@ class Checksums:
             raise RowDamaged("its checksum is wrong")
 
     def covers(self, row_id: int, index: bytes) -> bool:
-        """Whether a row has checksums."""
+        """Return whether a row has checksums."""
         return self._has_sums(row_id, index, "index")
 
     def _has_sums(self, row_id: int, column: bytes, what: str) -> bool:
-        """Whether a column has a checksum; `RowDamaged` for one that should and has not."""
+        """Return whether a column has a checksum. Raises `RowDamaged` if it should have one and has not."""
         if len(column) >= 4 and _NUMBER.unpack_from(column, 0)[0] == ROW_VERSION:
             return True
         if row_id >= self.first_row:
-            raise RowDamaged(f"its {what} begins with no known version")
+            raise RowDamaged(f"its {what} has an unknown version")
         return False

@@ -1,4 +1,4 @@
-"""The directory that a log keeps its data in: who has it, and the space that it holds in reserve."""
+"""The data directory of a log: its lock and its disk reserve."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from leveret.storage import disk
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: the engine's own lock on its file has to do
+except ImportError:  # not a POSIX system: only the engine locks its file
     fcntl = None  # type: ignore[assignment]
 
 
-# Whether `DirectoryLock` keeps other processes out by itself.
+# Whether `DirectoryLock` excludes other processes by itself.
 LOCKS: Final = fcntl is not None
 
 
 class DirectoryLock:
     """An exclusive lock of a data directory, held until `release` or the end of the process.
 
-    Raises `StorageFailed` when another process has it, or the directory cannot be made or written.
+    Raises `StorageFailed` if another process holds it, or the directory cannot be created or written.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -33,7 +33,7 @@ class DirectoryLock:
             created = disk.create_file(directory / name)
             self._file = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC)
             if created and hasattr(os, "fchown"):
-                # A command of root must not keep the broker's user out.
+                # A command run by root must not lock out the user of the broker.
                 owner = os.stat(directory)
                 with contextlib.suppress(PermissionError):
                     os.fchown(self._file, owner.st_uid, owner.st_gid)
@@ -52,7 +52,7 @@ class DirectoryLock:
         self._write(f"{os.getpid()}\n")
 
     def _write(self, holder: str) -> None:
-        """Name the holder, for people to read. The lock holds without it, on a disk that fails or is full."""
+        """Write the process id of the holder, for people to read. The lock works without it, so errors are ignored."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, holder.encode("ascii"), 0)
@@ -63,9 +63,9 @@ class DirectoryLock:
 
 
 class Reserve:
-    """A file that takes up space for the day on which there is none left.
+    """A file that reserves disk space for the time when the disk is full.
 
-    size  octets; 0 for no reserve
+    size  bytes; 0 for no reserve
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -74,7 +74,7 @@ class Reserve:
         self.is_allocated = False
 
     def allocate(self) -> bool:
-        """Put the space aside; False where there is too little."""
+        """Allocate the space. Returns False if there is too little."""
         if self.is_allocated or not self.size:
             return True
         try:
@@ -98,5 +98,5 @@ class Reserve:
             self._path.unlink(missing_ok=True)
 
     def free(self) -> int:
-        """Free octets of the file system, without the reserve."""
+        """Return the free bytes of the file system, without the reserve."""
         return shutil.disk_usage(self._path.parent).free

@@ -1,4 +1,4 @@
-"""System calls that decide what is on disk after a power cut, and who may read it.
+"""Calls that decide which files survive a power cut and who may read them.
 
 A file is durable when its content is synced, and so is every directory on the way to it: POSIX lets a file system forget
 the entry of a new file, or of a new directory above it, until that directory was synced. Modes are set by `fchmod`, so
@@ -16,12 +16,12 @@ from typing import Final
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-# The disk is full, or what this user may have of it.
+# The disk or the disk quota is full.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-# Of directories that cannot be synced, or cannot have changed.
+# Errors of directories that cannot be synced, or cannot have changed.
 _NOT_SYNCED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.EROFS)
 _PROBE_PIECE: Final = 1 << 20
-# What the owner needs to create the next directory in one.
+# Mode bits that the owner needs to create a subdirectory.
 _PASSABLE: Final = 0o300
 
 
@@ -47,7 +47,7 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_directories(path: str | Path, up_to: str | Path) -> None:
-    """Sync a directory and every parent of it up to `up_to`, which is synced too. `path` alone if it is not below that."""
+    """Sync a directory and its parents up to and including `up_to`; only `path` if it is not below `up_to`."""
     current, last = Path(path).absolute(), Path(up_to).absolute()
     sync_directory(current)
     if last in current.parents:
@@ -57,7 +57,7 @@ def sync_directories(path: str | Path, up_to: str | Path) -> None:
 
 
 def sync_to_root(path: str | Path) -> None:
-    """Sync a directory and all of its parents that this user may read; the others were not made by it."""
+    """Sync a directory and all of its parents that this user may read; it cannot have created the others."""
     for directory in (Path(path).absolute(), *Path(path).absolute().parents):
         with contextlib.suppress(PermissionError):
             sync_directory(directory)
@@ -69,8 +69,8 @@ def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str 
     Args:
         path: The directory.
         mode: Its exact mode, and that of the directories between it and `root`.
-        root: The topmost directory that gets `mode`, `path` itself by default. The parents above it get the mode that the
-            umask leaves, as `mkdir -p` creates them: they are not the broker's alone.
+        root: The topmost directory that gets `mode`, `path` itself by default. The parents above it get the mode of the
+            umask, as with `mkdir -p`: the broker may share them.
     """
     directory = Path(path).absolute()
     top = directory if root is None else Path(root).absolute()
@@ -82,7 +82,7 @@ def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str 
 
 
 def _make_directory(directory: Path, mode: int | None) -> None:
-    """Create one directory unless it exists, with exactly this mode; None for that of the umask."""
+    """Create one directory unless it exists, with exactly this mode; None means the mode of the umask."""
     if directory.is_dir():
         return
     try:
@@ -95,7 +95,7 @@ def _make_directory(directory: Path, mode: int | None) -> None:
 
 
 def create_file(path: str | Path, mode: int = PRIVATE_FILE) -> bool:
-    """Create an empty file with exactly this mode; False if it exists already."""
+    """Create an empty file with exactly this mode. Returns False if it exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     except FileExistsError:
@@ -108,7 +108,7 @@ def create_file(path: str | Path, mode: int = PRIVATE_FILE) -> bool:
 
 
 def write_synced(path: str | Path, content: bytes) -> None:
-    """Write a small private file, and sync it and the directory that it is in."""
+    """Write a small private file, and sync it and its directory."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         os.fchmod(descriptor, PRIVATE_FILE)
@@ -122,8 +122,10 @@ def write_synced(path: str | Path, content: bytes) -> None:
 
 
 def has_no_space(directory: str | Path, size: int) -> bool:
-    """Whether so many bytes cannot be written for want of space, or of quota. For errors that do not say it: SQLite knows
-    ENOSPC, but reports EDQUOT as an I/O error."""
+    """Return whether `size` bytes do not fit on the disk or into the quota.
+
+    For errors that do not say so: SQLite recognizes ENOSPC, but reports EDQUOT as an I/O error.
+    """
     probe = Path(directory) / f".space-{os.getpid()}"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
@@ -131,7 +133,7 @@ def has_no_space(directory: str | Path, size: int) -> bool:
             left = size
             while left > 0:
                 left -= os.write(descriptor, bytes(min(left, _PROBE_PIECE)))
-            os.fsync(descriptor)  # some file systems count what is written no earlier
+            os.fsync(descriptor)  # some file systems allocate no earlier
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -143,12 +145,12 @@ def has_no_space(directory: str | Path, size: int) -> bool:
 
 
 def widen(path: str | Path, mode: int) -> None:
-    """Add the bits of a mode that a file or directory of ours lacks."""
+    """Add the bits of a mode that a file or directory of the broker lacks."""
     found = os.stat(path)
     if found.st_uid == os.geteuid() and found.st_mode & mode != mode:
         os.chmod(path, stat.S_IMODE(found.st_mode) | mode)
 
 
 def directory_mode(file_mode: int) -> int:
-    """The mode of a directory whose files have this one: whoever may read them may list and pass it."""
+    """Return the mode of a directory for files of this mode: those who may read the files may list and enter it."""
     return PRIVATE_DIRECTORY | file_mode | (file_mode & 0o444) >> 2

@@ -1,7 +1,7 @@
-"""The thread of an engine: one commit at a time, and reads in between.
+"""The worker thread of an engine: one commit at a time, and loads in between.
 
-Commits go first; a load is done row by row, so a commit waits for one row at most. While the store is full the failed
-commit is kept and tried again, and loads go on: consumers that drain the queues are what frees space.
+Commits have priority; loads proceed row by row, so a commit waits for one row at most. While the store is full, the worker
+retries the failed commit and loads continue, since consumers that drain the queues free space.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ if TYPE_CHECKING:
     from leveret.storage.batched import BatchedLog
     from leveret.storage.rows import StoredRow
 
-# Rows that stay decoded while loads go on.
+# Decoded rows cached during loads.
 _KEPT_READERS: Final = 8
 _FIRST_DELAY: Final = 0.05
 _MAX_DELAY: Final = 1.0
-# Without a job for so long a worker is idle and begins to tidy up, in pieces with so long a pause between them.
+# Seconds without a job after which housekeeping begins, and the pause between its steps.
 _IDLE: Final = 1.0
 _PAUSE: Final = 0.01
-# Free space is looked at again after so much was written, or so much time.
+# Free space is checked again after this many bytes or seconds.
 _UNCHECKED_BYTES: Final = 2 << 20
 _UNCHECKED_SECONDS: Final = 0.2
 
 
 class StoreFull(Exception):
-    """There is no space for a commit; nothing of it was written."""
+    """There is no space for a commit, and nothing of it was written."""
 
 
 class StoreBroken(Exception):
-    """The store cannot be trusted any more: an I/O error, a damaged file."""
+    """The store can no longer be trusted, because of an I/O error or a damaged file."""
 
 
 class Store(Protocol):
-    """What a worker needs from the file or database under it. Called from the worker's thread alone."""
+    """The file or database that a worker writes to. Called from the worker thread only."""
 
     def commit(self, commit: Commit) -> None:
-        """Make a commit durable, whole or not at all. Raises StoreFull or StoreBroken."""
+        """Make a commit durable, atomically. Raises `StoreFull` or `StoreBroken`."""
 
     def read_row(self, row_id: int) -> tuple[bytes, bytes] | None:
-        """Index and data of a row, None where there is no such row. Raises StoreBroken."""
+        """Return index and data of a row, None if it does not exist. Raises `StoreBroken`."""
 
     def read_chunks(self, first: int, count: int) -> list[bytes]:
-        """Chunks of a body. Raises StoreBroken."""
+        """Return chunks of a body. Raises `StoreBroken`."""
 
     def tidy(self) -> None:
-        """Do what must not wait for an idle moment; called after every commit. Raises as `commit` does."""
+        """Do housekeeping that cannot wait for an idle moment; called after every commit. Raises like `commit`."""
 
     def maintain(self) -> bool:
-        """Do a bounded piece of housekeeping when idle; whether there is more to do. Raises as `commit` does."""
+        """Do a bounded step of housekeeping when idle. Returns whether there is more to do. Raises like `commit`."""
 
     def space(self, pending: int) -> str:
-        """Why there is too little space for so many octets and the reserve, or "" where there is enough."""
+        """Return why there is too little space for `pending` bytes and the reserve, "" if there is enough."""
 
     def make_room(self) -> None:
-        """A commit failed for want of space: give up what is held in reserve. Raises StoreBroken."""
+        """Release the disk reserve after a commit that found the disk full. Raises `StoreBroken`."""
 
     def statistics(self) -> dict[str, int]:
-        """Figures of the store. Called from any thread."""
+        """Return figures of the store. Called from any thread."""
 
 
 class Worker:
-    """Runs commits and loads of one log in a thread of its own."""
+    """Runs the commits and loads of one log in its own thread."""
 
     def __init__(self, log: BatchedLog, store: Store, post: Callable[[Callable[[], None]], None]) -> None:
         self._log = log
@@ -98,7 +98,7 @@ class Worker:
         self._jobs.put(plan)
 
     def close(self) -> None:
-        """Do what was submitted and end the thread. Blocking. `failure` says why something could not be done."""
+        """Complete what was submitted and end the thread. Blocking. `failure` has the reason of a failure."""
         self._jobs.put(None)
         self._committer.join()
 
@@ -110,7 +110,7 @@ class Worker:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # anything at all: from here on nothing may be confirmed
+        except Exception as error:  # whatever it is: nothing may be confirmed after it
             self.failure = error
             self._set_state(FAILED, str(error) or type(error).__name__)
 
@@ -132,7 +132,7 @@ class Worker:
                     self._check_space()
 
     def _patience(self, pause: float | None) -> float | None:
-        """How long to wait for the next job; None for ever."""
+        """Return how long to wait for the next job, None for no limit."""
         if self._loads or self._commits or self._closing:
             return 0.0
         if pause is None and self._state != OK:
@@ -187,7 +187,7 @@ class Worker:
             self._check_space()
 
     def _wait(self, delay: float) -> None:
-        """Let time pass before a commit is tried again, with loads meanwhile."""
+        """Wait before a commit is retried, running loads meanwhile."""
         until = time.monotonic() + delay
         while not self._closing:
             left = until - time.monotonic()
@@ -210,7 +210,7 @@ class Worker:
         self._post(lambda: log.changed(state, reason))
 
     def _load_piece(self) -> bool:
-        """Read one row of the first load; False where it waits for a commit that is being tried again."""
+        """Read one row of the first load. Returns False if it waits for a commit that is being retried."""
         plan = self._loads[0]
         if plan.read < len(plan.pieces):
             try:
@@ -218,7 +218,7 @@ class Worker:
             except KeyError:
                 if self._commits:
                     return False
-                raise StoreBroken("a row of the log that should be there is missing") from None
+                raise StoreBroken("a row of the log is missing") from None
             except (ValueError, IndexError) as error:
                 raise StoreBroken(f"the log is damaged: {error}") from None
             plan.read += 1
