@@ -1,8 +1,8 @@
-"""Transactional acquisition (transactions 4.4.3 and 4.4.4.3): what a link sends under a transaction it acquires so.
+"""Transactional acquisition (transactions 4.4.3 and 4.4.4.3): deliveries that a link acquires under a transaction.
 
-The flow that gives credit names the transaction in its properties, and the link keeps it until the discharge. Until then a
-delivery may be disposed of under that transaction only; a roll-back gives it back to its queue, and settles it as released.
-A settled link's deliveries stay acquired until then, too: they have an outcome from the start.
+The flow that grants credit names the transaction in its properties, and the link uses it until the discharge. Until then,
+the client may only settle such a delivery under that transaction. A rollback requeues it and settles it as released.
+Deliveries of a settled link stay acquired until the discharge too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Acquired:
 
 
 def join(link: OutgoingLink, id: Any) -> None:
-    """From now on the link acquires under the transaction of this id; None: under none. LinkRefused for an unknown one."""
+    """Make the link acquire under the transaction of this id, or under none.
+
+    Raises:
+        LinkRefused: the transaction is unknown.
+    """
     if id is None:
         leave(link)
         return
@@ -47,8 +51,8 @@ def join(link: OutgoingLink, id: Any) -> None:
         raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
     consumer = link.consumer
     if consumer.seen is not None:
-        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy acquires nothing, so not under a"
-                          " transaction either")
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a"
+                          " transaction")
     if link.recorded:
         raise LinkRefused(constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under"
                           " transactions")
@@ -57,12 +61,12 @@ def join(link: OutgoingLink, id: Any) -> None:
     leave(link)
     link.work = work
     work.links.append(link)
-    # The queue is to hold what it hands out, though the client is sent it settled.
+    # The queue keeps its entries acquired, although they are sent settled.
     consumer.no_ack = False
 
 
 def leave(link: OutgoingLink) -> None:
-    """The link acquires for good again."""
+    """Make the link acquire outside transactions again."""
     work = link.work
     if work is not None:
         link.work = None
@@ -71,12 +75,12 @@ def leave(link: OutgoingLink) -> None:
 
 
 def is_settled(link: OutgoingLink) -> bool:
-    """Whether the link sends settled."""
+    """Return whether the link sends settled."""
     return link.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
 
 
 def acquire(link: OutgoingLink, work: Work, number: int, entry: Entry) -> None:
-    """Send an entry, of which the queue has just been acquired for the link, with the state that names its transaction."""
+    """Send an entry that was acquired under a transaction, with the state that names it."""
     session = link.session
     settled = is_settled(link)
     acquired = session.acquired[number] = Acquired(session, number, link, work)
@@ -95,7 +99,7 @@ def acquire(link: OutgoingLink, work: Work, number: int, entry: Entry) -> None:
 
 
 def is_wrong(session: SessionEndpoint, numbers: list[int], work: Work | None) -> Work | None:
-    """The transaction under which one of these deliveries was acquired, where that is not the one of its outcome."""
+    """Return the transaction that acquired one of these deliveries, if its outcome is given under another one."""
     for number in numbers:
         other = session.acquired[number].work
         if other is not work:
@@ -104,7 +108,7 @@ def is_wrong(session: SessionEndpoint, numbers: list[int], work: Work | None) ->
 
 
 def keep(work: Work) -> None:
-    """The transaction is committed: what it acquired stays acquired, and the links acquire for good."""
+    """Commit the acquisitions of a transaction. Its links acquire outside transactions again."""
     for link in list(work.links):
         leave(link)
     for acquired in work.acquired:
@@ -112,12 +116,12 @@ def keep(work: Work) -> None:
         if session.acquired.pop(acquired.number, None) is not None:
             for item in session.sending:
                 if item.delivery_id == acquired.number and item.first:
-                    item.state = None  # there is no such transaction any more
+                    item.state = None  # the transaction has ended
     work.acquired.clear()
 
 
 def undo(work: Work) -> None:
-    """The transaction is rolled back: what it acquired goes back, youngest first; what was not sent whole is aborted."""
+    """Roll back the acquisitions of a transaction: requeue entries, youngest first, and abort incomplete deliveries."""
     for link in list(work.links):
         leave(link)
     for acquired in reversed(work.acquired):
@@ -127,8 +131,7 @@ def undo(work: Work) -> None:
 
 
 def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:
-    """A link is gone, and what it acquired and nobody has disposed of goes back; or the session is (None), and all of it
-    does."""
+    """Requeue the unsettled acquisitions of a closed link, or of the whole session if `link` is None."""
     for acquired in list(reversed(session.acquired.values())):
         if link is None or (acquired.link is link and acquired.number in session.unacked):
             del session.acquired[acquired.number]
@@ -148,7 +151,7 @@ def _give_back(acquired: Acquired) -> None:
 
 
 def _abort(acquired: Acquired) -> bool:
-    """Abort a delivery that is being sent; False where none of it is left to be sent."""
+    """Abort a delivery that is being sent. Return False if all of it has been sent."""
     sending = acquired.session.sending
     for index, item in enumerate(sending):
         if item.delivery_id == acquired.number:
@@ -159,7 +162,7 @@ def _abort(acquired: Acquired) -> bool:
 
 
 def sent(connection: Connection) -> None:
-    """Something was sent: discharges may have waited for it."""
+    """Answer discharges that waited for aborted deliveries to be sent."""
     works = connection.aborting
     connection.aborting = []
     for work in works:

@@ -1,4 +1,4 @@
-"""Addresses of sources and targets: which queue, or which exchange and routing key, a text means.
+"""Addresses of sources and targets: resolution to a queue, or to an exchange and routing key.
 
 The forms, in the order in which they are tried:
 
@@ -9,7 +9,7 @@ queue://Q, topic://KEY                            queue://Q creates Q
 anything else                                     a queue; else an exchange; else split at its first "/" into exchange and
                                                   key; else a queue that is created
 
-A routing key that is left out is the message's subject, for a target; for a source it is "everything".
+Without a routing key, a target uses the subject of each message and a source gets all messages.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 TOPIC_EXCHANGE: Final = "amq.topic"
-# So begin names under which stages take messages; there are no exchanges and no queues of these names.
+# Prefix of the names of sink transactions. No exchange or queue has such a name.
 STAGES: Final = "leveret.stage:"
 TOPIC_SCHEME: Final = "topic://"
-# So begin the keys of temporary topics.
+# Prefix of the keys of temporary topics.
 TEMPORARY_KEY: Final = "amq.gen/"
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
@@ -36,12 +36,14 @@ TEMPORARY_TOPIC: Final = "temporary-topic"
 
 
 class Node:
-    """What an address means.
+    """A resolved address.
 
-    queue         the name of a queue, None where it is an exchange
-    exchange, key  where to publish; key None: it is the message's subject
-    create        whether the queue is to be created where it does not exist
-    topic         the address names a topic: what is published there is accepted although nobody is subscribed
+    Attributes:
+        queue: name of the queue; None for an exchange.
+        exchange: exchange to publish to.
+        key: routing key; None means the subject of the message.
+        create: whether a missing queue is created.
+        topic: whether the address names a topic, which accepts messages without a subscription.
     """
 
     __slots__ = ("create", "exchange", "key", "queue", "topic")

@@ -1,4 +1,4 @@
-"""A large message while it comes in: its application data goes to the spool, frame by frame."""
+"""A large message that is being received: its application data goes to the spool, frame by frame."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from leveret.wire.amqp1.walking import Walk
 
 
 class Arrival:
-    """One message. What is in the spool is given back when this goes.
+    """One message. Its space in the spool is released with this object.
 
-    body   None before its application data has begun
+    Attributes:
+        body: None until the application data begins.
     """
 
     __slots__ = ("_spool", "_walk", "body")
@@ -21,15 +22,20 @@ class Arrival:
         self.body: StoredBody | None = None
 
     def held(self) -> int:
-        """Bytes of it that are in memory."""
+        """Return the number of its bytes in memory."""
         return self._walk.held()
 
     def sections(self) -> int:
-        """How many sections have begun."""
+        """Return the number of sections that have begun."""
         return self._walk.sections
 
     def feed(self, data: bytes) -> None:
-        """Take what comes next. DecodeError for what is no message, ContentTooLarge where there is no room for it."""
+        """Append received bytes.
+
+        Raises:
+            DecodeError: the bytes are not a message.
+            ContentTooLarge: the spool is full.
+        """
         walk = self._walk
         for piece in walk.feed(data):
             body = self.body
@@ -39,12 +45,20 @@ class Arrival:
             body.append(piece)
 
     def finish(self) -> bytes:
-        """The sections around the application data. DecodeError for a message that is cut off."""
+        """Return the sections around the application data.
+
+        Raises:
+            DecodeError: the message is truncated.
+        """
         self._walk.finish()
         return bytes(self._walk.head + self._walk.tail)
 
     def data(self) -> bytes:
-        """All that has come, read back into memory. Raises `OSError`."""
+        """Return all received bytes, read back into memory.
+
+        Raises:
+            OSError: the spool cannot be read.
+        """
         walk = self._walk
         body = b"" if self.body is None else self.body.read(0, self.body.size)
         return bytes(walk.head) + body + bytes(walk.tail) + walk.pending

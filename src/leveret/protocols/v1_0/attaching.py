@@ -1,6 +1,6 @@
 """Attach: termini from addresses, permissions, dynamic nodes (transport section 2.7.3, messaging section 3.5).
 
-A refusal is an attach without the terminus, and a detach with the error behind it (transport section 2.6.3).
+To refuse a link, the broker sends an attach without the terminus, then a detach with the error (transport section 2.6.3).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ POLICIES: Final[dict[int, Any]] = {
 # RabbitMQ's property of receivers with their priority.
 PRIORITY: Final = "rabbitmq:priority"
 TERMINUS_CAPABILITIES: Final = ("queue", "topic", "temporary-queue", "temporary-topic", shared.SHARED, shared.GLOBAL)
-# Characters in the name of a link: it is kept as long as its terminus.
+# Maximum characters in the name of a link, which is kept as long as its terminus.
 MAX_NAME_LENGTH: Final = 1024
-# What permissions see of a queue whose name the broker makes.
+# Name against which permissions are checked when the broker names the queue.
 SERVER_NAMED: Final = "amq.gen-"
 # Bytes that the names of container and link may have in the name of a dynamic node.
 MAX_NAME_PART: Final = 80
@@ -68,7 +68,7 @@ TOPIC_LIFETIME: Final = {LIFETIME: to_described(DeleteOnClose())}
 
 
 def attach(session: SessionEndpoint, frame: Attach) -> None:
-    """Answer the client's attach."""
+    """Answer an attach of the client."""
     connection = session.connection
     receives = not frame.role
     key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
@@ -111,7 +111,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
 
 
 def _steal(link: Link | None, name: str) -> None:
-    """A link is in one place at a time (transport section 2.6.1): who attaches it has it."""
+    """Detach a link that is attached elsewhere: the last attach wins (transport section 2.6.1)."""
     if link is not None and not link.closed:
         session = link.session
         session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
@@ -140,7 +140,8 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if target is None and terminus is not None:
         target = terminus.target
     if target is None:
-        raise LinkRefused(constants.INVALID_FIELD, "the link has no target, and none of its name is known")
+        raise LinkRefused(constants.INVALID_FIELD,
+                          "the link has no target and cannot be resumed: no terminus of that name exists")
     if isinstance(target, Coordinator):
         return _attach_coordinator(session, frame, handle)
     if not isinstance(target, Target):
@@ -222,7 +223,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         return linkpair.attach_answers(session, frame, handle)
     limit = connection.settings.consumers_per_channel
     if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
-        raise ResourceError(f"the session has its most consumers, {limit}; the setting is limits.consumers_per_channel")
+        raise ResourceError(f"the session already has {limit} consumers; the limit is set by limits.consumers_per_channel")
     if volatile.wants(source):
         return volatile.attach(session, frame, handle)
     # What may be refused is, as far as possible, before anything is made, and what is replaced goes after that.
@@ -318,14 +319,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
 
 
 def _replace(known: Terminus | None, terminus: Terminus) -> None:
-    """The link that is being attached is accepted: what was known under its name goes, if that is something else."""
+    """Destroy the former terminus of the link if the accepted attach replaces it."""
     if known is not None and known is not terminus:
         known.destroy()
 
 
 def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node,
                wanted: Wanted) -> DynamicNode:
-    """A queue of the terminus' own that is bound to an exchange."""
+    """Create the queue of a subscription and bind it to an exchange."""
     connection = session.connection
     vhost = connection.vhost
     connection.check("read", node.exchange)
@@ -353,14 +354,14 @@ def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: 
 
 
 def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
-    """The queue of a node, created where it may be."""
+    """Return the queue of a node; create it if the address allows that."""
     connection = session.connection
     queue: Queue = connection.vhost.queue(destinations.find_queue(connection, node).name, connection)
     return queue
 
 
 def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Any) -> DynamicNode:
-    """The node that was created for a terminus, or is now."""
+    """Return the dynamic node of a terminus; create it if it does not exist."""
     known = terminus.node
     if known is not None and not known.queue.deleted:
         return known
@@ -379,12 +380,12 @@ def _check_dynamic(connection: Connection, link_name: str) -> None:
 
 
 def _wants_topic(description: Any) -> bool:
-    """Whether a node is to be created that is a topic: no queue, but a key that nobody else has."""
+    """Return whether the dynamic node is a topic: a unique key instead of a queue."""
     return bool(description.dynamic) and addresses.TEMPORARY_TOPIC in description.capabilities
 
 
 def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any) -> str:
-    """The address of the topic of a terminus, which is `known`, or is made up now."""
+    """Return the address of the temporary topic of a terminus, which is `known` or new."""
     if known is not None and known.address is not None:
         return str(known.address)
     if description.address is not None:
@@ -416,7 +417,7 @@ def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
 
 
 def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> DynamicNode:
-    """A queue for a link; its name says whose (messaging section 3.5.3)."""
+    """Create a queue for a link, named after it (messaging section 3.5.3)."""
     connection = session.connection
     vhost = connection.vhost
     connection.broker.check_queue_limit(vhost)
@@ -439,12 +440,12 @@ def _lifetime(node: DynamicNode) -> dict[str, Any]:
 
 
 def _outcomes(source: Source) -> tuple[str, ...]:
-    """Those of the outcomes that the client names which are some; all where it names none."""
+    """Return the supported outcomes among those that the client names, or all if it names none."""
     return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
 
 
 def _default_outcome(source: Source) -> Any:
-    """The outcome that the client wants for deliveries of which it says nothing, None for the broker's own."""
+    """Return the source's default outcome; None for that of the broker."""
     outcome = source.default_outcome
     if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
         raise LinkRefused(constants.INVALID_FIELD, "the default outcome of the source is none of accepted, rejected,"
@@ -459,7 +460,7 @@ def _text(address: Any) -> str:
 
 
 def _priority(frame: Attach) -> int:
-    """The priority of a receiver among those of its queue."""
+    """Return the consumer priority of a receiver."""
     value = frame.properties.get(PRIORITY) if isinstance(frame.properties, dict) else None
     if value is None:
         return 0
@@ -469,5 +470,5 @@ def _priority(frame: Attach) -> int:
 
 
 def _known(capabilities: Any) -> tuple[str, ...]:
-    """Those of the capabilities that have a meaning here."""
+    """Return the supported capabilities."""
     return tuple(name for name in capabilities if name in TERMINUS_CAPABILITIES)

@@ -1,4 +1,4 @@
-"""Links of distribution mode copy (messaging section 3.5.2): what they are given stays where it is."""
+"""Links of distribution mode copy (messaging section 3.5.2): deliveries stay in the queue."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class BrowsingConsumer(LinkConsumer):
-    """The consumer of a link that browses. Its deliveries are copies: whatever the client says of them is forgotten.
+    """The consumer of a browsing link. Its deliveries are copies; their outcomes are ignored.
 
-    seen  what earlier links of the terminus have seen: nothing is sent twice
+    Attributes:
+        seen: entries that earlier links of the terminus have seen, which are not sent again.
     """
 
     def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int]) -> None:

@@ -1,7 +1,7 @@
-"""A connection of AMQP 1.0: headers, SASL, open and close, sessions, output (transport sections 2.2 to 2.4).
+"""Connections of AMQP 1.0: headers, SASL, open and close, sessions, output (transport sections 2.2 to 2.4).
 
-Bytes come in by `data_received`, which performs every whole frame in them. Once all sockets that are ready were read the
-broker ends the turn, which delivers, commits and calls `flush` here.
+`data_received` performs every complete frame in the data. When all ready sockets have been read, the broker ends the
+turn: it delivers, commits and calls `flush`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from leveret.wire.amqp1.transport import Begin, Close, Open
 
 log = logging.getLogger("leveret.connection")
 
-# Bytes of answers that a client may leave unread before its own socket is not read any more.
+# Bytes of replies that a client may leave unread before the broker stops reading its socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Seconds that a client gets to answer close, and to read it where it cannot answer.
+# Seconds that a client has to answer close, or to read it if its frames cannot be parsed any more.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
-# Bytes that may wait for the disk before publishers are not read any more.
+# Bytes waiting for the disk above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Work that the connections together may do in one turn, in units of about 1 µs, as in 0-9-1.
+# Units of work (about 1 µs) that all connections together may do in one turn, as in 0-9-1.
 MAX_WORK: Final = 20_000
-# Of what a connection reads at once, in the same units.
+# Units of work that parsing the data of one read may take.
 MAX_READ: Final = 10_000
 # Values that the performative of one frame may consist of: an unsettled map of more than ten thousand deliveries.
 MAX_FRAME_VALUES: Final = 32_768
@@ -71,7 +71,7 @@ OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end
 
 
 class ReadOn(CommitWaiter):
-    """Reads a publisher again once the disk has caught up."""
+    """Resumes reading a publisher once the disk has caught up."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -83,12 +83,16 @@ class ReadOn(CommitWaiter):
 class Connection(VhostSession):
     """One connection of AMQP 1.0.
 
-    number     identifies it within the process
-    sessions   by incoming channel; one that was ended here stays until the client's end has come
-    container  what it is counted under in `Services.containers`; sole: it wants to be the only one there
-    paused     no more deliveries, the socket's buffer is full; starved: somebody was refused because of that
-    granting   links whose senders may be due for more credit; draining: links that must use theirs up
-    routes     routes whose permissions were checked, valid for `topology` of the vhost and `generation` of the users
+    Attributes:
+        number: identifies the connection within the process.
+        sessions: sessions by incoming channel. One that the broker ended stays until the client's end arrives.
+        container: key in `Services.containers`.
+        sole: whether the connection must be the only one of its container.
+        paused: whether deliveries stop because the socket's buffer is full.
+        starved: whether a consumer was refused a delivery because of `paused`.
+        granting: links whose senders may need more credit.
+        draining: links that must use up their credit.
+        routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
     def __init__(self, peer: Peer, services: Services, sasl: bool) -> None:
@@ -189,13 +193,13 @@ class Connection(VhostSession):
             self._perform_all(frames)
 
     def _read(self, data: bytes) -> list[Performative]:
-        """The frames in the data, or as many of them as may be read at once."""
+        """Return the frames in the data, or as many as one turn may parse."""
         frames = self.reader.receive(data)
         self.broker.work += self.reader.cost
         return frames
 
     def _perform_all(self, frames: list[Performative]) -> None:
-        """Carry out what came, or as much of it as one turn may do."""
+        """Perform frames, or as many as one turn may perform."""
         services = self.services
         broker = self.broker
         done = 0
@@ -223,7 +227,7 @@ class Connection(VhostSession):
         services.end_turn_soon()
 
     def _perform_rest(self) -> None:
-        """Carry out what the turn before had to leave, unless something else holds the publisher back meanwhile."""
+        """Perform the frames left from the previous turn, unless the publisher is throttled for another reason."""
         if len(self.pause_reasons) > 1 and not self.lost:
             self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
             return
@@ -248,7 +252,7 @@ class Connection(VhostSession):
         self.mark()
 
     def _perform(self, frame: Performative) -> None:
-        """Carry out one frame; what it breaks ends its link, its session or the connection."""
+        """Perform one frame. An error ends its link, its session or the connection."""
         if self.closing:
             if frame.kind == descriptors.CLOSE:
                 self.peer.close()
@@ -282,7 +286,7 @@ class Connection(VhostSession):
             self.close(constants.INTERNAL_ERROR, "the broker failed; its log says how")
 
     def _opened(self, frame: Performative) -> None:
-        """A frame for no session that there is."""
+        """Perform a frame whose channel has no session."""
         kind = frame.kind
         if ATTACH <= kind <= END:
             raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {frame.channel} has no session")
@@ -336,7 +340,7 @@ class Connection(VhostSession):
     # Login
 
     def logged_in(self, name: str) -> None:
-        """SASL has said who the client is."""
+        """Handle a successful login."""
         self.login = None
         self.stage = AWAIT_HEADER
         self.set_user(name)
@@ -348,7 +352,7 @@ class Connection(VhostSession):
         self.may_impersonate = user is not None and "impersonator" in user.tags
 
     def login_waits(self, waiting: bool) -> None:
-        """A password is being checked: what comes meanwhile has to wait."""
+        """Pause or resume input while a password is checked."""
         self.waiting_login = waiting
         if waiting:
             self.pause_input("login")
@@ -360,7 +364,7 @@ class Connection(VhostSession):
         self.mark()
 
     def _require_sasl(self) -> None:
-        """Nobody is let in without SASL: answer with its header, and close (transport section 2.2)."""
+        """Answer a client without SASL with the SASL header and close (transport section 2.2)."""
         log.info("%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
                  " auth.loopback_users", self.peer.name)
         self.output.send_header(SASL)
@@ -378,7 +382,7 @@ class Connection(VhostSession):
     # Open and close
 
     def send_open(self, failed: bool = False) -> None:
-        """Our open; it comes before everything else, also before a close. `failed` tells that a close follows."""
+        """Send open, which precedes every other frame. `failed` means that a close follows."""
         own = self.own
         properties: dict[str, Any] = {
             "product": own.product, "version": own.version,
@@ -394,7 +398,7 @@ class Connection(VhostSession):
         self.mark()
 
     def close(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
-        """Send close with an error; everything but the client's close is discarded from now on."""
+        """Send close with an error. From now on, everything but the client's close is discarded."""
         if self.closing or self.lost:
             return
         log.info("%s: connection closed with %s: %s", self.peer.name, condition, text)
@@ -408,8 +412,8 @@ class Connection(VhostSession):
         self.output.send(Close(make_error(condition, text, info)))
         self.mark()
         self.resume_reading()
-        # Without frame boundaries no close can be understood. Not at once all the same: what the client has sent and nobody
-        # has read would turn the end into a reset, which could overtake our close.
+        # Without frame boundaries, no close can be parsed. The socket is not closed at once all the same: unread input
+        # would cause a reset, which could overtake our close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
 
     def _close_timed_out(self) -> None:
@@ -417,7 +421,7 @@ class Connection(VhostSession):
             self.peer.close()
 
     def _closed(self, frame: Close) -> None:
-        """The client closes."""
+        """Handle the client's close."""
         if frame.error is not None:
             log.info("%s: the client closed with %s: %s", self.peer.name, frame.error.condition, frame.error.description)
         self._release()
@@ -448,7 +452,7 @@ class Connection(VhostSession):
         for timer in (self.idle_timeout_timer, self.keepalive):
             if timer is not None:
                 self.broker.timers.cancel(timer)
-                timer.connection = None  # the timers may remember it for a while
+                timer.connection = None  # the timers may keep a reference for a while
         self.idle_timeout_timer = None
         self.keepalive = None
         self.login = None
@@ -487,7 +491,8 @@ class Connection(VhostSession):
             self.services.check_channel_limit(self.user, user.limits.max_channels)
         number = self.numbers.lowest(self.channels_out)
         if number > self.remote_channel_max:
-            raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many sessions as the client takes")
+            raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED,
+                                    "the client's channel-max does not allow another session")
         session = SessionEndpoint(self, frame, number)
         self.sessions[channel] = session
         self.channels_out[number] = session
@@ -497,14 +502,14 @@ class Connection(VhostSession):
         return self.peer.name
 
     def unsettled_count(self) -> int:
-        """Deliveries to the client that are not settled."""
+        """Return the number of unsettled deliveries to the client."""
         count = 0
         for session in self.sessions.values():
             count += len(session.unacked) + len(session.retiring) + len(session.copies)
         return count
 
     def window_freed_in(self, session: SessionEndpoint) -> None:
-        """Something was settled in a session: whoever was refused a delivery because of what is not may get it."""
+        """Wake links that were refused a delivery because too many deliveries were unsettled."""
         if self.window_full:
             self.window_full = False
             for other in list(self.sessions.values()):
@@ -519,7 +524,7 @@ class Connection(VhostSession):
         return len(self.channels_out)
 
     def forget_session(self, session: SessionEndpoint) -> None:
-        """The client's end has come, or ours answered it."""
+        """Remove a session that both sides have ended."""
         if self.sessions.get(session.channel_in) is session:
             del self.sessions[session.channel_in]
         if self.channels_out.get(session.channel) is session:
@@ -528,12 +533,12 @@ class Connection(VhostSession):
         self.window_freed_in(session)
 
     def end_work(self, work: Work) -> None:
-        """A transaction was used wrongly: its control link ends, and it is rolled back with that."""
+        """End the control link of a transaction that was used wrongly, which rolls it back."""
         link = work.link
         link.session.refuse(link, make_error(constants.TRANSACTION_ROLLBACK, work.failed))
 
     def has_partial(self, work: Work) -> bool:
-        """Whether a delivery of the transaction has begun and not ended."""
+        """Return whether a delivery of the transaction is incomplete."""
         return any(isinstance(link, IncomingLink) and link.chunks is not None and link.work is work
                    for session in self.sessions.values() for link in session.handles.values())
 
@@ -548,13 +553,13 @@ class Connection(VhostSession):
         self.mark()
 
     def mark(self) -> None:
-        """There is something to write at the end of the turn."""
+        """Have `flush` called at the end of the turn."""
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
 
     def is_full(self) -> bool:
-        """Whether deliveries must wait until the socket has taken more."""
+        """Return whether deliveries must wait for the socket."""
         if self.paused or self.output.pending > QUANTUM or self.broker.converted > MAX_CONVERTED:
             self.starved = True
             self.mark()
@@ -572,7 +577,7 @@ class Connection(VhostSession):
             self.spoke = True
             self.bytes_out += len(data)
             if self.paused:
-                # There are no deliveries while the socket is full, so these are answers that the client does not read.
+                # Deliveries stop while the socket is full, so these are replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.pause_input("output")
@@ -582,7 +587,7 @@ class Connection(VhostSession):
             self.peer.call_soon(self.wake)
 
     def wake(self) -> None:
-        """The output has room again."""
+        """Wake links: the output has room again."""
         if self.lost:
             return
         self.broker.inputs += 1
@@ -603,7 +608,7 @@ class Connection(VhostSession):
     # Back pressure
 
     def alarm(self, reason: str) -> None:
-        """Publishers lose their credit while there is an alarm; what is on its way comes in."""
+        """Withdraw or restore the credit of publishers. Messages in flight are accepted."""
         if not self.opened or self.closing:
             return
         for session in self.sessions.values():
@@ -612,14 +617,14 @@ class Connection(VhostSession):
         self.mark()
 
     def pause_input(self, reason: str) -> None:
-        """Stop reading the socket until nothing holds it back any more."""
+        """Stop reading the socket until every reason is released."""
         self.pause_reasons.add(reason)
         if not self.reading_paused and not self.closing:
             self.reading_paused = True
             self.peer.pause_reading()
 
     def heartbeat_exempt(self) -> bool:
-        """Whether the silence of the client is our own doing: its socket is not read, and it has read what we sent."""
+        """Return whether the client is silent because the broker does not read its socket."""
         return self.reading_paused and "output" not in self.pause_reasons
 
     def release_input(self, reason: str) -> None:

@@ -23,7 +23,7 @@ CAPABILITIES: Final = (
     constants.TXN_CAPABILITY_LOCAL_TRANSACTIONS, constants.TXN_CAPABILITY_MULTI_TXNS_PER_SSN,
     constants.TXN_CAPABILITY_MULTI_SSNS_PER_TXN,
 )
-# Transactions of one connection that are not discharged.
+# Maximum number of open transactions of a connection.
 MAX_TRANSACTIONS: Final = 1000
 
 
@@ -37,7 +37,7 @@ class CoordinatorLink(IncomingLink):
         self.works: dict[bytes, Work] = {}
 
     def is_alarm_exempt(self) -> bool:
-        """Consumers acknowledge in transactions, too."""
+        """Return True: consumers acknowledge in transactions too."""
         return True
 
     def begun(self, frame: Transfer) -> None:
@@ -45,7 +45,7 @@ class CoordinatorLink(IncomingLink):
             raise LinkRefused(constants.NOT_ALLOWED, "a message to the coordinator must not be settled")
 
     def complete(self, payload: bytes) -> None:
-        """A declare or a discharge."""
+        """Perform a declare or a discharge."""
         sections = split(payload)
         if sections.body_kind != descriptors.AMQP_VALUE:
             raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
@@ -61,7 +61,7 @@ class CoordinatorLink(IncomingLink):
             raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
 
     def answer(self, number: int, state: Composite) -> None:
-        """Tell the outcome of a declare or discharge. What cannot be rejected ends the link instead."""
+        """Send the outcome of a declare or discharge. If the source does not allow rejected, end the link instead."""
         if isinstance(state, Rejected) and not self.may_reject and state.error is not None:
             self.session.refuse(self, state.error)
             return
@@ -107,7 +107,7 @@ class CoordinatorLink(IncomingLink):
             work.commit(self.delivery_id)
 
     def close(self) -> None:
-        """The controller is gone: what it has not discharged is rolled back."""
+        """Roll back the transactions that the controller has not discharged."""
         works = self.works
         self.works = {}
         for work in works.values():

@@ -1,4 +1,4 @@
-"""When a message is to be delivered: not before (annotations `x-opt-delivery-time`, `x-opt-delivery-delay`), not after."""
+"""Delivery time (annotations `x-opt-delivery-time`, `x-opt-delivery-delay`) and expiry of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leveret.wire.amqp1.values import Described, Map
 TIME: Final = "x-opt-delivery-time"
 DELAY: Final = "x-opt-delivery-delay"
 _COMMON: Final = b"x-opt-delivery-"
-# Ten years and a little, in milliseconds.
+# A little over ten years, in milliseconds.
 MAX_DELAY: Final = 3653 * 24 * 3600 * 1000
 
 

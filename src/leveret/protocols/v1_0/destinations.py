@@ -1,5 +1,5 @@
-"""Where messages to an address go: for the target of a link, and for each message to an anonymous terminus, which is
-treated as if a link to its address had been attached (Anonymous Terminus for Message Routing 1.0, section 2.2).
+"""Destinations of messages: for the target of a link, and for each message to an anonymous terminus, which is treated
+like a link to the address of the message (Anonymous Terminus for Message Routing 1.0, section 2.2).
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _CAPABILITIES: Final = ((addresses.QUEUE,), (addresses.TOPIC,), (addresses.TEMPO
 
 
 class Destination:
-    """Where messages go.
+    """A destination of messages.
 
-    exchange, key  of the publish; key None: the message's subject
-    accepts_all  what nobody gets is accepted all the same (topics)
-    rejects_durable  the queue would lose durable messages, and must not take them (messaging 3.2.1, strict mode)
-    topic        a temporary topic, which may end
+    Attributes:
+        exchange: exchange to publish to.
+        key: routing key; None means the subject of the message.
+        accepts_all: whether unroutable messages are accepted (topics).
+        rejects_durable: whether durable messages are refused because the queue is not durable (messaging 3.2.1, strict
+            mode).
+        topic: the temporary topic, if it is one.
     """
 
     __slots__ = ("accepts_all", "exchange", "key", "rejects_durable", "topic")
@@ -45,7 +48,12 @@ class Destination:
 
 
 def resolve(connection: Connection, address: str, capabilities: tuple[str, ...]) -> Destination:
-    """What a target of this address means; its queue is created where it may be. LinkRefused or BrokerError."""
+    """Return the destination of a target address; create its queue if the address allows that.
+
+    Raises:
+        LinkRefused: the address is invalid.
+        BrokerError: the destination does not exist or may not be used.
+    """
     vhost = connection.vhost
     node = addresses.parse(address, vhost, capabilities)
     rejects_durable = False
