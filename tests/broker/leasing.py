@@ -49,7 +49,7 @@ class LeaseReader(Consumer):
         self.credit = credit
         self.wake()
 
-    def queue_gone(self) -> None:
+    def queue_deleted(self) -> None:
         self.gone = True
 
 

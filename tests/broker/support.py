@@ -241,7 +241,7 @@ class Taker(Consumer):
         self.taken.append(entry)
         self.history.append(text_of(entry))
 
-    def queue_gone(self) -> None:
+    def queue_deleted(self) -> None:
         self.gone = True
 
     def give(self, credit: int) -> None:

@@ -30,7 +30,7 @@ class Hand:
         self.is_through = False
         self.reasons: list[str] = []
 
-    def hand_over(self, branch: Branch) -> None:
+    def flush(self, branch: Branch) -> None:
         pass
 
     def through(self) -> None:

@@ -31,7 +31,7 @@ class FailingLog(HeldLog):
 class FailingTaker(Taker):
     """A consumer that fails when it is notified of the end of its queue."""
 
-    def queue_gone(self) -> None:
+    def queue_deleted(self) -> None:
         raise RuntimeError("a mistake")
 
 

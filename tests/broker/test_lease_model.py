@@ -65,16 +65,16 @@ class LeaseMachine(QueueMachine):
 
         def put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
-            tell = paging.tell_waiting
+            notify = paging.notify_waiting
 
-            def tell_waiting(queue: Queue) -> None:
+            def notify_waiting(queue: Queue) -> None:
                 """Called between the return of the entries and what else becomes of them."""
                 machine.came_back(seqs)
                 seqs.clear()
-                tell(queue)
+                notify(queue)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(paging, "tell_waiting", tell_waiting)
+                patch.setattr(paging, "notify_waiting", notify_waiting)
                 machine.put_back(queue, pieces)
 
         self.patch.setattr(returning, "_put_back", put_back)

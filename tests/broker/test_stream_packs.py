@@ -10,8 +10,8 @@ import pytest
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message, Overlay, make_address
-from leveret.broker.queues import packing
-from leveret.broker.queues.packing import Pack
+from leveret.broker.queues import record_batches
+from leveret.broker.queues.record_batches import RecordBatch
 from leveret.broker.queues.stream import StreamQueue
 from tests.broker.support import Taker, World
 from tests.broker.test_streams import append, numbers, stream
@@ -86,17 +86,17 @@ def test_credit_counts_packs() -> None:
     assert len(reader.taken) == 1
     reader.give(1)
     world.broker.end_turn()
-    assert [pack[2] for pack in reader.got()] == [[0, 1], [2]]
+    assert [record_batch[2] for record_batch in reader.got()] == [[0, 1], [2]]
 
 
 def test_a_pack_is_limited() -> None:
     world = World()
     queue = stream(world)
-    append(world, queue, *numbers(0, packing.ENTRIES + 2))
-    assert [len(pack[2]) for pack in Packs(queue).got()] == [packing.ENTRIES, 2]
-    large = "x" * (packing.MAX_BODY_BYTES // 5 * 2)
+    append(world, queue, *numbers(0, record_batches.MAX_ENTRIES + 2))
+    assert [len(record_batch[2]) for record_batch in Packs(queue).got()] == [record_batches.MAX_ENTRIES, 2]
+    large = "x" * (record_batches.MAX_BODY_BYTES // 5 * 2)
     append(world, queue, large, large, large, large * 4)
-    assert [len(pack[2]) for pack in Packs(queue, packing.ENTRIES + 2).got()] == [2, 1, 1]
+    assert [len(record_batch[2]) for record_batch in Packs(queue, record_batches.MAX_ENTRIES + 2).got()] == [2, 1, 1]
 
 
 def test_what_was_filtered_out_is_covered() -> None:
@@ -123,11 +123,11 @@ def test_what_retention_has_taken_is_not_covered() -> None:
 
 
 def test_every_fact_of_a_message() -> None:
-    pack = Pack()
-    pack.add(Message(make_address("e", "k"), b"head", b"body", 4, True), 7, 1000)
-    pack.add(Message(make_address("", "q"), b"h", [b"bo", b"dy"], 4, True, format=FORMAT_AMQP1), 9, 2000,
+    record_batch = RecordBatch()
+    record_batch.add(Message(make_address("e", "k"), b"head", b"body", 4, True), 7, 1000)
+    record_batch.add(Message(make_address("", "q"), b"h", [b"bo", b"dy"], 4, True, format=FORMAT_AMQP1), 9, 2000,
              Overlay(make_address("", "dead"), {"x-a": 1}), True, 3)
-    data = whole(pack.message("s", 7, 10).body)
+    data = whole(record_batch.message("s", 7, 10).body)
     assert struct.unpack_from("<4sIQQ", data) == (b"LVP1", 2, 7, 10)
     assert struct.unpack_from("<2Q2q2B2I", data, 24) == (7, 9, 1000, 2000, 0, 13, 0, 3)
     assert data.endswith(b"bodybody")
@@ -146,10 +146,10 @@ def test_a_body_outside_of_memory_stays_there() -> None:
         def read(self, at: int, length: int) -> bytes:
             return b"0123456789"[at : at + length]
 
-    pack = Pack()
-    pack.add(Message(make_address("e", "k"), b"head", Stored(), 10, True), 7, 1000)
-    assert not pack.has_room(1)
-    made = pack.message("s", 7, 8)
+    record_batch = RecordBatch()
+    record_batch.add(Message(make_address("e", "k"), b"head", Stored(), 10, True), 7, 1000)
+    assert not record_batch.has_room(1)
+    made = record_batch.message("s", 7, 8)
     assert isinstance(made.body, StoredBody)
     whole_body = whole(made.body)
     assert len(whole_body) == made.size

@@ -56,7 +56,7 @@ class Worker(Protocol):
 
     demarcated: bool
 
-    def hand_over(self, branch: Branch) -> None:
+    def flush(self, branch: Branch) -> None:
         """Put into the branch what was collected since the last time."""
 
     def through(self) -> None:
@@ -133,7 +133,7 @@ class Branch:
 
     def end(self, worker: Worker, failed: bool) -> None:
         """A worker is through, well or not."""
-        worker.hand_over(self)
+        worker.flush(self)
         del self.workers[worker]
         if failed:
             self.fail()

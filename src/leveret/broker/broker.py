@@ -26,7 +26,7 @@ from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
-from leveret.broker.queues import paging, remains, removal, shares
+from leveret.broker.queues import paging, pending_dead_letters, removal, shares
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.stream import StreamQueue
@@ -370,7 +370,8 @@ class Broker:
                 numbered = self.vhosts.get(metadata.split_key(key)[0])
                 if numbered is not None:
                     numbered.set_number(metadata.unpack(data)["number"])
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.REMAINS, metadata.SINK_TRANSACTION, metadata.SINK_APP):
+        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.PENDING_DEAD_LETTERS, metadata.SINK_TRANSACTION,
+                       metadata.SINK_APP):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -419,7 +420,7 @@ class Broker:
         """Continue above every number in use. `used_id`: the highest queue id in the log. The vhosts are complete."""
         used_epoch = 0
         for vhost in self.vhosts.values():
-            used_id = max(used_id, vhost.number, max(vhost.remains, default=0))
+            used_id = max(used_id, vhost.number, max(vhost.pending_dead_letters, default=0))
             for exchange in vhost.exchanges.values():
                 used_id = max(used_id, exchange.number)
             for transaction in vhost.sink_transactions.by_uuid.values():
@@ -456,8 +457,8 @@ class Broker:
                 lease_recovery.start(queue)
                 if isinstance(queue, StreamQueue):
                     streams.append(queue)
-            for queue in list(vhost.remains.values()):
-                remains.move(queue)
+            for queue in list(vhost.pending_dead_letters.values()):
+                pending_dead_letters.move(queue)
             vhost.sink_transactions.start()
             vhost.branches.start()
         if self.segments is not None and streams:

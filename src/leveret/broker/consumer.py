@@ -36,13 +36,16 @@ class Holder(CommitWaiter):
 
 
 class Scope:
-    """What stands for a channel in entries that it rejected: it refers to nothing, for entries may outlive channels.
-    `gone`: the channel is closed, and there is nobody that they must not come back to."""
+    """Stand-in for a channel in the entries that it rejected, which may outlive the channel.
 
-    __slots__ = ("gone",)
+    Attributes:
+        departed: Whether the channel is closed, so that the entries no longer have to avoid it.
+    """
+
+    __slots__ = ("departed",)
 
     def __init__(self) -> None:
-        self.gone = False
+        self.departed = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -102,12 +105,14 @@ class Consumer:
         return True
 
     def is_leaving(self) -> bool:
-        """Whether its client is gone, or has cancelled it: what keeps others from the queue has ended, though it takes a
-        while until all consumers of a large connection have left."""
+        """Return whether it was cancelled or its client disconnected.
+
+        It then no longer excludes others from the queue, although removing all consumers of a connection takes a while.
+        """
         return self.left
 
     def protocol(self) -> str:
-        """The protocol of its connection, as events name it."""
+        """Return the protocol of its connection, as named in events."""
         return ""
 
     def deliver(self, entry: Entry) -> None:
@@ -115,21 +120,21 @@ class Consumer:
         raise NotImplementedError
 
     def seen_all(self) -> None:
-        """It browses, and was given all that is there for the first time."""
+        """Note that a browser has delivered all existing entries, for the first time."""
 
     def activated(self) -> None:
-        """The single active consumer of its queue has left, and this one takes its place."""
+        """Become the single active consumer of the queue, since the previous one has left."""
 
-    def queue_gone(self) -> None:
-        """The queue was deleted, or the consumer was cancelled by the broker."""
+    def queue_deleted(self) -> None:
+        """Handle the deletion of the queue, or the cancellation of the consumer by the broker."""
         raise NotImplementedError
 
     def failed(self, text: str) -> None:
-        """The broker cannot go on serving the consumer, which has left the queue, and says why."""
-        self.queue_gone()
+        """Handle an error that made the broker remove the consumer from the queue."""
+        self.queue_deleted()
 
     def wake(self) -> None:
-        """Credit came back: ask again."""
+        """Resume delivery after credit came back."""
         if self.parked:
             self.parked = False
             if self.apart:

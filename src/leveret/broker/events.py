@@ -420,7 +420,7 @@ class Events(Output):
         if self.vhost.removed:
             return
         if self._lost and pending:
-            self._tell_lost(now)
+            self._report_lost(now)
         for noted in pending:
             series = noted.series
             body = series.begin + str(now)
@@ -452,7 +452,7 @@ class Events(Output):
                 self._lose(queue.name, count)
         return taken
 
-    def _tell_lost(self, now: int) -> None:
+    def _report_lost(self, now: int) -> None:
         lost = self._lost
         self._lost = {}
         name = _json(self.vhost.name)

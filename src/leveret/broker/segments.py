@@ -290,12 +290,12 @@ class Leases(Timed):
         self._schedule()
 
     def fire(self, now: int) -> None:
-        gone = [path for path in self.retired if self._due(path) <= now]
-        for path in gone:
+        expired = [path for path in self.retired if self._due(path) <= now]
+        for path in expired:
             del self.retired[path]
             self.held.pop(path, None)
-        if gone:
-            self.store.remove(gone)
+        if expired:
+            self.store.remove(expired)
         self._schedule()
 
     def _due(self, path: str) -> int:

@@ -38,7 +38,7 @@ from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
-from leveret.broker.queues import paging, remains
+from leveret.broker.queues import paging, pending_dead_letters
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
@@ -86,7 +86,7 @@ class Vhost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         # Deleted queues of which something has yet to become dead letters, by id.
-        self.remains: dict[int, Queue] = {}
+        self.pending_dead_letters: dict[int, Queue] = {}
         self.routes: dict[bytes, Route] = {}
         # Whether routes of an exchange depend on more than the address, for exchanges that were asked about.
         self.depending: dict[str, bool] = {}
@@ -118,9 +118,9 @@ class Vhost:
         self.exchanges[CONTROL] = ControlExchange(RequestQueue(self))
         self.sink_transactions = SinkTransactions(self)
         self.branches = Branches(self)
-        told = EventsExchange()
-        self.exchanges[told.name] = told
-        self.events = Events(self, told)
+        events_exchange = EventsExchange()
+        self.exchanges[events_exchange.name] = events_exchange
+        self.events = Events(self, events_exchange)
         self.configure(settings)
 
     def configure(self, settings: VhostSettings) -> None:
@@ -161,8 +161,8 @@ class Vhost:
         self.branches.clear()
         for queue in list(self.queues.values()):
             self.remove_queue(queue)
-        for queue in list(self.remains.values()):
-            remains.drop(queue)
+        for queue in list(self.pending_dead_letters.values()):
+            pending_dead_letters.drop(queue)
         self.sink_transactions.clear()
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
@@ -455,9 +455,9 @@ class Vhost:
                 del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
-        return remains.delete(queue) if keep_pending else queue.delete()
+        return pending_dead_letters.delete(queue) if keep_pending else queue.delete()
 
-    def hand_over(self, owner: object, heir: object) -> None:
+    def transfer_exclusive(self, owner: object, heir: object) -> None:
         """The exclusive queues of a connection go to another one, or to what is left of it."""
         queues = self.exclusive.pop(owner, None)
         if queues:
@@ -646,7 +646,7 @@ class Vhost:
             if queue.handed_out_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
             self.queues[names[0]] = queue
-        elif kind == metadata.REMAINS:
+        elif kind == metadata.PENDING_DEAD_LETTERS:
             settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False, auto_delete=False,
                                              strict=False)
             settings.dead_letter_exchange = value["exchange"]
@@ -654,7 +654,7 @@ class Vhost:
             queue = Queue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
             queue.stored = queue.deleted = True
             self._restore_entries(queue, recovery, streams)
-            self.remains[queue.id] = queue
+            self.pending_dead_letters[queue.id] = queue
         elif kind == metadata.SINK_TRANSACTION:
             self.sink_transactions.restore_sink_transaction(names[0], value, recovery)
         elif kind == metadata.SINK_APP:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from leveret.broker import metadata
 from leveret.broker.message import FORMAT_AMQP0, Overlay
-from leveret.broker.queues.packing import FORMAT_MASK, HAS_OVERLAY, MAGIC, REDELIVERED
+from leveret.broker.queues.record_batches import FORMAT_MASK, HAS_OVERLAY, MAGIC, REDELIVERED
 from leveret.segments.columns import Rows
 from leveret.storage.records import encode_overlay
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from leveret.broker import metadata
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
-from leveret.broker.leases.returning import Return, give_back
+from leveret.broker.leases.returning import Return, return_pieces
 from leveret.broker.queues.backlog import Chunk
 from leveret.broker.timers import Timed
 
@@ -86,7 +86,7 @@ class Lease(Timed):
         ended = [reader for reader in self.readers if batch is None or reader.batch is batch]
         self.readers = [reader for reader in self.readers if reader not in ended]
         for reader in ended:
-            reader.consumer.queue_gone()
+            reader.consumer.queue_deleted()
 
     # In the log
 
@@ -142,7 +142,7 @@ class Leases:
             pieces.extend(batch.all())
             if batch.read:
                 read.extend(batch.all())
-        give_back(self.queue, pieces, read)
+        return_pieces(self.queue, pieces, read)
 
     def forget(self) -> None:
         """The queue is gone, with all that they hold."""

@@ -11,7 +11,7 @@ from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceErr
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease, Leases, place_of, settle
 from leveret.broker.leases.planning import Done, Plan, Written
-from leveret.broker.leases.returning import give_back
+from leveret.broker.leases.returning import return_pieces
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
@@ -102,7 +102,7 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
         queue.catch_up()
     lease.plan = Plan(queue, lease, after + 1, most, MAX_BYTES if max_bytes is None else max_bytes)
     lease.plan.waiting.append(done)
-    lease.plan.go_on()
+    lease.plan.resume()
 
 
 def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int] = ()) -> int:
@@ -141,7 +141,7 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     lease.committed = number
     lease.forget_batch(queue, number)
     lease.write(queue)
-    give_back(queue, returned, returned)
+    return_pieces(queue, returned, returned)
     lease.call(queue)
     return number
 

@@ -37,7 +37,7 @@ class _Later(Job):
         self.plan = plan
 
     def step(self) -> bool:
-        self.plan.go_on()
+        self.plan.resume()
         return False
 
 
@@ -48,7 +48,7 @@ class _Loading(paging.Waiting):
         self.plan = plan
 
     def loaded(self) -> None:
-        self.plan.go_on()
+        self.plan.resume()
 
 
 class Written(CommitWaiter):
@@ -74,17 +74,17 @@ class Plan:
         self.waiting: list[Done] = []
         self.over = False
         # Units of work of the turn beyond which no more entries are taken.
-        self.most_work = 0
+        self.max_work = 0
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Take what is there, as much of it as one turn may; the end of it, unless something has to be read first."""
         if self.over:
             return
         broker = self.queue.broker
-        self.most_work = broker.work + STEP_WORK
+        self.max_work = broker.work + STEP_WORK
         if not self._take():
             self.queue.wait_loaded(_Loading(self))
-        elif broker.work > self.most_work and not self._is_full(0):
+        elif broker.work > self.max_work and not self._is_full(0):
             _Later(broker.jobs, self).resume()
         else:
             self.finish()
@@ -146,7 +146,7 @@ class Plan:
             return True
         finally:
             if cancelled:
-                paging.tell_waiting(queue)
+                paging.notify_waiting(queue)
 
     def _is_full(self, size: int) -> bool:
         batch = self.batch
@@ -164,7 +164,7 @@ class Plan:
             taken += 1
             if taken & TAKEN == 0:
                 broker.work += TAKEN >> 1
-                if broker.work > self.most_work:
+                if broker.work > self.max_work:
                     return
             entry = head[0]
             message = entry.message

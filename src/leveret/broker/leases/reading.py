@@ -16,7 +16,7 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ACQUIRED, Entry, with_offset
 from leveret.broker.queues import paging
-from leveret.broker.queues.packing import PACKED, Pack
+from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -28,8 +28,7 @@ EPOCH: Final = "x-lease-epoch"
 BATCH: Final = "x-lease-batch"
 FIRST: Final = "x-lease-first"
 COUNT: Final = "x-lease-count"
-# What is read back at a time: entries and bytes of their bodies, at least one entry. The next ones follow when half of
-# them have gone.
+# Maximum entries and body bytes of one read from the log. The next read starts when half of them are delivered.
 READ_ENTRIES: Final = 1024
 READ_BYTES: Final = 1 << 20
 
@@ -41,7 +40,7 @@ class Reader(CommitWaiter):
     asked      index of the next entry to be read from the log
     loaded     entries that were read
     ready      the log has that the batch was read
-    packed     it gets packs of messages (leveret.broker.queues.packing)
+    packed     whether it gets record batches (leveret.broker.queues.record_batches)
     """
 
     def __init__(self, queue: Queue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
@@ -66,7 +65,7 @@ class Reader(CommitWaiter):
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
-        delivered = self._serve_packs() if self.packed else 0
+        delivered = self._serve_record_batches() if self.packed else 0
         while loaded and consumer.active and not self.packed:
             entry = loaded[0]
             if not consumer.can_take(entry.message.size):
@@ -89,7 +88,7 @@ class Reader(CommitWaiter):
             else:
                 consumer.parked = True
 
-    def _serve_packs(self) -> int:
+    def _serve_record_batches(self) -> int:
         """The same in packs, which say what indices of the batch they cover; how many entries these had."""
         queue = self.queue
         consumer = self.consumer
@@ -99,17 +98,18 @@ class Reader(CommitWaiter):
             if not consumer.can_take(0):
                 consumer.parked = True
                 break
-            pack = Pack()
+            record_batch = RecordBatch()
             first = self.next
-            while loaded and pack.has_room(loaded[0].message.size):
+            while loaded and record_batch.has_room(loaded[0].message.size):
                 entry = loaded.popleft()
                 self.next += 1
                 # A queue does not know when its messages came.
-                pack.add(entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+                record_batch.add(entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0,
+                                 entry.delivery_count)
                 if queue.watch is not None:
                     queue.watch.delivered(entry, consumer.protocol(), True)
-            delivered += pack.count
-            packed = Entry(queue, pack.message(queue.name, first, self.next), 0)
+            delivered += record_batch.count
+            packed = Entry(queue, record_batch.message(queue.name, first, self.next), 0)
             packed.state = ACQUIRED
             packed.acquired_count = 1
             packed.holder = consumer
@@ -145,7 +145,7 @@ class Reader(CommitWaiter):
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
-        paging.tell_waiting(queue)
+        paging.notify_waiting(queue)
         queue.activate()
         queue.broker.end_turn()
 

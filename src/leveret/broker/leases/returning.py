@@ -34,7 +34,7 @@ class Return(CommitWaiter):
         queue.broker.end_turn()
 
 
-def give_back(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
+def return_pieces(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
     """Have entries go back with the commit that is being filled. Those of `read` somebody may have had, so that they count
     as redelivered; so does whatever is paged out and older, for the log keeps one mark a queue."""
     leases = queue.leases
@@ -60,7 +60,7 @@ def _put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
     broker.paging[queue.id] = queue
     paging.read_heads(queue)
     # Those that were paged out on the way may have been waited for.
-    paging.tell_waiting(queue)
+    paging.notify_waiting(queue)
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         limits.shorten(queue)
     queue.activate()

@@ -437,7 +437,7 @@ class Queue:
     def thaw(self) -> None:
         self.frozen -= 1
         if not self.frozen:
-            paging.tell_waiting(self)
+            paging.notify_waiting(self)
             self.activate()
 
     def catch_up(self) -> None:
@@ -577,7 +577,7 @@ class Queue:
         """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
         overlay = own_overlay(entry)
         # Without those that are gone: or a message that nobody wants would remember all who did not.
-        overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.gone)]
+        overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
         overlay.refused.append(scope)
         self.refusing = True
         if not self.selective:

@@ -20,7 +20,7 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.queues import expiry, paging
 from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
-from leveret.broker.queues.packing import PACKED, Pack
+from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -44,7 +44,7 @@ class Browser:
     ended    it was told that it has seen everything
     """
 
-    __slots__ = ("chunk", "consumer", "ended", "late", "pack", "queue", "read", "reading", "seen")
+    __slots__ = ("chunk", "consumer", "ended", "late", "queue", "read", "reading", "record_batch", "seen")
 
     def __init__(self, queue: Queue, consumer: Consumer) -> None:
         self.queue = queue
@@ -54,7 +54,7 @@ class Browser:
         self.read: deque[Entry] = deque()
         self.chunk: Chunk | None = None
         self.reading = False
-        self.pack: Pack | None = Pack() if consumer.arguments.get(PACKED) is True else None
+        self.record_batch: RecordBatch | None = RecordBatch() if consumer.arguments.get(PACKED) is True else None
         self.ended = False
 
 
@@ -80,7 +80,7 @@ class _Reading:
             browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index),
                                                  queue.handed_out_until)
                                  for index, item in enumerate(loaded))
-        paging.tell_waiting(queue)
+        paging.notify_waiting(queue)
         queue.activate()
         queue.broker.end_turn()
 
@@ -245,16 +245,16 @@ def _offer(browser: Browser, entry: Entry) -> bool:
         return True  # found on disk after a start
     if consumer.selective and not consumer.wants(message, entry):
         return True
-    pack = browser.pack
-    if pack is not None:
-        if not pack.has_room(message.size):
+    record_batch = browser.record_batch
+    if record_batch is not None:
+        if not record_batch.has_room(message.size):
             _hand_out(browser)
-            pack = browser.pack = Pack()
-        if not pack.count and not (consumer.active and consumer.can_take(0)):
+            record_batch = browser.record_batch = RecordBatch()
+        if not record_batch.count and not (consumer.active and consumer.can_take(0)):
             consumer.parked = True
             return False
         # A queue does not know when its messages came.
-        pack.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+        record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
         if browser.queue.watch is not None:
             browser.queue.watch.delivered(entry, consumer.protocol(), True)
         return True
@@ -276,12 +276,12 @@ def _offer(browser: Browser, entry: Entry) -> bool:
 
 def _hand_out(browser: Browser, empty: bool = False) -> None:
     """Give the pack in the making, if there is anything in it. There is credit for it, or it would not have been begun."""
-    pack = browser.pack
-    if pack is None or not (pack.count or empty):
+    record_batch = browser.record_batch
+    if record_batch is None or not (record_batch.count or empty):
         return
-    browser.pack = Pack()
+    browser.record_batch = RecordBatch()
     queue = browser.queue
-    copy = Entry(queue, pack.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
+    copy = Entry(queue, record_batch.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
     copy.acquired_count = 1
     copy.holder = browser.consumer
     browser.consumer.deliver(copy)
@@ -291,7 +291,7 @@ def _end(browser: Browser) -> None:
     """Tell it, once, that it has seen everything; one that gets packs by an empty pack."""
     if browser.ended:
         return
-    if browser.pack is None:
+    if browser.record_batch is None:
         browser.ended = True
         browser.consumer.seen_all()
         return

@@ -84,10 +84,10 @@ class Delays(Timed):
                 break
             paged.append(entry)
         for entry in paged:
-            self._let_go(queue, entry)
+            self._make_ready(queue, entry)
         return not self.recent
 
-    def _let_go(self, queue: Queue, entry: Entry) -> None:
+    def _make_ready(self, queue: Queue, entry: Entry) -> None:
         del self.recent[entry.seq]
         size = entry.message.size + ENTRY_OVERHEAD
         self.memory -= size
@@ -125,7 +125,7 @@ class Delays(Timed):
             if entry is None or shown == MAX_RELEASED_AT_ONCE:
                 break
             shown += 1
-            self._let_go(queue, entry)
+            self._make_ready(queue, entry)
             self._release(number)
             queue.insert_new(entry)
         del coming[:shown]

@@ -1,7 +1,6 @@
-"""Paging of deep queues: entries leave memory but for their positions, and come back a chunk at a time.
+"""Paging of deep queues: page out entries, keep their positions, and page them in a chunk at a time.
 
-What is paged out stands in the log already, or goes to the overflow log first. Functions of a queue, apart from it for
-their subject.
+Entries that are paged out are in the log already, or are written to the overflow log first.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_0_9, KIND_SHIFT, Entry, Overlay
-from leveret.broker.queues import delayed, expiry, limits, remains
+from leveret.broker.queues import delayed, expiry, limits, pending_dead_letters
 from leveret.broker.queues.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.base import Queue
 
-# A head shorter than this asks for the next chunk, if the queue's share of memory allows.
+# A head shorter than this reads the next chunk if the queue's share of memory allows it.
 LOW_HEAD: Final = 2048
-# So many young entries may gather before they are paged out at a push, and not only by the watch.
+# Number of young entries at which a push pages them out, not only the watch.
 YOUNG_ENTRIES: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
-    """Someone who waits until the head of a queue is in memory."""
+    """Callback for when the head of a queue is in memory."""
 
     def loaded(self) -> None:
         raise NotImplementedError
 
 
 class Load:
-    """A chunk on its way back into memory."""
+    """Read of a chunk that is being paged in."""
 
     def __init__(self, queue: Queue, backlog: Backlog, epoch: int) -> None:
         self.queue = queue
@@ -50,7 +49,7 @@ class Load:
 
 
 def page_out(queue: Queue, backlog: Backlog) -> None:
-    """The queue is over its share of memory: what comes from now on keeps only its position, once committed."""
+    """Start to page out: from now on entries keep only their position once they are committed."""
     broker = queue.broker
     if backlog.young is None:
         backlog.young = deque()
@@ -60,7 +59,7 @@ def page_out(queue: Queue, backlog: Backlog) -> None:
 
 
 def page_young(queue: Queue, backlog: Backlog) -> None:
-    """Turn young entries into positions, oldest first, as far as they are committed."""
+    """Replace committed young entries by their positions, oldest first."""
     young = backlog.young
     if young is None:
         return
@@ -85,7 +84,7 @@ def page_young(queue: Queue, backlog: Backlog) -> None:
 
 
 def _store(queue: Queue, entries: Iterable[Entry]) -> None:
-    """Have the overflow log keep what no log keeps yet."""
+    """Write the entries that are in no log to the overflow log."""
     overflow = queue.broker.overflow
     if overflow is None:
         return
@@ -95,14 +94,14 @@ def _store(queue: Queue, entries: Iterable[Entry]) -> None:
 
 
 def note_refusals(queue: Queue, entry: Entry) -> None:
-    """Who refused an entry is not for the log: it does not survive a restart. So it stays in memory."""
+    """Keep in memory which consumers rejected an entry; the log does not record it."""
     overlay = entry.overlay
     if overlay is not None and overlay.refused:
         queue.refusals[entry.seq] = overlay.refused
 
 
 def page_more(queue: Queue) -> bool:
-    """Page out what has been committed in the meantime; False where nothing is paged any more."""
+    """Page out entries that were committed meanwhile; return False once there is nothing left to page out."""
     paging = False
     for backlog in queue.all_levels():
         if backlog.young is not None:
@@ -115,7 +114,7 @@ def page_more(queue: Queue) -> bool:
 
 
 def page_down(queue: Queue, share: int) -> None:
-    """The queue has more than `share` bytes in memory: page out what is beyond half of it in each level, from its end."""
+    """Page out the tail of each level of a queue that has more than `share` bytes in memory, down to half of it."""
     keep = share // 2
     overflow = queue.broker.overflow
     if queue.delays is not None:
@@ -130,7 +129,7 @@ def page_down(queue: Queue, share: int) -> None:
         for entry in head:
             kept += entry.message.size + ENTRY_OVERHEAD
             if kept > keep and count:
-                break  # the head itself stays, for its expiry is what the timer knows
+                break  # the first entry stays: the timer is set to its expiry
             count += 1
         if count >= len(head) or backlog.loading:
             continue
@@ -139,7 +138,7 @@ def page_down(queue: Queue, share: int) -> None:
                 queue.memory -= entry.message.size + ENTRY_OVERHEAD
                 note_refusals(queue, entry)
             if len(head) > count:
-                _store(queue, islice(head, count, None))  # what no log has kept goes the next time
+                _store(queue, islice(head, count, None))  # entries in no log are paged out next time
         else:
             young: deque[Entry] = deque()
             while len(head) > count:
@@ -151,14 +150,14 @@ def page_down(queue: Queue, share: int) -> None:
 
 
 def load_more(queue: Queue, backlog: Backlog) -> None:
-    """Read on where the head is short and the queue has room in its share of memory, or where the head is empty."""
+    """Read the next chunk if the head is empty, or short and the queue has memory left in its share."""
     length = len(backlog.head)
     if not length or (length < LOW_HEAD and queue.memory < queue.broker.page_above // 2):
         load(queue, backlog)
 
 
 def load(queue: Queue, backlog: Backlog) -> None:
-    """Have the next chunk read back."""
+    """Read the next chunk."""
     backlog.loading = True
     chunk = backlog.chunks[0]
     load = Load(queue, backlog, queue.epoch)
@@ -171,7 +170,7 @@ def load(queue: Queue, backlog: Backlog) -> None:
 
 
 def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
-    """A chunk is back in memory: it follows the head."""
+    """Append a chunk that was read to the head."""
     backlog.loading = False
     chunk = backlog.take_chunk()
     backlog.passed = 0
@@ -198,21 +197,27 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     if queue.vhost.mixed:
         queue.streams = True
     if queue.deleted:
-        remains.move(queue)
+        pending_dead_letters.move(queue)
         queue.broker.end_turn()
         return
     if not backlog.chunks:
         backlog.settle_young()
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         limits.shorten(queue)
-    tell_waiting(queue)
+    notify_waiting(queue)
     queue.activate()
     queue.broker.end_turn()
 
 
 def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) -> Entry:
-    """The entry that was read back; `publisher` is who published it. Up to a sequence number all entries count as handed
-    out before."""
+    """Return the entry of a loaded item.
+
+    Args:
+        queue: Its queue.
+        item: The loaded item.
+        publisher: Its publisher.
+        handed_out_until: Sequence number up to which all entries count as delivered before.
+    """
     message = item.message
     if not publisher and message.format >= FORMAT_BASIC_0_9:
         publisher = message.header[1] << KIND_SHIFT
@@ -228,8 +233,8 @@ def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) 
     return entry
 
 
-def tell_waiting(queue: Queue) -> None:
-    """What somebody waited for is in memory, or gone."""
+def notify_waiting(queue: Queue) -> None:
+    """Notify the callbacks that wait for the head: it is in memory, or removed."""
     waiting = queue.waiting
     if waiting:
         queue.waiting = []
@@ -239,9 +244,9 @@ def tell_waiting(queue: Queue) -> None:
 
 
 def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
-    """Take over what the log held for this queue: only positions, nothing is read yet.
+    """Take over the recovered positions of a queue; nothing is read yet.
 
-    With `handed_out` every entry counts as redelivered: after an unclean stop nobody knows who had it.
+    With `handed_out` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
     """
     seqs = recovered.seqs
     if not seqs:
@@ -271,13 +276,13 @@ def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
 
 
 def start(queue: Queue) -> None:
-    """After recovery: read the heads of queues whose entries expire, start the life-time timer."""
+    """Start a recovered queue: set its expiry timer, and read its head if entries expire."""
     expiry.touch(queue)
     read_heads(queue)
 
 
 def read_heads(queue: Queue) -> None:
-    """Where entries expire, their heads must be in memory: their expiry is what the timer knows."""
+    """Read the heads of a queue whose entries expire, because the timer is set to their expiry."""
     if queue.message_ttl >= 0 or queue.has_expiring:
         for backlog in queue.all_levels():
             if backlog.chunks and not backlog.loading:

@@ -43,7 +43,7 @@ def purge(queue: Queue) -> int:
         delayed.clear(queue)
         queue.memory = 0
     queue.broker.jobs.removals.add(_take_apart(queue, backlogs, delays, refusals))
-    paging.tell_waiting(queue)
+    paging.notify_waiting(queue)
     return count
 
 
@@ -166,11 +166,11 @@ def detach(queue: Queue) -> None:
     queue.strays = 0
     browsers = queue.browsers
     queue.browsers = {}
-    told = [*consumers, *browsers]
-    for consumer in told:
+    consumers_left = [*consumers, *browsers]
+    for consumer in consumers_left:
         consumer.left = True
-    told.reverse()
-    queue.broker.jobs.removals.add(_tell(told))
+    consumers_left.reverse()
+    queue.broker.jobs.removals.add(_notify_deleted(consumers_left))
     # The timers may remember theirs for a while, and must not keep the queue.
     if queue.expiry is not None:
         queue.broker.timers.cancel(queue.expiry)
@@ -197,12 +197,12 @@ def _settle_held(queue: Queue) -> Iterator[int]:
             yield PIECE >> 3
 
 
-def _tell(consumers: list[Consumer]) -> Iterator[int]:
+def _notify_deleted(consumers: list[Consumer]) -> Iterator[int]:
     """Tell the consumers of a queue that it is gone."""
     while consumers:
         consumer = consumers.pop()
         try:
-            consumer.queue_gone()
+            consumer.queue_deleted()
         except Exception:  # the others are notified all the same
             logger.exception("a consumer of queue '%s' failed at the end of its queue", consumer.queue.name)
         yield 3

@@ -46,7 +46,7 @@ def drain(queue: Queue) -> None:
                     break
             broker.work += 1
             if broker.work - begun > STEP_WORK:
-                _go_on_later(queue, backlog, position)
+                _resume_later(queue, backlog, position)
                 return
             entry = backlog.head[position]
             if position == 0 and expiry.drop_expired(queue, backlog, entry):
@@ -57,7 +57,7 @@ def drain(queue: Queue) -> None:
             taker = taker_of(queue, entry)
             if taker is None:
                 if queue.asking is not None:
-                    _go_on_later(queue, backlog, position)
+                    _resume_later(queue, backlog, position)
                     return
                 position += 1
                 continue
@@ -74,7 +74,7 @@ def drain(queue: Queue) -> None:
             return  # watched only: everybody takes everything, and what is left of a level comes before the next one
 
 
-def _go_on_later(queue: Queue, backlog: Backlog, position: int) -> None:
+def _resume_later(queue: Queue, backlog: Backlog, position: int) -> None:
     """Offer the entries from this position on in the next turn."""
     if position:
         backlog.passed = backlog.head[position - 1].seq

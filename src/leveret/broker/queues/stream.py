@@ -25,7 +25,7 @@ from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Ove
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.base import Queue
-from leveret.broker.queues.packing import PACKED, UNTIL
+from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.queues.stream_erasing import Erasing
 from leveret.broker.queues.stream_filters import StreamFilter
@@ -106,7 +106,7 @@ class StreamQueue(Queue):
         self.cached: deque[StreamChunk] = deque()
         self.readers: dict[Consumer, Reader] = {}
         # Units of work of the broker's turn beyond which no reader is served.
-        self.most_work = 0
+        self.max_work = 0
         self.tracking = Tracking(self.log, id)
         self.named: dict[str, Reader] = {}
         self.count = 0
@@ -457,7 +457,7 @@ class StreamQueue(Queue):
         """Give every reader with credit what is there for it, or as many of them as one turn may serve."""
         broker = self.broker
         lines = rings.lines(self)
-        self.most_work = broker.work + STEP_WORK * (1 + broker.inputs)
+        self.max_work = broker.work + STEP_WORK * (1 + broker.inputs)
         for ring in lines:
             for _ in range(len(ring)):
                 if not ring:
@@ -469,13 +469,13 @@ class StreamQueue(Queue):
                         rings.step_out(self, ring)
                 else:
                     ring.rotate(-1)
-                if broker.work > self.most_work:
+                if broker.work > self.max_work:
                     broker.jobs.again.add(self)
                     return
 
     def is_spent(self) -> bool:
         """Whether readers have got what one turn may give them."""
-        return self.broker.work > self.most_work
+        return self.broker.work > self.max_work
 
     def find_chunk(self, seq: int) -> StreamChunk | None:
         """The first chunk that ends behind a sequence number."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
 from leveret.broker.outcomes import ACCEPTED
-from leveret.broker.queues.packing import Pack
+from leveret.broker.queues.record_batches import RecordBatch
 from leveret.broker.queues.stream_chunks import StreamChunk
 from leveret.broker.queues.stream_filters import StreamFilter
 from leveret.broker.queues.stream_tracking import Progress
@@ -54,7 +54,7 @@ PACKED_SHIFT: Final = 2
 def serve(stream: StreamQueue, reader: Reader) -> bool:
     """Deliver to one reader; False where it has no credit left. It is the next one's turn where `stream.is_spent`."""
     if reader.packed:
-        return _serve_packs(stream, reader)
+        return _serve_record_batches(stream, reader)
     consumer = reader.consumer
     while True:
         chunk = _chunk_of(stream, reader)
@@ -128,7 +128,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
     return True
 
 
-def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
+def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
     """The same for a reader of packs. One has messages of one chunk."""
     consumer = reader.consumer
     watch = stream.watch
@@ -155,7 +155,7 @@ def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
         first = reader.next
         if reader.covered < 0 or first != before:
             reader.covered = first  # what retention has taken is not covered
-        pack = Pack()
+        record_batch = RecordBatch()
         if chunk is not None:
             end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
             seq = first
@@ -164,24 +164,24 @@ def _serve_packs(stream: StreamQueue, reader: Reader) -> bool:
                 message = messages[index]
                 overlay = chunk.overlays.get(seq)
                 if message is not None and not _skips(stream, reader, message, overlay):
-                    if not pack.has_room(message.size):
+                    if not record_batch.has_room(message.size):
                         break
-                    pack.add(message, seq - 1, chunk.time_of(index), overlay)
+                    record_batch.add(message, seq - 1, chunk.time_of(index), overlay)
                     if watch is not None:
                         watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
                 seq += 1
             stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
             reader.next = seq
-            if not pack.count and not 0 <= reader.until <= seq:
+            if not record_batch.count and not 0 <= reader.until <= seq:
                 continue
-        entry = Entry(stream, pack.message(stream.name, reader.covered - 1, reader.next - 1), reader.next)
+        entry = Entry(stream, record_batch.message(stream.name, reader.covered - 1, reader.next - 1), reader.next)
         entry.state = ACQUIRED
         entry.acquired_count = 1
         entry.holder = consumer
         reader.covered = reader.next
         consumer.unacked += 1
         stream.unacked += 1
-        stream.delivered += pack.count
+        stream.delivered += record_batch.count
         consumer.deliver(entry)
 
 

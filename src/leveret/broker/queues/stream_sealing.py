@@ -112,7 +112,7 @@ class _Seal(SealTask):
     def failed(self, kind: str, text: str) -> None:
         self.sealing.failed(self, kind, text)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """The chunks stay in the log."""
         self.dropped = True
         for chunk in self.chunks:
@@ -177,12 +177,12 @@ class Sealing(Timed):
         self.paused = False
         self.demanded = 0
         self.problem = ""
-        self.told: list[SealedWaiter] = []
+        self.waiters: list[SealedWaiter] = []
 
     def seal_all(self, waiter: SealedWaiter | None) -> None:
         """Seal whatever is visible now, and tell the waiter; not before this returns."""
         if waiter is not None:
-            self.told.append(waiter)
+            self.waiters.append(waiter)
         self.problem = ""
         self.demanded = self.stream.visible_until
         self.not_before = 0
@@ -190,13 +190,13 @@ class Sealing(Timed):
         if self.job is None:
             self.stream.broker.timers.at(now + 1, self)
 
-    def _tell(self, text: str) -> None:
+    def _notify_waiters(self, text: str) -> None:
         """The demand is met, or cannot be."""
         self.demanded = 0
         self.problem = text
-        told = self.told
-        self.told = []
-        for waiter in told:
+        waiters = self.waiters
+        self.waiters = []
+        for waiter in waiters:
             waiter.sealed(text)
 
     def look(self, now: int) -> None:
@@ -206,7 +206,7 @@ class Sealing(Timed):
         if self.job is not None:
             return
         if self.demanded and (not chunks or chunks[0].first >= self.demanded):
-            self._tell("")
+            self._notify_waiters("")
         if not chunks:
             return
         if now < self.not_before:
@@ -281,14 +281,14 @@ class Sealing(Timed):
             return
         stream = self.stream
         self.job = None
-        job.give_up()
+        job.abort()
         now = stream.broker.timers.now()
         if kind == AGAIN and self.again < MAX_RESTARTS:
             self.again += 1
         else:
             first = job.chunks[0].first - 1
             if self.demanded:
-                self._tell(text)
+                self._notify_waiters(text)
             self.put_off(f"its messages from offset {first} on stay unsealed", text)
         stream.retain(now)
         self.look(now)
@@ -316,11 +316,11 @@ class Sealing(Timed):
     def stop(self) -> None:
         """The stream is deleted."""
         if self.demanded:
-            self._tell("the stream was deleted")
+            self._notify_waiters("the stream was deleted")
         job = self.job
         if job is not None:
             self.job = None
-            job.give_up()
+            job.abort()
             if job.segment is None:
                 self.hub.store.abandon(job)
             else:

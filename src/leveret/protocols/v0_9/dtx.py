@@ -28,7 +28,7 @@ class Work:
         self.branch: Branch | None = None
         self.suspended = False
 
-    def hand_over(self, branch: Branch) -> None:
+    def flush(self, branch: Branch) -> None:
         session = self.session
         if session.current is not self:
             return
@@ -53,7 +53,7 @@ class Work:
     def lost(self, branch: Branch, reason: str) -> None:
         if self.demarcated:
             # The client is told when it ends its work.
-            self.hand_over(branch)
+            self.flush(branch)
             branch.release()
         else:
             # Nothing else would tell it.
@@ -99,7 +99,7 @@ class DtxSession:
         work = self.current
         if work is None or self.works.get(name) is not work or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch of this name")
-        work.hand_over(work.branch)
+        work.flush(work.branch)
         work.suspended = True
         self._outside()
         return work.branch

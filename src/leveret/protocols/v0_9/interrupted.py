@@ -68,7 +68,7 @@ class Interrupted:
             self.kept[channel.id] = of_user[channel.id] = interruption
         # From now on nothing goes out, not even by what finds its socket free.
         connection.full = connection.paused = True
-        interruption.vhost.hand_over(connection, interruption)
+        interruption.vhost.transfer_exclusive(connection, interruption)
         for channel in list(interruption.channels.values()):
             channel.interrupt()
         while len(of_user) > settings.resume_channels:
@@ -91,7 +91,7 @@ class Interrupted:
                 raise NotAllowed(f"the channel has a consumer '{tag}', as another one of this connection: tags are unique"
                                  " in the connection")
         interruption = self.kept[id]
-        interruption.vhost.hand_over(interruption, connection)
+        interruption.vhost.transfer_exclusive(interruption, connection)
         self._forget(channel, interruption)
         self.open[id] = channel
         connection.channels[number] = channel

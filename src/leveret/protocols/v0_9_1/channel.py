@@ -728,7 +728,7 @@ class Channel(Holder):
 
     def closing_down(self) -> Iterator[int]:
         """Finish unfinished work, remove consumers and requeue entries, in steps."""
-        self.scope.gone = True
+        self.scope.departed = True
         self.broker.holders.pop(self, None)
         if self.timeout is not None:
             self.broker.timers.cancel(self.timeout)

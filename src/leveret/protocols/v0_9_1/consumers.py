@@ -103,7 +103,7 @@ class ChannelConsumer(Consumer):
             connection.dirty = True
             connection.broker.outputs.append(connection)
 
-    def queue_gone(self) -> None:
+    def queue_deleted(self) -> None:
         self.on_channel.consumer_cancelled(self)
 
     def failed(self, text: str) -> None:

@@ -14,7 +14,7 @@ from leveret.broker.bodies import Body
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
-from leveret.broker.queues import giving_back
+from leveret.broker.queues import entry_return
 from leveret.protocols.v1_0 import acquisition, attaching, crossing, dispositions, outcomes
 from leveret.protocols.v1_0.acquisition import Acquired
 from leveret.protocols.v1_0.crossing import Detached
@@ -504,7 +504,7 @@ class SessionEndpoint(Holder):
             if terminus.survives() or terminus.durable:
                 terminus.collect()
         self.unacked = {}
-        giving_back.give_back(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
+        entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
         for link in links:
             if link.terminus is not None and link.terminus.survives():
                 link.suspend()

@@ -119,7 +119,7 @@ class LinkPair(CommitWaiter):
             self.ready.append(first.payload)
             self.send()
             for link in first.detaching:
-                link.queue_gone()
+                link.queue_deleted()
         if self.answers is None and self.requests is None:
             self.forget_ready()
 

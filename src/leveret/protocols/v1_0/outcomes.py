@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.message import Entry, own_overlay
-from leveret.broker.queues import giving_back
+from leveret.broker.queues import entry_return
 from leveret.protocols.convert.values import plain
 from leveret.wire.amqp1 import descriptors
 from leveret.wire.amqp1.messaging import Modified
@@ -28,7 +28,8 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
         for number in numbers:
             apply_one(unacked.pop(number), state)
     else:
-        giving_back.give_back(session.broker, [unacked.pop(number) for number in numbers], partial(apply_one, state=state))
+        entry_return.return_entries(session.broker, [unacked.pop(number) for number in numbers],
+                                    partial(apply_one, state=state))
 
 
 def apply_one(entry: Entry, state: Any) -> None:

@@ -11,7 +11,7 @@ from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
-from leveret.broker.queues import browsing, giving_back
+from leveret.broker.queues import browsing, entry_return
 from leveret.broker.queues.base import Queue
 from leveret.broker.queues.paging import Waiting
 from leveret.protocols.v1_0 import acquisition, outcomes
@@ -144,8 +144,8 @@ class LinkConsumer(Consumer):
         if self.link.announced:
             self.link.announce()
 
-    def queue_gone(self) -> None:
-        self.link.queue_gone()
+    def queue_deleted(self) -> None:
+        self.link.queue_deleted()
 
     def failed(self, text: str) -> None:
         link = self.link
@@ -362,7 +362,7 @@ class OutgoingLink(Link):
             return True
         return queue.needs_loading()
 
-    def queue_gone(self) -> None:
+    def queue_deleted(self) -> None:
         """The queue was deleted: its deliveries have nowhere to go back to."""
         session = self.session
         if self.closed or session.closing:
@@ -404,7 +404,8 @@ class OutgoingLink(Link):
             self.terminus.collect()
         if consumer.unacked:
             numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
-            giving_back.give_back(session.broker, [session.unacked.pop(number) for number in numbers], outcomes.requeue)
+            entry_return.return_entries(session.broker, [session.unacked.pop(number) for number in numbers],
+                                        outcomes.requeue)
         consumer.queue.remove_consumer(consumer)
         self.forget()
         if self.terminus is not None:

@@ -1,7 +1,7 @@
-"""What was pending on a deleted queue goes to its dead letters (strict mode, 0-9-1 queue.delete.01).
+"""Entries of a deleted queue that are still to be dead-lettered (strict mode, 0-9-1 queue.delete.01).
 
-What is paged out must be read back for it, a chunk at a time, and that takes longer than a turn. Meanwhile the queue is
-gone for everybody; its vhost keeps it among its `remains`, and so does the log, for a start that comes too soon.
+Paged-out entries must be read back for this, a chunk at a time, which takes longer than a turn. Meanwhile the queue no
+longer exists for clients. Its vhost keeps it in `pending_dead_letters`, and the log records it for a restart.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ DELETED: Final = "deleted"
 
 
 def delete(queue: Queue) -> int:
-    """The queue is gone; what was ready in it becomes dead letters, now or soon. Returns how many entries that are."""
+    """Delete a queue and dead-letter its ready entries, in steps. Return the number of these entries."""
     count = queue.ready_count
     delayed.drop(queue)
     removal.detach(queue)
-    queue.vhost.remains[queue.id] = queue
+    queue.vhost.pending_dead_letters[queue.id] = queue
     move(queue)
-    if queue.stored and queue.id in queue.vhost.remains:
-        queue.log.put(metadata.REMAINS, _key(queue), metadata.pack({
+    if queue.stored and queue.id in queue.vhost.pending_dead_letters:
+        queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), metadata.pack({
             "id": queue.id, "name": queue.name, "arguments": queue.arguments,
             "exchange": queue.settings.dead_letter_exchange, "routing_key": queue.settings.dead_letter_routing_key}))
-    paging.tell_waiting(queue)
+    paging.notify_waiting(queue)
     return count
 
 
 def move(queue: Queue) -> None:
-    """Make dead letters of what is in memory, and have more read back."""
-    if queue.id in queue.vhost.remains and not queue.moving:
+    """Dead-letter the entries in memory, then read more."""
+    if queue.id in queue.vhost.pending_dead_letters and not queue.moving:
         queue.broker.jobs.carry_out(_moving(queue))
 
 
@@ -52,7 +52,7 @@ def _moving(queue: Queue) -> Iterator[int]:
 
 
 def _move_levels(queue: Queue) -> Iterator[int]:
-    pending = queue.vhost.remains
+    pending = queue.vhost.pending_dead_letters
     for backlog in queue.all_levels():
         while True:
             while backlog.head:
@@ -60,8 +60,8 @@ def _move_levels(queue: Queue) -> Iterator[int]:
                 queue.memory -= entry.message.size + ENTRY_OVERHEAD
                 try:
                     queue.dead_letter(entry, DELETED)
-                except Exception:  # the others still become dead letters
-                    logger.exception("a dead letter of the deleted queue '%s' failed", queue.name)
+                except Exception:  # the others are still dead-lettered
+                    logger.exception("cannot dead-letter an entry of the deleted queue '%s'", queue.name)
                 yield 0
                 if queue.id not in pending:
                     return  # dropped meanwhile, with its vhost
@@ -76,16 +76,16 @@ def _move_levels(queue: Queue) -> Iterator[int]:
 
 
 def drop(queue: Queue) -> None:
-    """Its vhost is gone, too: nobody wants these dead letters."""
+    """Drop the pending entries, because the vhost is deleted too."""
     removal.purge(queue)
     _end(queue)
 
 
 def _end(queue: Queue) -> None:
-    del queue.vhost.remains[queue.id]
+    del queue.vhost.pending_dead_letters[queue.id]
     removal.forget(queue)
     if queue.stored:
-        queue.log.put(metadata.REMAINS, _key(queue), None)
+        queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), None)
 
 
 def _key(queue: Queue) -> str:

@@ -1,15 +1,14 @@
-"""Many entries in one delivery, for readers that want rows and not messages (`x-packed`).
+"""Record batches: many entries in one delivery, for readers of rows (`x-packed`).
 
-The message that is handed out is made here and is nobody's, so it goes over every protocol; what it holds are the bytes
-of the messages as they came, never converted. Its body, little-endian, in columns one behind the other for n rows:
+A record batch is delivered as an ordinary message, so it works over every protocol. It contains the messages as they were
+published, without conversion. Its body has n rows in consecutive columns, little-endian:
 
-    "LVP1"  n (4)  first offset that it covers (8)  offset behind the last that it covers (8)
+    "LVP1"  n (4)  first covered offset (8)  offset after the last covered one (8)
     offsets (n of 8)  append times in milliseconds (n of 8)  facts (n of 1)  delivery counts (n of 4)
     sizes of addresses, of headers, of overlays, of bodies (each n of 4)
     addresses  headers  overlays  bodies
 
-Offsets that it covers and does not hold were filtered out or are not there any more. `leveret.segments.record_batches`
-reads it.
+Covered offsets without a row were filtered out or removed. `leveret.segments.record_batches` reads the format.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from leveret.broker.message import Message, Overlay, make_address
 PACKED: Final = "x-packed"
 UNTIL: Final = "x-packed-until"
 
-# What one pack holds at most, but one message at least.
-ENTRIES: Final = 4096
+# Limits of a record batch; a single larger message is allowed.
+MAX_ENTRIES: Final = 4096
 MAX_BODY_BYTES: Final = 512 << 10
 MAGIC: Final = b"LVP1"
 
-# In the two lowest bits of the facts.
+# The two lowest bits of the facts.
 FORMAT_MASK: Final = 3
 REDELIVERED: Final = 4
 HAS_OVERLAY: Final = 8
@@ -41,8 +40,8 @@ _PROPERTIES: Final = struct.Struct(">HHQH").pack
 _BASIC: Final = 60
 
 
-class Pack:
-    """One pack in the making. `bytes` of headers and bodies so far."""
+class RecordBatch:
+    """Builder of a record batch. `bytes` is the size of its headers and bodies so far."""
 
     __slots__ = ("_addresses", "_bodies", "_body_sizes", "_counts", "_facts", "_header_sizes", "_headers", "_offsets",
                  "_overlay_sizes", "_overlays", "_stored", "_times", "bytes", "count")
@@ -64,12 +63,13 @@ class Pack:
         self._stored: StoredBody | None = None
 
     def has_room(self, size: int) -> bool:
-        """Whether a message with a body of so many bytes still goes into it."""
-        return self.count == 0 or (self.count < ENTRIES and self.bytes + size <= MAX_BODY_BYTES and self._stored is None)
+        """Return whether a message with a body of `size` bytes still fits."""
+        return self.count == 0 or (self.count < MAX_ENTRIES and self.bytes + size <= MAX_BODY_BYTES
+                                   and self._stored is None)
 
     def add(self, message: Message, offset: int, time: int, overlay: Overlay | None = None, redelivered: bool = False,
             delivery_count: int = 0) -> None:
-        """One more row. `time`: when it was appended, milliseconds of Unix time."""
+        """Add a row. `time` is its append time in milliseconds of Unix time."""
         facts = message.format
         if redelivered:
             facts |= REDELIVERED
@@ -95,14 +95,14 @@ class Pack:
         if isinstance(body, bytes):
             self._bodies.append(body)
         elif isinstance(body, StoredBody) and self.count == 0:
-            self._stored = body  # too large for any other beside it
+            self._stored = body  # too large to share a record batch
         else:
             self._bodies.append(whole(body))
         self.count += 1
         self.bytes += message.size + len(header)
 
     def message(self, queue: str, first: int, next: int) -> Message:
-        """The pack as a message, which covers the offsets from `first` to before `next`."""
+        """Return the record batch as a message, which covers the offsets from `first` up to `next` (exclusive)."""
         sizes = array("I", [len(address) for address in self._addresses])
         pieces = [
             _HEAD(MAGIC, self.count, first, next), self._offsets.tobytes(), self._times.tobytes(), self._facts.tobytes(),
