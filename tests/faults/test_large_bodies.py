@@ -248,7 +248,7 @@ def test_a_body_that_the_disk_has_no_room_for_is_refused_at_its_header(small: Le
     client.begin("nowhere", 20 * MIB, True)
     code, text = refusal(client)
     assert code == 311
-    assert "no room for a body of 20971520 octets" in text
+    assert "no room for a body of 20971520 bytes" in text
     check_others(small, neighbour)
     # What has room is taken on the same connection.
     client.peer.method(commands.Channel.CloseOk(), 1)

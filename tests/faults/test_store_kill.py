@@ -177,7 +177,7 @@ class Torn:
 def test_torn_writes(tmp_path: Path, how: str) -> None:
     torn = Torn(tmp_path / "data")
     sizes = [size for size, _ in torn.states]
-    assert sizes == sorted(sizes), "the write-ahead log must not begin anew"
+    assert sizes == sorted(sizes), "the write-ahead log must not restart"
     assert len(set(sizes)) > 20
     chance = random.Random(how)
     first = torn.states[0][0]

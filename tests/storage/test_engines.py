@@ -25,7 +25,7 @@ def test_registry_knows_the_engines(tmp_path: Path) -> None:
     log, overflow = make_logs("memory", tmp_path)
     assert log.state == OK
     assert overflow is None
-    with pytest.raises(StorageFailed, match="no storage engine 'parquet'; known are memory, sqlite"):
+    with pytest.raises(StorageFailed, match="storage engine 'parquet' does not exist; expected one of memory, sqlite"):
         make_logs("parquet", tmp_path)
 
 

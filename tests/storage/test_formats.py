@@ -43,13 +43,13 @@ def test_a_log_of_format_1_is_migrated(old: Path, caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO, "leveret.storage")
     assert version(old) == 1
     harness = Harness(lambda: sqlite_log(old))
-    assert "was of format version 1 and is of 2 now" in caplog.text
+    assert "from format version 1 to 2" in caplog.text
     assert not harness.recovery.clean
     assert sorted(len(queue.seqs) for queue in harness.recovery.queues.values()) == [1, 3, 3, 4, 5, 15]
     for queue_id in harness.recovery.queues:
         harness.load_queue(queue_id)
     harness.reopen()
-    assert caplog.text.count("was of format version") == 1
+    assert caplog.text.count("from format version") == 1
     harness.log.close()
     assert version(old) == 2
     connection = sqlite3.connect(old / "log-0.sqlite")

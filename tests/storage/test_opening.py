@@ -101,7 +101,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path)
     assert str(file) in message
     assert "format version 7" in message
-    assert "install the leveret that wrote it" in message
+    assert "install the version of leveret that wrote it" in message
 
 
 def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(log.file) as connection:
         connection.execute("CREATE TABLE theirs(x)")
     connection.close()
-    assert "not one of leveret's" in refusal(tmp_path)
+    assert "not a leveret log" in refusal(tmp_path)
     with sqlite3.connect(log.file) as connection:
         assert connection.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
     connection.close()

@@ -1,4 +1,4 @@
-"""The storage engines by the name that the configuration gives them. A new engine is one file and one line here."""
+"""The storage engines by their name in the configuration. A new engine is one file and one line here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.spool import FileSpool
 from leveret.storage.sqlite import RESERVE_BYTES, SqliteLog
 
-# The log of what is durable, and the one that deep queues page out to, or None where that would free no memory. Both
-# from the data directory, `storage.synchronous` in upper case, and octets: `storage.reserve` and `limits.disk_free`.
+# The durable log, and the log that deep queues page out to, or None if paging would free no memory. Created from the data
+# directory, `storage.synchronous` in upper case, and in bytes `storage.reserve` and `limits.disk_free`.
 Logs = tuple[Log, Log | None]
 
 
 def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int, salvage: Salvage) -> Logs:
     log = SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve, salvage=salvage)
     overflow = SqliteLog(path, durable=False)
-    # Large bodies on their way in are refused before the disk is so full that everybody has to wait.
+    # Incoming large bodies are refused before the disk is so full that all publishers have to wait.
     log.spool = overflow.spool = FileSpool(path, disk_free, 2 * reserve)
     return log, overflow
 
@@ -33,11 +33,11 @@ ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
 
 def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_BYTES,
               disk_free: int = 0, salvage: Salvage = NOTHING_LOST) -> Logs:
-    """The logs of the named engine that keeps its data in the directory `path`. `salvage`: accepted losses.
+    """Create the logs of an engine in the directory `path`. `salvage` has the accepted losses.
 
-    Raises `StorageFailed` for a name that is not an engine's.
+    Raises `StorageFailed` for an unknown engine.
     """
     make = ENGINES.get(engine)
     if make is None:
-        raise StorageFailed(f"there is no storage engine {engine!r}; known are {', '.join(sorted(ENGINES))}")
+        raise StorageFailed(f"storage engine {engine!r} does not exist; expected one of {', '.join(sorted(ENGINES))}")
     return make(path, synchronous, reserve, disk_free, salvage)

@@ -1,4 +1,4 @@
-"""Which losses an operator accepts for one start of a broker."""
+"""The losses that an operator accepts for one start of a broker."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 
 class Salvage:
-    """What may be given up so that a broker starts.
+    """The losses accepted so that a broker starts.
 
-    accept_missing  files of the data directory that should be there and are not
-    drop_damaged    rows, chunks and definitions that are not what was written
+    accept_missing  start although files of the data directory are missing
+    drop_damaged    drop damaged rows, chunks and definitions
     """
 
     __slots__ = ("accept_missing", "drop_damaged")

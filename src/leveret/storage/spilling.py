@@ -1,4 +1,4 @@
-"""Large messages: their headers and bodies stand in chunk rows of their own, which the batch being filled collects here."""
+"""Chunk rows: the headers and bodies of large messages, collected here for the next commit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from leveret.storage.batch import CHUNK_BYTES, BodyPart, ChunkPart, Commit
 
 
 class Spills:
-    """The chunks of the next commit. `next` is the id of the next one; ids are given in order, and never again."""
+    """The chunks of the next commit. `next` is the next chunk id; ids ascend and are never reused."""
 
     def __init__(self) -> None:
         self.next = 1
         self._chunks: list[tuple[int, list[ChunkPart]]] = []
 
     def add(self, message: Message) -> tuple[int, int]:
-        """Put header and body into chunks; returns the ids of the first and the last."""
+        """Split header and body into chunks. Returns the ids of the first and the last."""
         body = message.body
         sources: list[bytes | StoredBody] = [message.header]
         if isinstance(body, list):
@@ -49,7 +49,7 @@ class Spills:
         self.next += 1
 
     def take(self, commit: Commit, dead: list[tuple[int, int]]) -> None:
-        """Have a commit write the new chunks and delete the dead ones, ranges of ids; those that are both, neither."""
+        """Add the new chunks and the deletion of dead ones (ranges of ids) to a commit, omitting chunks that are both."""
         chunks = self._chunks
         self._chunks = []
         if chunks and dead:

@@ -1,9 +1,9 @@
-"""Large bodies outside of memory: one file of blocks in the data directory, which has no name.
+"""Large bodies on disk: one unnamed file of blocks in the data directory.
 
-The file is unlinked from the start, so nothing of it outlives the process. A body has whole blocks, and gives them back
-when its last reference goes: a message that is settled, a channel or connection that is closed before the content was
-complete. A thread returns the space of such blocks to the file system, for that can take long. Octets go to the page cache
-and are never synced.
+The file is unlinked when it is created, so it does not outlive the process. A body owns whole blocks and returns them when
+its last reference is dropped: when the message is settled, or a channel or connection closes before the content is
+complete. A thread returns their space to the file system, which can take long. Data goes to the page cache and is never
+synced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK_BYTES: Final = 256 << 10
 # A persistent body is spooled, then written to the write-ahead log, then to the file.
 PERSISTENT_COPIES: Final = 3
 
-# What a block is: free, part of a body, or about to be free.
+# States of a block: free, part of a body, or being freed.
 _FREE: Final = 0
 _USED: Final = 1
 _LEAVING: Final = 2
@@ -39,7 +39,7 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 3
 
 
 def _find_fallocate() -> Any:
-    """Linux's call that returns a part of a file to the file system; None elsewhere, where the file keeps its space."""
+    """Return fallocate(2) of Linux, which frees a part of a file; None elsewhere, where the file keeps its space."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -55,7 +55,7 @@ _fallocate: Final = _find_fallocate()
 class FileSpool(Spool):
     """A spool in a data directory.
 
-    keep_free  octets of free space that bodies must leave to everybody else; at_least: whatever `leave_free` says
+    keep_free  free disk space in bytes that bodies must leave; `at_least` is a lower bound for `leave_free`
     """
 
     def __init__(self, directory: Path, keep_free: int, at_least: int = 0) -> None:
@@ -64,19 +64,19 @@ class FileSpool(Spool):
         self._keep_free = max(keep_free, at_least)
         self._file: BinaryIO | None = None
         self._lock = threading.Lock()
-        # By block, what it is; the free ones.
+        # The state of each block; the free blocks.
         self._states = bytearray()
         self._free: deque[int] = deque()
-        # What bodies that went away had: blocks, and octets of `_expected`. None ends the thread.
+        # The blocks of released bodies, and their share of `_expected` in bytes. None ends the thread.
         self._returned: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Octets that contents in arrival have been promised and not yet written.
+        # Bytes promised to incoming contents and not written yet.
         self._expected = 0
-        self._failures = Failures(log, "giving the space of large bodies back")
+        self._failures = Failures(log, "returning the space of large bodies")
 
     @property
     def blocks(self) -> int:
-        """How many blocks bodies have, the returned ones included whose space is not free yet."""
+        """Return the number of blocks in use, including returned ones whose space is not free yet."""
         return len(self._states) - self._states.count(_FREE)
 
     def leave_free(self, size: int) -> None:
@@ -101,7 +101,7 @@ class FileSpool(Spool):
         return SpooledBody(self, descriptor, size, needed)
 
     def close(self) -> None:
-        """End the thread, once everything that was given back is free. Bodies can be read for as long as they are there."""
+        """End the thread after all returned blocks are free. Existing bodies can still be read."""
         thread = self._thread
         self._thread = None
         self._returned.put(None)
@@ -111,18 +111,18 @@ class FileSpool(Spool):
             thread.join()
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
-        """What the publisher is told; the log has it too."""
-        log.warning("a body of %d octets is refused: %s (%s)", size, why, self._directory)
-        return ContentTooLarge(f"the broker has no room for a body of {size} octets at present: {why}; the settings are"
+        """Log and return the error for the publisher."""
+        log.warning("refused a body of %d bytes: %s (%s)", size, why, self._directory)
+        return ContentTooLarge(f"the broker has no room for a body of {size} bytes: {why}; the settings are"
                                " limits.disk_free and storage.reserve")
 
     def _room(self) -> int:
-        """Octets that may be written: what is free on the disk or about to be, without what must stay free."""
+        """Return the bytes that may be written: disk space that is free or being freed, less the space to keep free."""
         leaving = self._states.count(_LEAVING)
         return shutil.disk_usage(self._directory).free + leaving * BLOCK_BYTES - self._keep_free
 
     def take(self) -> int:
-        """The number of a block to write to. Raises `OSError` where the disk has no space for another."""
+        """Allocate a block and return its number. Raises `OSError` if the disk has no space for another."""
         if shutil.disk_usage(self._directory).free < self._keep_free + BLOCK_BYTES:
             raise OSError(0, "too little space is free on the disk")
         with self._lock:
@@ -135,18 +135,18 @@ class FileSpool(Spool):
         return block
 
     def arrived(self, size: int) -> None:
-        """So much of what was promised has been written, or is not needed any more."""
+        """Subtract bytes that were written, or are no longer needed, from the promised ones."""
         with self._lock:
             self._expected -= size
 
     def give_back(self, blocks: list[int], expected: int) -> None:
-        """A body went away. May be called anywhere, for it takes no lock."""
+        """Return the blocks of a released body. May be called anywhere, since it takes no lock."""
         for block in blocks:
             self._states[block] = _LEAVING
         self._returned.put((blocks, expected))
 
     def _take_back(self) -> None:
-        """The thread: make free what was given back."""
+        """Free returned blocks. Runs in the thread."""
         while True:
             returned = self._returned.get()
             if returned is None:
@@ -157,14 +157,14 @@ class FileSpool(Spool):
             try:
                 self._release_space(blocks)
             except Exception as error:
-                self._failures.report(error)  # the blocks are used again all the same
+                self._failures.report(error)  # the blocks are reused in any case
             with self._lock:
                 for block in blocks:
                     self._states[block] = _FREE
                 self._free.extend(blocks)
 
     def _release_space(self, blocks: list[int]) -> None:
-        """Give the space of blocks to the file system, runs of them at once. Where that cannot be done it is used again."""
+        """Return the space of blocks to the file system, in runs. Without support for that, the space is reused."""
         file = self._file
         if _fallocate is None or file is None:
             return
@@ -215,7 +215,7 @@ class SpooledBody(StoredBody):
             data = os.pread(self._descriptor, min(BLOCK_BYTES - within, end - at),
                             self._blocks[number] * BLOCK_BYTES + within)
             if not data:
-                raise OSError(0, "the file of large bodies is shorter than it should be")
+                raise OSError(0, "the file of large bodies is truncated")
             pieces.append(data)
             at += len(data)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

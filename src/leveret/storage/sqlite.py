@@ -1,4 +1,4 @@
-"""The embedded engine: a log in one SQLite file of the data directory."""
+"""The embedded engine: a log in one SQLite database of the data directory."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ RESERVE_BYTES: Final = 16 << 20
 class SqliteLog(BatchedLog):
     """A log on disk.
 
-    path           the data directory; it is made where it is missing, and locked while the log is open
+    path           the data directory; created if it is missing, and locked while the log is open
     synchronous    FULL, or EXTRA to sync the directory too
-    durable        False for a file that is thrown away at the start and never synced (paging of transient messages)
-    reserve_bytes  octets held back for the day on which the disk is full; below so much free space the state is FULL.
-                   0 for neither
-    salvage        which losses the operator has accepted for this start
+    durable        False for a file that is deleted at the start and never synced (paging of transient messages)
+    reserve_bytes  disk space reserved for the time when the disk is full; the state is FULL below as much free space.
+                   0 disables both
+    salvage        the losses that the operator accepts for this start
     """
 
     def __init__(self, path: Path, *, shard: int = 0, synchronous: str = "FULL", durable: bool = True,
                  reserve_bytes: int = RESERVE_BYTES, salvage: Salvage = NOTHING_LOST) -> None:
         super().__init__(shard)
         if synchronous not in ("FULL", "EXTRA"):
-            raise ValueError("synchronous must be FULL or EXTRA: anything less loses what was confirmed")
+            raise ValueError("storage.synchronous must be FULL or EXTRA, since other modes lose confirmed messages")
         self.path = path
         self.name = f"log-{shard}" if durable else f"overflow-{shard}"
         self._synchronous = synchronous if durable else "OFF"
@@ -56,7 +56,7 @@ class SqliteLog(BatchedLog):
     def open(self) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
 
-        Raises `StorageFailed` with a message that says what is wrong and what to do: locked, newer format, damaged.
+        Raises `StorageFailed`, with the remedy, if the store is locked, damaged or of a newer format.
         """
         self._lock = DirectoryLock(self.path, f"{self.name}.lock")
         try:
@@ -80,15 +80,17 @@ class SqliteLog(BatchedLog):
         return self.adopt(rebuilt)
 
     def _check_files(self) -> bool:
-        """Raise `StorageFailed` if files are missing that were there, unless that is accepted; returns whether it is, and
-        the log does not say so yet."""
+        """Raise `StorageFailed` if files are missing, unless the operator accepts that.
+
+        Returns whether missing files were accepted and the log has no record of it yet.
+        """
         missing = self._files.missing()
         if not missing:
             return self._files.accepted()
         if not self._salvage.accept_missing:
             raise StorageFailed(f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
-                                " left and lose the rest (users and permissions too, if the database is gone), start once"
-                                " with --accept-missing (accept_missing=True of an embedded broker)")
+                                " left and lose the rest (users and permissions too, if the database is missing), start"
+                                " once with --accept-missing (accept_missing=True of an embedded broker)")
         logger.error("started with --accept-missing although %s", missing)
         try:
             self._files.accept_missing()
@@ -102,7 +104,7 @@ class SqliteLog(BatchedLog):
             self._files.mark()
         except OSError as error:
             if error.errno in disk.NO_SPACE:
-                return  # consumers of a log that was there before may free some; a later start will write it
+                return  # consumers of an existing log may free space; a later start writes the marker
             raise StorageFailed(f"{self._files.marker} cannot be written: {error.strerror}") from None
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
@@ -111,9 +113,9 @@ class SqliteLog(BatchedLog):
         self._started = True
 
     def close(self) -> None:
-        """Commit what is pending, mark the store as closed properly, release it. Blocking.
+        """Commit what is pending, mark the store as closed properly, and release it. Blocking.
 
-        Raises `StorageFailed` where that was not possible; the store is released all the same.
+        Raises `StorageFailed` if that fails; the store is released in any case.
         """
         self.complete_batch()
         try:
@@ -135,7 +137,7 @@ class SqliteLog(BatchedLog):
         if self.state == FAILED:
             return
         try:
-            # The worker is gone, and with it whoever would have posted what its last commit has to say.
+            # The worker has ended, so nothing posts the completion of its last commit.
             if self._in_flight is not None:
                 self.returned()
             while self.pending():

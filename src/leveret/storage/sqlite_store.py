@@ -1,11 +1,11 @@
-"""The file under the SQLite engine: its schema, its transactions, its recovery, its size.
+"""The database of the SQLite engine: schema, transactions, recovery and size.
 
 `log(id, settled, entries, data)` has a row for each commit (or piece of one), with the index before the data, so that
 reading the index does not touch the data's pages. `chunk` has the pieces of large bodies, `metadata` the definitions,
 `mark` the sequence numbers that each queue may have used, `state` the rest. Everything has a checksum: rows of `log` in
 their columns (see `checksums`), the others in a column `crc`. An ordinary commit is one statement: an
-insert into the view `turn`, whose trigger also deletes rows. Each statement gives up the interpreter's lock once, and
-getting it back from a busy event loop costs up to a switch interval.
+insert into the view `turn`, whose trigger also deletes rows. Each statement releases the GIL once, and getting it back
+from a busy event loop takes up to a switch interval.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ PAGE_BYTES: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
-# An idle store does not keep a larger write-ahead log than this.
+# Maximum size of the write-ahead log of an idle store.
 IDLE_WAL_BYTES: Final = 1 << 20
-# With more than this a commit waits for the checkpoint.
+# With more pages in the write-ahead log, a commit waits for the checkpoint.
 MAX_WAL_PAGES: Final = 4 * CHECKPOINT_PAGES
-# The same while space is short: what is free in the file is no use to the write-ahead log.
+# The same while space is short: the write-ahead log cannot use free pages of the database.
 SHORT_CHECKPOINT_PAGES: Final = 128
-# Free pages that stay in the file for the next messages, and how many are given back in one step.
+# Free pages kept in the database for the next messages, and how many are returned in one step.
 SPARE_PAGES: Final = 2048
 VACUUM_PAGES: Final = 1024
-# A commit that could not be written failed for want of space if so much more than it has cannot be written either.
+# A failed commit ran out of space if this many bytes beyond its size cannot be written either.
 PROBE_BYTES: Final = 1 << 20
 _MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
-# Writes to the database, the write-ahead log and its index. In them a full quota is an I/O error for SQLite.
+# Writes to the database, the write-ahead log and its index, where SQLite reports a full quota as an I/O error.
 _FAILED_WRITES: Final = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_SHMSIZE)
-# Files up to this size are checked whole after an unclean stop.
+# Databases up to this size are checked completely after an unclean stop.
 CHECK_BYTES: Final = 64 << 20
 
 _SCHEMA: Final = (
@@ -102,7 +102,7 @@ def _explain(error: sqlite3.Error) -> str:
 
 
 def _joined(parts: list[ChunkPart]) -> bytes:
-    """The octets of a chunk row. Raises `StoreBroken` where a body cannot be read."""
+    """Return the bytes of a chunk row. Raises `StoreBroken` if a body cannot be read."""
     try:
         return b"".join([part.read() if isinstance(part, BodyPart) else part for part in parts])
     except OSError as error:
@@ -113,8 +113,8 @@ class SqliteStore:
     """One database file, one connection (and another for checkpoints beside commits). Implements `worker.Store`.
 
     synchronous  FULL or EXTRA; OFF for a file that need not outlive the process
-    salvage      which losses the operator has accepted for this start
-    incomplete   files of the log were missing, which the operator has accepted
+    salvage      the losses that the operator accepts for this start
+    incomplete   whether the operator accepted missing files of the log
     """
 
     def __init__(self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST,
@@ -126,7 +126,7 @@ class SqliteStore:
         self._synchronous = synchronous
         self._wal_pages = 0
         self._short = False
-        # A file of its own needs no sync, and so no checkpoint takes long.
+        # A file that is never synced has no slow checkpoints.
         self._shared = LOCKS and synchronous != "OFF"
         self.checksums = Checksums(0, 0)
         self._version = FORMAT_VERSION
@@ -138,7 +138,7 @@ class SqliteStore:
     # Opening
 
     def connect(self) -> sqlite3.Connection:
-        """A bare connection to the file."""
+        """Open a plain connection to the database."""
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0,
                                      cached_statements=64)
         connection.text_factory = decode_text
@@ -147,25 +147,25 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = None
         try:
-            # SQLite gives its other files the mode of this one.
+            # SQLite copies the mode of this file to its other files.
             if disk.create_file(self.path):
                 disk.sync_directory(self.path.parent)
             connection = self.connect()
             if not self._shared:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             if Path(f"{self.path}-journal").exists():
-                # A crash interrupted the creation: roll it back, which a connection that may only read cannot.
+                # A crash interrupted the creation: roll it back, which a read-only connection cannot.
                 connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             self._keep_wal()
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
             if tables and application != APPLICATION_ID:
-                raise StorageFailed(f"{self.path} is a database, but not one of leveret's; choose another directory with"
+                raise StorageFailed(f"{self.path} is a database, but not a leveret log; choose another directory with"
                                     " --data-dir")
             if version > FORMAT_VERSION:
                 raise StorageFailed(f"{self.path} has format version {version}, and this version of leveret reads up to"
-                                    f" {FORMAT_VERSION}; install the leveret that wrote it, or a later one")
+                                    f" {FORMAT_VERSION}; install the version of leveret that wrote it, or a later one")
             if not tables:
                 self._create(connection)
                 self._keep_wal()
@@ -173,7 +173,7 @@ class SqliteStore:
                 self._version = version
             self._configure(connection)
         except OSError as error:
-            raise StorageFailed(f"{self.path} cannot be made: {error.strerror}") from None
+            raise StorageFailed(f"{self.path} cannot be created: {error.strerror}") from None
         except sqlite3.Error as error:
             self._close(connection)
             raise self._unopened(error) from None
@@ -183,9 +183,11 @@ class SqliteStore:
         return connection
 
     def _keep_wal(self) -> None:
-        """Have the write-ahead log outlive `close` unless the log was finished: SQLite deletes it with the last connection,
-        and a database that was not closed properly must have one (see `presence`). A connection that may only read is not
-        able to, and keeps the others from being the last."""
+        """Keep the write-ahead log after `close` unless the log was finished.
+
+        SQLite deletes it with the last connection, but a database that was not closed properly must have one (see
+        `presence`). A read-only connection cannot delete it, and prevents the others from being the last.
+        """
         if self._shared and self._keeper is None and self.path.stat().st_size:
             self._keeper = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None,
                                            check_same_thread=False, timeout=0)
@@ -215,7 +217,7 @@ class SqliteStore:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_BYTES}")
         connection.execute("PRAGMA cache_size = -16384")
-        # Some builds overwrite deleted pages with zeros unless told not to, which doubles what is written.
+        # Some builds overwrite deleted pages with zeros by default, which doubles the bytes written.
         connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
         for statement in _TURN:
@@ -225,7 +227,7 @@ class SqliteStore:
         if not self._shared:
             return
         connection = self.connect()
-        # Bound here and now to the file that was checked and locked.
+        # Bind the connection now, to the file that was checked and locked.
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -235,29 +237,29 @@ class SqliteStore:
     def _unopened(self, error: sqlite3.Error) -> StorageFailed:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StorageFailed(f"the data directory {self.path.parent} is in use by another process; stop that one"
-                                 " first, or choose another directory with --data-dir")
+            return StorageFailed(f"the data directory {self.path.parent} is in use by another process; stop that"
+                                 " process, or choose another directory with --data-dir")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self.damaged(_explain(error))
         if code == sqlite3.SQLITE_FULL or self._over_quota(error, 0):
-            return StorageFailed(f"no space is left to open {self.path}; free some, then start again")
+            return StorageFailed(f"no space is left to open {self.path}; free some disk space, then start again")
         return StorageFailed(f"{self.path} cannot be opened: {_explain(error)}")
 
     def damaged(self, why: str) -> StorageFailed:
-        """The refusal for a damaged file."""
+        """Return the error for a damaged database."""
         if self._salvage.drop_damaged:
             way = "--drop-damaged cannot help, because the structure of the file is damaged"
         else:
             way = (f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
                    f" damaged and logs what it held (`leveret check {self.path.parent}` lists all of it)")
         return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
-                             f" {way}; or move the directory away to begin"
-                             f" anew, and save what can be read of it with `sqlite3 {self.path.name} .recover`")
+                             f" {way}; or move the directory away to start with an"
+                             f" empty log, and save what can be read of it with `sqlite3 {self.path.name} .recover`")
 
     # Recovery
 
     def recover(self, log: Log) -> Rebuilt:
-        """Read everything that the log needs to know. Raises `StorageFailed` where the file is damaged."""
+        """Read the state of the log. Raises `StorageFailed` if the database is damaged."""
         try:
             return self._recover(log)
         except sqlite3.Error as error:
@@ -270,7 +272,7 @@ class SqliteStore:
         rebuilt = Rebuilt()
         recovery = rebuilt.recovery
         state = dict(execute("SELECT name, value FROM state"))
-        # Without that fact, which is damage then, nothing says that it was.
+        # A missing fact is damage and counts as an unclean stop.
         recovery.clean = state.get("clean") == 1
         small = self.path.stat().st_size <= CHECK_BYTES
         if not recovery.clean and small and not self._salvage.drop_damaged:
@@ -300,13 +302,13 @@ class SqliteStore:
             execute("DELETE FROM state WHERE name = 'damaged'")
         _set_state(self._connection, "clean", 0)
         self._checkpoint("TRUNCATE")
-        # Somebody who looks into the file by hand may hold it for a moment.
+        # An operator who inspects the database by hand may lock it for a moment.
         execute("PRAGMA busy_timeout = 5000")
         self._open_checkpointer()
         return rebuilt
 
     def _read(self, log: Log, rebuilt: Rebuilt) -> int:
-        """Read what the broker needs to know; returns the highest row id. ValueError where something is damaged."""
+        """Read the state of the log and return the highest row id. Raises `ValueError` if anything is damaged."""
         execute = self._connection.execute
         recovery = rebuilt.recovery
         facts = dict(read_state(self._connection))
@@ -334,9 +336,9 @@ class SqliteStore:
         return last
 
     def _migrate(self) -> None:
-        """Bring a log of format 1 to this one: definitions and marks get checksums now, rows when they are written anew.
+        """Migrate a log of format 1: definitions and marks get checksums now, rows when they are rewritten.
 
-        Values of the wrong type get none: they are damaged, and the operator has decided to drop them.
+        Values of the wrong type get none: they are damaged, and the operator decided to drop them.
         """
         connection = self._connection
         execute = connection.execute
@@ -361,8 +363,8 @@ class SqliteStore:
         execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         execute("COMMIT")
         rows = execute("SELECT count(*) FROM log").fetchone()[0]
-        logger.info("%s was of format version %d and is of %d now: %d definitions have checksums, and %d rows get theirs"
-                    " when they are written anew", self.path, self._version, FORMAT_VERSION, len(definitions), rows)
+        logger.info("migrated %s from format version %d to %d: %d definitions have checksums, and %d rows get theirs"
+                    " when they are rewritten", self.path, self._version, FORMAT_VERSION, len(definitions), rows)
         self._version = FORMAT_VERSION
 
     # Damage
@@ -374,14 +376,14 @@ class SqliteStore:
             raise self.damaged(verdict)
 
     def _refuse_damage(self, findings: list[Finding]) -> None:
-        """Raise `StorageFailed` if anything was found that is not what was written."""
+        """Raise `StorageFailed` if there are findings."""
         if findings:
             shown = "; ".join(str(finding) for finding in findings[:3])
             more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
             raise self.damaged(f"{shown}{more}")
 
     def _drop_damaged(self) -> list[tuple[str, str]]:
-        """Drop what is damaged, and say in the log what that was; returns the kinds and keys of definitions."""
+        """Drop and log what is damaged. Returns the kinds and keys of dropped definitions."""
         findings = LogCheck(self._connection).run()
         if not findings:
             logger.warning("%s: nothing is damaged, nothing is dropped", self.path)
@@ -398,7 +400,7 @@ class SqliteStore:
         return dropped
 
     def _damaged_row(self, row_id: int, error: Exception) -> StoreBroken:
-        """What reading a damaged row means."""
+        """Return the error for a damaged row."""
         text = f"row {row_id} of the log is damaged: {error}"
         with contextlib.suppress(sqlite3.Error, *_MALFORMED):
             text = str(LogCheck(self._connection).finding_of(row_id, error))
@@ -406,13 +408,15 @@ class SqliteStore:
         return StoreBroken(text)
 
     def _unread(self, number: int, error: sqlite3.Error) -> Exception:
-        """What an error of SQLite means that came up while a row or chunk was read."""
+        """Translate an SQLite error raised while a row or chunk was read."""
         self._remember_damage(number)
         return self._translated(error)
 
     def _remember_damage(self, number: int) -> None:
-        """Have the next start check everything. A commit that was under way is given up: it would be rolled back, and this
-        with it."""
+        """Make the next start check everything.
+
+        Rolls back a commit in progress first, since its rollback would undo this too.
+        """
         self._roll_back()
         with contextlib.suppress(sqlite3.Error):
             _set_state(self._connection, "damaged", number)
@@ -433,7 +437,7 @@ class SqliteStore:
             raise
 
     def _translated(self, error: sqlite3.Error, size: int = 0) -> Exception:
-        """What an error of SQLite means for the log, when it was to write so many bytes."""
+        """Translate an SQLite error raised while `size` bytes were written."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
             return StoreFull("no space is left for the log")
         if self._over_quota(error, size):
@@ -441,8 +445,10 @@ class SqliteStore:
         return StoreBroken(_explain(error))
 
     def _over_quota(self, error: sqlite3.Error, size: int) -> bool:
-        """Whether a write failed for want of space. A sync that failed is an I/O error whatever the cause: nobody knows
-        what of earlier writes is on the disk."""
+        """Return whether a write failed for lack of space.
+
+        A failed sync is an I/O error whatever its cause: it is unknown which earlier writes are on disk.
+        """
         return (getattr(error, "sqlite_errorcode", 0) in _FAILED_WRITES
                 and disk.has_no_space(self.path.parent, size + PROBE_BYTES))
 
@@ -520,7 +526,7 @@ class SqliteStore:
         return (row[1], row[2]) if row is not None else None
 
     def _fetch_row(self, row_id: int) -> tuple[bytes, bytes, bytes] | None:
-        """The columns of a row, None if there is none. Raises `StoreBroken` if it is not what was written."""
+        """Return the columns of a row, None if it does not exist. Raises `StoreBroken` if it is damaged."""
         try:
             row: tuple[bytes, bytes, bytes] | None = self._connection.execute(
                 "SELECT settled, entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
@@ -566,11 +572,11 @@ class SqliteStore:
             self._finish_checkpoint("PASSIVE")
 
     def maintain(self) -> bool:
-        """Give free pages back to the file system, a bounded number at a time."""
+        """Return free pages to the file system, a bounded number at a time."""
         try:
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             if free > SPARE_PAGES:
-                # Each step of this statement gives back one page, and `execute` would make a single one.
+                # Each step of this statement returns one page, and `execute` makes only one step.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - SPARE_PAGES)})")
                 self._wal_pages += VACUUM_PAGES
         except sqlite3.Error as error:
@@ -586,14 +592,14 @@ class SqliteStore:
         return False
 
     def _wal_is_large(self) -> bool:
-        """Whether the write-ahead log keeps space that a disk alarm may be waiting for."""
+        """Return whether the write-ahead log takes space that a disk alarm may need."""
         try:
             return os.stat(f"{self.path}-wal").st_size > IDLE_WAL_BYTES
         except OSError:
             return False
 
     def _finish_checkpoint(self, mode: str) -> None:
-        """Bring all that is left in the write-ahead log into the file, so that it begins anew."""
+        """Copy the rest of the write-ahead log into the database, so that the log restarts."""
         if self.checkpointer is not None:
             self.checkpointer.wait()
             self._raise_checkpoint_error()
@@ -626,12 +632,12 @@ class SqliteStore:
         if not reserve.size:
             return ""
         free = reserve.free()
-        # What is pending goes to the write-ahead log first; what is there, to the file later.
+        # Pending bytes go to the write-ahead log first, and from there to the database.
         needed = reserve.size + 2 * pending + self._wal_pages * PAGE_BYTES
         if reserve.is_allocated:
             if free >= (needed + reserve.size // 4 if self._short else needed):
                 return ""
-            return f"{free} octets are free on the disk of {self.path.parent}, and {needed} must be"
+            return f"{free} bytes are free on the disk of {self.path.parent}; expected at least {needed}"
         if free >= needed + reserve.size + reserve.size // 4 and reserve.allocate():
             return ""
         return f"the disk of {self.path.parent} is full"
@@ -650,10 +656,10 @@ class SqliteStore:
                 figures[name] = 0
         return figures
 
-    # The end
+    # Shutdown
 
     def finish(self, commit: Commit) -> None:
-        """Write the last commit and the mark of a clean end. Raises `StoreFull` or `StoreBroken`."""
+        """Write the last commit and the mark of a clean shutdown. Raises `StoreFull` or `StoreBroken`."""
         self.commit(commit)
         try:
             _set_state(self._connection, "clean", 1)
@@ -668,7 +674,7 @@ class SqliteStore:
         self._close(self._connection)
 
     def _close(self, connection: sqlite3.Connection | None) -> None:
-        """Close a connection and the one that keeps the write-ahead log: this one first if the log needs none any more."""
+        """Close a connection and the one that keeps the write-ahead log: the latter first if the log can be deleted."""
         keeper, self._keeper = self._keeper, None
         for one in (keeper, connection) if self._finished else (connection, keeper):
             if one is not None:

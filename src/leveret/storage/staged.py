@@ -1,7 +1,7 @@
 """Upload contents in files: one each in the directory `staged` of the data directory.
 
-A file is removed when the last reference to its body goes: the upload was given up, or the message that was made of it
-is settled. The next start removes what a process left behind without a definition.
+A file is removed when the last reference to its body is dropped: the upload was aborted, or the message created from it
+was settled. The next start removes files without a definition.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ COPIES: Final = 3
 
 
 class StagedFiles(UploadStore):
-    """The directory. `keep_free`: octets of free space that uploads leave to everybody else."""
+    """The directory of staged contents. Uploads leave `keep_free` bytes of disk space free."""
 
     def __init__(self, data_directory: Path, keep_free: int) -> None:
         self.data_directory = data_directory
         self._directory = data_directory / DIRECTORY
         self.keep_free = keep_free
-        # Octets that uploads were announced with, and that have not come.
+        # Announced bytes of uploads that have not arrived yet.
         self._expected = 0
-        # Bodies go away anywhere, also within a call of here.
+        # Reentrant: a body may be released anywhere, even during a call of this class.
         self._lock = threading.RLock()
 
     def create(self, name: str, size: int | None) -> UploadBody:
@@ -73,28 +73,28 @@ class StagedFiles(UploadStore):
             (self._directory / name).unlink()
 
     def expect(self, size: int) -> None:
-        """So many octets more, or fewer, are still to come."""
+        """Change the number of expected bytes."""
         with self._lock:
             self._expected += size
 
     def has_room(self, size: int) -> bool:
-        """Whether so much may be written now."""
+        """Return whether `size` bytes may be written now."""
         return shutil.disk_usage(self._directory).free >= self.keep_free + size
 
     def has_room_for_copies(self, size: int) -> bool:
-        """The same of a body that has so many octets, whose room was not promised to it."""
+        """Return whether a body of `size` bytes without a reservation may be copied to the log."""
         free = shutil.disk_usage(self._directory).free - self.keep_free - self._expected
         return free >= size * (COPIES - 1)
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
-        """What the sender is told; the log has it too."""
-        log.warning("a staged content of %d octets is refused: %s (%s)", size, why, self._directory)
-        return ContentTooLarge(f"the broker has no room for a staged content of {size} octets at present: {why}; the"
+        """Log and return the error for the sender."""
+        log.warning("refused a staged content of %d bytes: %s (%s)", size, why, self._directory)
+        return ContentTooLarge(f"the broker has no room for a staged content of {size} bytes: {why}; the"
                                " setting is limits.disk_free")
 
 
 class StagedFile(UploadBody):
-    """One file. It is open while it is written to only, for there may be many that wait in queues."""
+    """One staged content. Its file is open only during writes, since many may wait in queues."""
 
     __slots__ = ("_announced", "_expected", "_file", "_kept", "_path", "_place")
 
@@ -136,7 +136,7 @@ class StagedFile(UploadBody):
             while at < end:
                 data = os.pread(file, end - at, at)
                 if not data:
-                    raise OSError(0, "the file of a staged content is shorter than it should be")
+                    raise OSError(0, "the file of a staged content is truncated")
                 pieces.append(data)
                 at += len(data)
         finally:

@@ -1,7 +1,7 @@
-"""Header values of an overlay as octets: every type that a field table or an annotation can hold, and nothing lost.
+"""Lossless encoding of overlay header values, for every type of a field table or an annotation.
 
-A value is one octet that names its type, then its content; lengths and numbers of elements take four octets,
-little-endian. Strings are UTF-8 with surrogates passed through, for names that were not UTF-8 on the wire.
+A value is one byte with its type, then its content; lengths and numbers of elements take four bytes, little-endian.
+Strings are UTF-8 with surrogates passed through, for names that were not UTF-8 on the wire.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_value(value: Any) -> bytes:
-    """The octets of a value; TypeError for a type that no wire format has."""
+    """Encode a value. Raises `TypeError` for a type that no wire format has."""
     out = bytearray()
     _encode(value, out)
     return bytes(out)
@@ -69,7 +69,7 @@ def _encode(value: Any, out: bytearray) -> None:
 
 
 def decode_value(data: bytes, at: int = 0) -> Any:
-    """The value that begins at an offset; ValueError or struct.error where the octets are no value."""
+    """Decode the value at an offset. Raises `ValueError` or `struct.error` if there is none."""
     return _Reader(data, at).value()
 
 
@@ -119,5 +119,5 @@ class _Reader:
             return [self.value() for _ in range(self.length())]
         if tag == b"D":
             return Decimal(self.content().decode("ascii"))
-        raise ValueError(f"no value of a stored overlay begins with {tag!r}")
+        raise ValueError(f"a stored overlay has a value of unknown type {tag!r}")
 
