@@ -95,7 +95,7 @@ VALUES = {
     "true": True, "false": False, "zero": 0, "byte": -128, "short": 32767, "int": -(2**31), "unsigned": 2**31,
     "long": 2**63 - 1, "lowest": -(2**63), "float": 2.5, "large": 1e300, "decimal": Decimal("-12.345"), "text": "grüß dich",
     "empty": "", "bytes": b"\x00\xff\xfe", "moment": MOMENT, "none": None,
-    "table": {"list": [1, "two", {"three": [None, b"4"]}], "empty": {}}, "list": [], "ä" * 100: "a name of 200 octets",
+    "table": {"list": [1, "two", {"three": [None, b"4"]}], "empty": {}}, "list": [], "ä" * 100: "a name of 200 bytes",
 }
 
 
@@ -211,9 +211,9 @@ CYCLE["again"] = [CYCLE]
 
 
 @pytest.mark.parametrize(("keywords", "complaint"), [
-    *[({name: "x" * 256}, f"^{name}: .*255 octets.*256") for name in TEXTS],
+    *[({name: "x" * 256}, f"^{name}: .*255 bytes.*256") for name in TEXTS],
     *[({name: 5}, f"^{name}: 5; expected a str") for name in TEXTS],
-    ({"content_type": "é" * 128}, "^content_type: .*255 octets"),
+    ({"content_type": "é" * 128}, "^content_type: .*255 bytes"),
     ({"app_id": "\ud800"}, "^app_id: .*Unicode"),
     ({"priority": 256}, "^priority: 256; expected an integer from 0 to 255"),
     ({"priority": -1}, "^priority: -1;"),
@@ -228,7 +228,7 @@ CYCLE["again"] = [CYCLE]
     ({"expiration": True}, "^expiration: True;"),
     ({"expiration": b"5"}, "^expiration: b'5';"),
     ({"expiration": 10**5000}, "^expiration: "),
-    ({"expiration": "1" * 256}, "^expiration: .*255 octets"),
+    ({"expiration": "1" * 256}, "^expiration: .*255 bytes"),
     ({"timestamp": -1}, "^timestamp: -1; expected a datetime or seconds"),
     ({"timestamp": 2**64}, "^timestamp: .*; expected a datetime or seconds"),
     ({"timestamp": float("nan")}, "^timestamp: nan;"),
@@ -237,7 +237,7 @@ CYCLE["again"] = [CYCLE]
     ({"headers": ["a"]}, r"^headers: \['a'\]; expected a dict"),
     ({"headers": UserDict(a=1)}, "^headers: .*; expected a dict"),
     ({"headers": {5: "x"}}, "^headers: the name 5; expected a str"),
-    ({"headers": {"n" * 256: 1}}, "^headers: the name .*255 octets"),
+    ({"headers": {"n" * 256: 1}}, "^headers: the name .*255 bytes"),
     ({"headers": {"a": {"b": [1, {"c": UUID(int=5)}]}}}, r"^headers\['a'\]\['b'\]\[1\]\['c'\]: .*UUID; expected bool, int"),
     ({"headers": {"a": {"b": {7: 1}}}}, r"^headers\['a'\]\['b'\]: the name 7"),
     ({"headers": {"a": 1, "b": 2**63}}, r"^headers\['b'\]: 9223372036854775808 does not fit 64 bits"),
