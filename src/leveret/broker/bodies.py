@@ -1,6 +1,6 @@
-"""Bodies of messages: in one piece, in pieces, or outside of memory.
+"""Message bodies: in one piece, in several pieces, or stored outside of memory.
 
-Nothing may assume that a body fits in memory. What an engine of the log offers to keep large ones elsewhere is a `Spool`.
+No code may assume that a body fits in memory. A log engine stores large bodies in a `Spool`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from typing import Union
 
 
 class StoredBody:
-    """A body outside of memory, written once from beginning to end. Its bytes stay for as long as the object does.
+    """A body outside of memory, written once from start to end. Its bytes exist as long as the object.
 
-    size  bytes so far
+    Attributes:
+        size: Bytes written so far.
+
     Any thread may read it.
     """
 
@@ -34,7 +36,7 @@ Body = Union[bytes, list[bytes], StoredBody]
 
 
 class Spool:
-    """Where contents go while they come in, and while nobody needs them in memory."""
+    """Storage for contents while they arrive and while they are not needed in memory."""
 
     def begin(self, size: int, persistent: bool) -> StoredBody:
         """A body that will have `size` bytes. Raises `ContentTooLarge` where there is no room for it at present; one that
@@ -60,7 +62,7 @@ def whole(body: Body) -> bytes:
 
 
 class Preceded(StoredBody):
-    """Bytes in memory, and behind them a body that is elsewhere."""
+    """Bytes in memory followed by a stored body."""
 
     __slots__ = ("_before", "_body")
 

@@ -1,9 +1,9 @@
-"""A branch of a distributed transaction: what it holds, in memory and in the log, until the coordinator has decided.
+"""A branch of a distributed transaction: its content, in memory and in the log, until the coordinator decides.
 
-Channels work in a branch, and hand over to it what they have collected. Once it is prepared it survives whatever happens: a
-record of the log says what is in it, its durable publishes stand in the log under the number of a queue of their own, and
-the entries that it settles stay held, also after a start. The decision is one record, too; until it is there nobody sees
-the publishes, and nobody else gets the entries.
+Channels work in a branch and add their publishes and settlements to it. A prepared branch survives a crash: a record in
+the log lists its content, its durable publishes are in the log under a queue number of their own, and the entries that it
+settles stay acquired, also after a restart. The decision is one record, too. Before it, the publishes are invisible and
+the entries are delivered to no other consumer.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ ROLLED_BACK: Final = "rolled back"
 
 
 class BranchSettings:
-    """What the configuration decides.
+    """Limits of the branches of a vhost.
 
-    timeout  milliseconds after which a branch is rolled back that is not prepared, 0 for never
-    count    the most branches of a vhost
-    size     bytes that the publishes in all branches of a vhost may hold
+    Attributes:
+        timeout: Milliseconds after which an unprepared branch is rolled back; 0 for never.
+        count: Maximum number of branches.
+        size: Maximum size in bytes of the publishes in all branches.
     """
 
     def __init__(self, timeout: int = 300_000, count: int = 10_000, size: int = 1 << 30) -> None:
@@ -51,8 +52,11 @@ class BranchSettings:
 
 
 class Worker(Protocol):
-    """What a channel does in one branch. `demarcated`: the client says when its work ends; otherwise it ends when the
-    branch is prepared or decided."""
+    """A channel that works in a branch.
+
+    Attributes:
+        demarcated: Whether the client ends the work; otherwise it ends when the branch is prepared or decided.
+    """
 
     demarcated: bool
 

@@ -1,4 +1,4 @@
-"""Branches after a start: what they hold leaves what is recovered of the queues before these see it."""
+"""Recovery of branches: separate their entries from the recovered queues."""
 
 from __future__ import annotations
 

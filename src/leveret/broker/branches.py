@@ -1,4 +1,4 @@
-"""The branches of distributed transactions of one vhost, and what is decided about them by those who coordinate."""
+"""The branches of the distributed transactions of a vhost, and the decisions of their coordinators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KNOWN_AS_LATE: Final = 3_600_000
 
 
 class _Told(CommitWaiter):
-    """Tells what has become of a branch when that is on disk."""
+    """Notification of a decision once it is on disk."""
 
     def __init__(self, done: Done, outcome: int) -> None:
         self.done = done
@@ -54,7 +54,7 @@ class _Told(CommitWaiter):
 
 
 class Branches(Holder):
-    """Those of one vhost, by name. `bytes` are those of the publishes in them."""
+    """The branches of a vhost, by name. `bytes` is the size of their publishes."""
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost

@@ -57,7 +57,7 @@ LAZY_BYTES: Final = 1 << 20
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HeaderReader:
-    """What a protocol knows of the encoded properties of its messages."""
+    """Decoder of a protocol's encoded message properties."""
 
     def headers(self, message: Message) -> dict[str, Any]:
         """The application's headers; an empty dict where they cannot be read."""

@@ -1,8 +1,8 @@
-"""Who takes entries from a queue, and what a turn must write out.
+"""Consumer interface, and the output interface of connections.
 
-Consumers are pulled, never pushed at: a queue asks each consumer whether it takes an entry. One that refuses is parked
-and not asked again until it calls `wake` (credit came back, the socket drained). Both classes are native bases that
-the protocols subclass, so that the calls stay cheap when compiled.
+Consumers pull: a queue asks each consumer whether it takes an entry. A consumer that declines is parked and not asked again
+until it calls `wake` (credit came back, the socket drained). Both classes are native base classes that the protocols
+subclass, which keeps calls cheap when compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Output:
-    """A connection with something to write at the end of the turn."""
+    """A connection with output to write at the end of the turn."""
 
     def flush(self) -> None:
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Dead letters: where a message goes that a queue gives up, and the `x-death` headers that say so.
+"""Dead-lettering of messages that leave a queue undelivered, and their `x-death` headers.
 
-The body is not copied: the entry in the target queue refers to the same message, with an overlay that holds the new
-address and headers.
+The body is not copied: the entry in the target queue refers to the same message, with an overlay that has the new address
+and headers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_DEATH_COUNT: Final = (1 << 63) - 2
 
 
 class DeadLetters:
-    """The dead-lettering of one vhost. `publishing`: a dead letter is on its way to its queues."""
+    """The dead-lettering of a vhost. `publishing` is set while a dead letter is being published."""
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost

@@ -1,4 +1,4 @@
-"""Refusals of the broker. They name a condition, not a code: each protocol maps conditions to its own codes."""
+"""Errors of the broker. They name a condition; each protocol maps conditions to its own error codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MISTAKE: Final = "a mistake in the broker, which its log has"
 
 
 class BrokerError(Exception):
-    """Base of all refusals. The message says what was wrong, what was expected and which setting changes it."""
+    """Base of all broker errors. The message says what happened, what was expected and which setting changes it."""
 
     condition = "internal-error"
 
@@ -68,6 +68,6 @@ class ContentTooLarge(BrokerError):
 
 
 class StorageFailed(BrokerError):
-    """The store stopped; nothing of the batch is confirmed."""
+    """The store has stopped; nothing in the log commit is confirmed."""
 
     condition = "internal-error"

@@ -1,13 +1,12 @@
-"""Events of the broker itself: what becomes of messages, told through the exchange `amq.leveret.events` of each vhost.
+"""Events about message activity, published to the exchange `amq.leveret.events` of each vhost.
 
-An event is a message with the routing key EVENT.NAME, the name of a queue or an exchange. Which events are made follows
-from what is bound: with each change of the exchange's bindings every queue gets a `Watch` where one of its events has
-somewhere to go, and none otherwise. Nothing here is reached from a queue without one: a watched queue takes the ways in
-and out that limits and selective consumers take too (`guarded`, `selective`), and routes from a watched exchange are made
-`dynamic`.
+An event is a message with the routing key EVENT.NAME, where NAME is a queue or an exchange. Events without a binding are
+never created: when the bindings of the exchange change, each queue with a bound event gets a `Watch`. A queue without a
+watch does no work for events. A watched queue takes the code paths of limits and selective consumers (`guarded`,
+`selective`), and routes from a watched exchange are `dynamic`.
 
-What happens in a turn is noted in a few numbers, and made into messages at its end. Events are never in anybody's way:
-what a queue does not take is counted, and told later.
+The activity of a turn is counted and turned into messages at the end of the turn. Events never block: events that a queue
+rejects are counted and reported later.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Series:
 
 
 class Kind:
-    """Events of one kind and one name, of whatever outcome."""
+    """Events of one kind and one name, with any outcome."""
 
     __slots__ = ("address", "event", "events", "last", "name", "of_queue", "series")
 
@@ -167,7 +166,7 @@ class Noted:
 
 
 class Times:
-    """When the entries of a queue came: sequence numbers and milliseconds, one pair a turn."""
+    """Arrival times of the entries of a queue: a pair of sequence number and milliseconds per turn."""
 
     __slots__ = ("seqs", "times")
 
@@ -192,7 +191,7 @@ class Times:
 
 
 class Watch:
-    """The events of one queue; None for those that are bound to nothing."""
+    """The events of one queue; None for events without a binding."""
 
     __slots__ = ("dead_lettered_kind", "delivered_kind", "events", "expired_kind", "held", "routed_kind", "settled_kind",
                  "times")
@@ -304,9 +303,10 @@ class ExchangeWatch:
 
 
 class Events(Output):
-    """The events of one vhost.
+    """The events of a vhost.
 
-    dropped   events that some queue refused, or that were too many for a turn
+    Attributes:
+        dropped: Events that a queue rejected, or that exceeded the limit of a turn.
     """
 
     def __init__(self, vhost: Vhost, exchange: EventsExchange) -> None:

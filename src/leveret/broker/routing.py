@@ -1,4 +1,4 @@
-"""From an exchange and a routing key to queues: exchange-to-exchange bindings, alternate exchanges, each queue once."""
+"""Routing: from an exchange and a routing key to queues, with exchange-to-exchange bindings and alternate exchanges."""
 
 from __future__ import annotations
 

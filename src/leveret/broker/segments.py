@@ -1,7 +1,7 @@
-"""Sealed segments of streams: what the manifest says of each, and the abstract store that writes, reads and removes them.
+"""Sealed segments of streams: their manifest entries, and the abstract store that writes, reads and removes their files.
 
-The oldest part of a stream that is long enough, or old enough, becomes a file: a segment. The broker's core knows only what
-stands in the manifest (metadata of the log, kind `stream-segment`); how a file looks is the store's affair.
+The oldest part of a stream becomes a file, a segment, once it is large or old enough. The broker knows only the manifest
+(metadata of the log, kind `stream-segment`); the store defines the file format.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class SealTask:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SegmentStore:
-    """Where segments are kept. All methods are called on the event loop, and none of them blocks but `stop`."""
+    """Storage of segments. All methods are called on the event loop; none but `stop` blocks."""
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Begin. `post` runs a callable on the event loop, from any thread."""

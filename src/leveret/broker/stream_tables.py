@@ -1,6 +1,6 @@
-"""Tables over the files of streams: the store keeps them in step with the manifests, some time after every change.
+"""Tables over the files of streams, which the store updates some time after each change of a manifest.
 
-A manifest is what counts. Whatever fails is done with the next attempt, and nothing waits for it.
+The manifest is authoritative. A failed update is retried, and no other work waits for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timers of the broker: one heap for expiries, queue life times and heartbeats. Never a timer per message."""
+"""Timers of the broker: one heap for expiry, queue TTLs and heartbeats. No timer per message."""
 
 from __future__ import annotations
 
@@ -45,16 +45,15 @@ class Timed:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Timers:
-    """The heap, and the broker's clock. `next_due` is when `run` wants to be called next, 0 for never.
+    """The heap of timers, and the clock of the broker. `next_due` is the time of the next `run`, 0 for none.
 
-    The broker's clock shows Unix time at its first start and is driven by the monotonic clock from then on: a step of the
-    system's clock moves no deadline. `step` is how far the system's clock is ahead of it, in milliseconds: 0 until a
-    step. The broker stores it and resumes its clock with it at the next start, so stored deadlines stay right. Times
-    that others name or see (an absolute expiry time, the times of a stream) are those of the system's clock: `unix` and
-    `from_unix` convert.
+    The clock shows Unix time at the first start and follows the monotonic clock from then on, so a step of the system clock
+    moves no deadline. `step` is the difference of the system clock in milliseconds, 0 until a step. The broker stores it and
+    restores its clock from it, so stored deadlines stay valid. Times that clients set or see (absolute expiry times, times
+    of a stream) are system times; `unix` and `from_unix` convert.
 
-    What was cancelled or moved forward leaves an item behind; `stale` counts them, and when they are the greater part of
-    the heap they are cleared away: a life of ten years that ends early must not be remembered for ten years.
+    A timer that is cancelled or moved forward leaves a stale item. `stale` counts them; when they are the majority, the heap
+    is rebuilt, so that a TTL of ten years that ends early does not occupy memory for ten years.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Transactions: publishes and settlements that take effect together, as one record of the log.
+"""Transactions: publishes and settlements that take effect together, as one record in the log.
 
-The front-ends (`tx` and `dtx` of 0-9, `tx` of 0-9-1, the coordinator of 1.0) collect them. Settlements are written with the
-prepared entries of the publishes, all in one batch of the log; the entries become visible after its commit. A small
-transaction is written in one turn. A large one is written in steps, for which the log holds its batch open, and becomes
-visible in steps, for which its queues are frozen.
+The protocols (`tx` and `dtx` of 0-9, `tx` of 0-9-1, the coordinator of 1.0) collect them. Settlements and prepared entries
+are written in one log commit; the entries become visible after it. A small transaction is written in one turn. A large one
+is written in steps, during which the log keeps its commit open, and becomes visible in steps, during which its queues are
+frozen.
 """
 
 from __future__ import annotations

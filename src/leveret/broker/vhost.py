@@ -1,6 +1,6 @@
-"""A virtual host: exchanges, queues and bindings of its own, and the routes between them.
+"""A virtual host: its exchanges, queues and bindings, and the routes between them.
 
-All operations here are protocol-neutral; permissions were checked by the caller. Refusals are `BrokerError`s.
+All operations are independent of the protocol. The caller has checked permissions. Errors are `BrokerError`s.
 """
 
 from __future__ import annotations

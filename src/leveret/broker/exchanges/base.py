@@ -1,8 +1,8 @@
-"""What all exchange types have in common: a set of bindings and a way to match a message against them.
+"""Base of the exchange types: a set of bindings and a method that matches a message against them.
 
-An exchange knows nothing of queues: a binding's destination is an opaque object (with a `name`, and `deleted` while its
-bindings are being removed) that `match` returns.
-The base keeps the bindings; a type adds the index that makes its `match` fast.
+An exchange does not know queues: the destination of a binding is an opaque object (with a `name`, and with `deleted` set
+while its bindings are being removed) that `match` returns. The base class stores the bindings; a type adds the index that
+makes its `match` fast.
 """
 
 from __future__ import annotations

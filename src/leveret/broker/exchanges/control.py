@@ -1,4 +1,4 @@
-"""The exchange `leveret.control`: whatever is published to it, with whatever key, is a request to the broker."""
+"""The exchange `leveret.control`: every message published to it is a request to the broker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ CONTROL: Final = "leveret.control"
 
 
 class ControlExchange(Exchange):
-    """`requests` is the queue that takes them. It has no bindings: a request through another exchange would act for a
-    publisher who knows nothing of it."""
+    """The control exchange; `requests` is the queue of requests.
+
+    It has no bindings: a request through another exchange would act for a publisher that does not know about it.
+    """
 
     type: ClassVar[str] = "direct"
 

@@ -1,4 +1,4 @@
-"""The end of entries and of queues: purge and delete. Both take effect at once; the log and the memory follow in steps."""
+"""Purge and delete. Both take effect at once; the log and the memory follow in steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Erasure in a stream: its sealed segments are rewritten by rules, one after the other. Offsets stay what they are.
+"""Erasure in a stream: rewrite its sealed segments by rules, one after the other. Offsets do not change.
 
-The rules are the store's affair. A segment is in the manifest as it was or as it is now, never both, and never neither;
-what is broken off by a stop of the broker is begun anew, which does no harm.
+The store defines the rules. A crash leaves each segment in the manifest either as it was or rewritten. An erasure that the
+broker's stop interrupts is restarted, which is harmless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a reader of a stream asks for: filter values (`x-stream-filter`) and routing keys (`x-stream-filter-routing-key`).
+"""Filters of stream readers: filter values (`x-stream-filter`) and routing keys (`x-stream-filter-routing-key`).
 
-Most messages are not what a filter wants, so they are passed over by a look at their bytes: a routing key stands in the
-address, and a header that does not hold the bytes of any wanted value need not be decoded.
+Most messages do not match, so a check of their bytes skips them: the routing key is in the address, and a header that does
+not contain the bytes of a wanted value is not decoded.
 """
 
 from __future__ import annotations

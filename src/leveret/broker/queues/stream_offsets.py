@@ -1,4 +1,4 @@
-"""Where a reader of a stream begins, and how long messages stay: the texts of `x-stream-offset` and `x-max-age`."""
+"""Parsers for `x-stream-offset` (the start of a reader) and `x-max-age` (retention)."""
 
 from __future__ import annotations
 

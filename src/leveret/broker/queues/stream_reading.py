@@ -1,7 +1,7 @@
-"""How readers go through a stream: their places, and what they are given.
+"""Stream readers: their positions, and delivery to them.
 
-A reader has a chunk and a sequence number in it. Where the messages of the chunk are not in memory, they are read back
-once for all readers that wait for them.
+A position is a chunk and a sequence number in it. Messages of a chunk that is not in memory are read once for all readers
+that wait for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams after a start: what the metadata has of all of them, looked at once."""
+"""Recovery of streams from the metadata in the log, read once for all streams."""
 
 from __future__ import annotations
 

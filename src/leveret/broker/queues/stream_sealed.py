@@ -1,7 +1,7 @@
-"""The sealed part of a stream: its segments, oldest first, and the pieces of them that are in use.
+"""The sealed part of a stream: its segments, oldest first, and their chunks in use.
 
-In memory a segment is one object with the time and offset of each of its chunks. A chunk is made when a reader comes to it,
-and forgotten with its messages.
+In memory a segment is one object with the time and offset of each of its chunks. A chunk object is created when a reader
+reaches it, and removed together with its messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sealing of a stream: its oldest chunks become a segment, and small segments become larger ones.
+"""Sealing of a stream: turn its oldest chunks into a segment, and merge small segments.
 
-The order is what makes a crash harmless: the file is complete and on disk under its name; then the manifest has it; and
-only when that is committed, the log lets go of the messages. A crash before leaves a file that nobody knows, which the
-next start removes; one after leaves messages that are in both, and the next start takes them out of the log.
+The order makes a crash harmless: first the file is complete on disk, then the manifest refers to it, and only after that
+commit the log removes the messages. A crash before leaves a file without a manifest entry, which the next start removes.
+A crash after leaves messages in both places, and the next start removes them from the log.
 """
 
 from __future__ import annotations

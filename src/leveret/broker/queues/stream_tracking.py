@@ -1,7 +1,7 @@
-"""What a stream remembers of those who use it: how far consumers with a name have come, and what publishers have sent.
+"""Offsets of named consumers and sequence numbers of named publishers of a stream.
 
-Both stand in the log's metadata. A consumer's offset is that of the message behind the last one which it has acknowledged
-without a gap; a publisher's sequence number is written in the commit that holds the message, so that the two agree.
+Both are stored in the metadata of the log. The offset of a consumer follows the last message that it acknowledged without
+a gap. The sequence number of a publisher is written in the same commit as the message, so the two agree.
 """
 
 from __future__ import annotations
