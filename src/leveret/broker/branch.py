@@ -131,7 +131,7 @@ class Branch:
     def join(self, worker: Worker) -> None:
         """One more works in it. PreconditionFailed where its work is over."""
         if self.state not in (ACTIVE, ENDED) or self.deciding:
-            raise PreconditionFailed(f"{self} is {self.state}: nobody can join it")
+            raise PreconditionFailed(f"{self} is {self.state}: it cannot be joined")
         self.workers[worker] = None
         self.state = ACTIVE
 

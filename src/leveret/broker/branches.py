@@ -82,8 +82,8 @@ class Branches(Holder):
         if name in self.by_name:
             raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
         if len(self.by_name) >= self.broker.branch_settings.count:
-            raise ResourceError(f"vhost '{self.vhost.name}' has its most branches, {self.broker.branch_settings.count}; the"
-                                " setting is dtx.max_branches")
+            raise ResourceError(f"vhost '{self.vhost.name}' has reached its limit of {self.broker.branch_settings.count}"
+                                " branches; the setting is dtx.max_branches")
         branch = self._add(name, user)
         branch.workers[worker] = None
         branch.start_timer()
@@ -221,7 +221,7 @@ class Branches(Holder):
         self._drop(branch)
 
     def time_out(self, branch: Branch) -> None:
-        """Roll a branch back that nobody has prepared or decided in time; after a while nobody knows of it any more."""
+        """Roll back a branch that was not prepared or decided in time; forget it after a while."""
         if branch.timed_out and not branch.workers:
             self._drop(branch)
             return
@@ -229,7 +229,7 @@ class Branches(Holder):
         timers.at(timers.now() + KNOWN_AS_LATE, branch.timer)
         if branch.timed_out:
             return
-        logger.warning("%s is rolled back: nobody has prepared or decided it in time (dtx.timeout)", branch)
+        logger.warning("%s rolled back: not prepared or committed within dtx.timeout", branch)
         branch.state = ROLLED_BACK
         branch.timed_out = True
         branch.release()

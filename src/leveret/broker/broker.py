@@ -194,7 +194,7 @@ class Broker:
                     try:
                         queue.drain()
                     except Exception:  # a mistake in here concerns one queue, and must not cost the others their turn
-                        logger.exception("handing out of queue '%s' failed", queue.name)
+                        logger.exception("cannot deliver from queue '%s'", queue.name)
                     left -= 1 + self.work - before
                 self._flush()
                 outputs = self.outputs

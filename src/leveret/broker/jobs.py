@@ -269,6 +269,6 @@ class Jobs:
             try:
                 job.failed()
             except Exception:
-                logger.exception("the end of a failed job failed, too")
+                logger.exception("the cleanup of a failed job failed, too")
         self.broker.end_turn()
         self.schedule()

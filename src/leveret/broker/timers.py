@@ -48,12 +48,12 @@ class Timers:
     """The heap of timers, and the clock of the broker. `next_due` is the time of the next `run`, 0 for none.
 
     The clock shows Unix time at the first start and follows the monotonic clock from then on, so a step of the system clock
-    moves no deadline. `step` is the difference of the system clock in milliseconds, 0 until a step. The broker stores it and
-    restores its clock from it, so stored deadlines stay valid. Times that clients set or see (absolute expiry times, times
-    of a stream) are system times; `unix` and `from_unix` convert.
+    moves no deadline. `step` is the difference of the system clock in milliseconds, 0 until a step. The broker stores
+    it and restores its clock from it, so stored deadlines stay valid. Times that clients set or see (absolute expiry times,
+    times of a stream) are system times; `unix` and `from_unix` convert.
 
-    A timer that is cancelled or moved forward leaves a stale item. `stale` counts them; when they are the majority, the heap
-    is rebuilt, so that a TTL of ten years that ends early does not occupy memory for ten years.
+    A timer that is cancelled or moved forward leaves a stale item. `stale` counts them; when they are the majority, the
+    heap is rebuilt, so that a TTL of ten years that ends early does not occupy memory for ten years.
     """
 
     def __init__(self) -> None:

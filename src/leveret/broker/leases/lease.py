@@ -48,8 +48,8 @@ class Lease(Timed):
     def check_epoch(self, epoch: int) -> None:
         """PreconditionFailed for whoever has not acquired the lease last."""
         if epoch != self.epoch:
-            raise PreconditionFailed(f"epoch {epoch} of {self} is over, the one of now is {self.epoch}: it was acquired"
-                                     " anew, or its time-out has passed")
+            raise PreconditionFailed(f"epoch {epoch} of {self} is over, the current one is {self.epoch}: the lease was"
+                                     " acquired again or timed out")
 
     def find(self, number: int) -> Batch:
         """A planned batch, or NotFound."""

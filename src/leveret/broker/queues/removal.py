@@ -204,7 +204,7 @@ def _notify_deleted(consumers: list[Consumer]) -> Iterator[int]:
         try:
             consumer.queue_deleted()
         except Exception:  # the others are notified all the same
-            logger.exception("a consumer of queue '%s' failed at the end of its queue", consumer.queue.name)
+            logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
         yield 3
 
 

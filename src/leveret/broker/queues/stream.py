@@ -384,7 +384,8 @@ class StreamQueue(Queue):
         starting_point(arguments.get(OFFSET), 0)
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
         if name_of(arguments) is not None and arguments.get(PACKED):
-            raise PreconditionFailed(f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not packs")
+            raise PreconditionFailed(f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not"
+                                     " record batches")
         StreamFilter(arguments)
 
     def add_consumer(self, consumer: Consumer) -> None:
