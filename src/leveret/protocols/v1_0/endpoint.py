@@ -1,7 +1,7 @@
-"""A session: windows, links by handle, deliveries by id, dispositions (transport sections 2.5 and 2.6).
+"""Sessions: windows, links by handle, deliveries by id, dispositions (transport sections 2.5 and 2.6).
 
-Incoming deliveries are answered in their order: a `Run` is a range of them with the same outcome that waits for the same
-commit. Outgoing ones that are not settled stand in `unacked` by delivery-id.
+Incoming deliveries are answered in order: a `Run` is a range of them with the same outcome that waits for the same commit.
+`unacked` has the unsettled outgoing deliveries by delivery-id.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ log = logging.getLogger("leveret.connection")
 WORK_SHIFT: Final = 4
 # After so many deliveries it is looked at whether the connection has its most unsettled ones.
 COUNTED_EVERY: Final = 64
-# What a session may hold unsettled while memory is short.
+# Unsettled deliveries allowed in a session while memory is tight.
 LOW_MEMORY_WINDOW: Final = 1000
 
 
 class Run:
-    """Incoming deliveries from `first` to `last` with one outcome; it is sent once `batch` is committed (0: at once).
+    """Incoming deliveries from `first` to `last` with one outcome, sent when `batch` is committed (0: at once).
 
-    link     that they came on; nothing is said of them once that is gone
-    state    the descriptor of the outcome; answer: the outcome itself where it has fields
-    settled  whether we settle with it (receiver settle mode first)
+    Attributes:
+        link: the link of the deliveries. Nothing is sent after it has been closed.
+        state: descriptor of the outcome.
+        answer: the outcome itself if it has fields.
+        settled: whether the outcome settles the deliveries (receiver settle mode first).
     """
 
     __slots__ = ("answer", "batch", "first", "last", "link", "settled", "state")
@@ -127,7 +129,7 @@ class SessionEndpoint(Holder):
         self.window_full = False
 
     def start(self) -> None:
-        """Answer the client's begin."""
+        """Answer the begin of the client."""
         self.broker.holders[self] = None
         self.connection.send(Begin(self.next_outgoing_id, WINDOW, WINDOW, self.channel_in,
                                    self.connection.own.links - 1, channel=self.channel))
@@ -135,7 +137,7 @@ class SessionEndpoint(Holder):
     # Input
 
     def receive(self, frame: Performative) -> None:
-        """One frame of the client on this session's channel."""
+        """Perform a frame of this session."""
         kind = frame.kind
         if self.ended:
             if kind == END:
@@ -227,7 +229,7 @@ class SessionEndpoint(Holder):
             self.wake()
 
     def send_flow(self) -> None:
-        """Our state of the session."""
+        """Send the state of the session."""
         self.connection.send(Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id,
                                   channel=self.channel))
 
@@ -243,7 +245,7 @@ class SessionEndpoint(Holder):
         attaching.attach(self, frame)
 
     def new_handle(self) -> int:
-        """Our handle for a new link: the lowest that is free."""
+        """Return the lowest free handle for a new link."""
         number = self.numbers.lowest(self.handles)
         if number > self.remote_handle_max:
             raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many links as the client takes")
@@ -270,12 +272,12 @@ class SessionEndpoint(Holder):
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 
     def refuse(self, link: Link, error: Error) -> None:
-        """End a link with an error. A terminus that was asked to outlive its link outlives this, too."""
+        """Detach a link with an error. A terminus that outlives its link stays."""
         destroyed = link.terminus is None or not link.terminus.is_kept()
         self._end_link(link, error, destroyed, destroyed)
 
     def steal(self, link: Link, error: Error) -> None:
-        """End a link whose terminus another one takes (transport section 2.6.1)."""
+        """Detach a link whose terminus is attached elsewhere (transport section 2.6.1)."""
         self._end_link(link, error, False, True)
 
     def _end_link(self, link: Link, error: Error, destroyed: bool, closed: bool) -> None:
@@ -290,7 +292,7 @@ class SessionEndpoint(Holder):
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
 
     def remove(self, link: Link, closed: bool) -> None:
-        """Forget a link; with `closed` its terminus too, and what that held goes back to its queue."""
+        """Remove a link. If `closed`, destroy its terminus and requeue its unsettled deliveries."""
         self.links.pop(link.handle_in, None)
         if self.handles.pop(link.handle, None) is not None:
             self.numbers.release(link.handle)
@@ -309,14 +311,14 @@ class SessionEndpoint(Holder):
             link.suspend()
 
     def remember(self, terminus: Terminus) -> None:
-        """A terminus has no link any more, and goes with the session. The oldest goes before where there are too many."""
+        """Keep a suspended terminus until the session ends. The oldest one is dropped if there are too many."""
         suspended = self.suspended
         suspended[terminus] = None
         if len(suspended) > self.connection.own.links:
             next(iter(suspended)).destroy()
 
     def _drop_sending(self, link: Link) -> None:
-        """What of a delivery has not gone out yet does not any more."""
+        """Drop the unsent rest of the deliveries of a link."""
         if self.sending:
             self.sending = deque(item for item in self.sending if item.link is not link)
             if self.connection.aborting:
@@ -326,7 +328,7 @@ class SessionEndpoint(Holder):
 
     def resolved(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
                  answer: Composite | None = None) -> None:
-        """An incoming delivery of a link has its outcome, which is told once `batch` is committed."""
+        """Record the outcome of an incoming delivery, to be sent when `batch` is committed."""
         runs = self.runs
         if runs and answer is None:
             run = runs[-1]
@@ -347,7 +349,7 @@ class SessionEndpoint(Holder):
             self.connection.touched.append(self)
 
     def _note(self, number: int, batch: int, state: int, answer: Composite | None) -> None:
-        """A delivery that the client has still to settle has its outcome."""
+        """Record the outcome of a delivery that the client has yet to settle."""
         delivery = self.unsettled.get(number)
         if delivery is not None:
             delivery.resolve(state, answer, batch)
@@ -359,7 +361,7 @@ class SessionEndpoint(Holder):
             self.resolve()
 
     def resolve(self) -> None:
-        """Tell the outcomes of the prefix of the deliveries that have one."""
+        """Send outcomes, in order, up to the first delivery without one."""
         runs = self.runs
         committed = self.log.committed
         output = self.connection.output
@@ -384,23 +386,23 @@ class SessionEndpoint(Holder):
 
     def send_under(self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes,
                    state: Composite) -> None:
-        """Send a delivery with a state."""
+        """Send a delivery with a transactional state."""
         sending = Sending(link, number, link.tag_of(number), settled, head, body, tail)
         sending.state = state
         self.sending.append(sending)
         self.pump()
 
     def forget_copies(self, link: OutgoingLink) -> None:
-        """A link that browses is gone."""
+        """Drop the deliveries of a browsing link."""
         self.copies = {number: other for number, other in self.copies.items() if other is not link}
 
     def forget_record(self, number: int, entry: Entry) -> bool:
-        """A delivery is about to be settled: the log forgets it together with that, if it knows it."""
+        """Remove the link state of a delivery from the log, in the commit of its settlement."""
         holder = entry.holder
         return isinstance(holder, RecordedConsumer) and holder.forget(number, entry)
 
     def has_window(self) -> bool:
-        """Whether the session may get one more delivery that it has to settle."""
+        """Return whether the limits allow one more unsettled delivery."""
         held = len(self.unacked) + len(self.retiring) + len(self.copies)
         connection = self.connection
         limit = connection.settings.unacked_per_channel
@@ -414,7 +416,7 @@ class SessionEndpoint(Holder):
         return True
 
     def pump(self) -> None:
-        """Send on what goes out in several frames, as far as the window and the socket allow."""
+        """Send deliveries of several frames as far as the window and the socket allow."""
         sending = self.sending
         connection = self.connection
         try:
@@ -430,7 +432,7 @@ class SessionEndpoint(Holder):
         connection.mark()
 
     def wake(self) -> None:
-        """The window or the socket has room again."""
+        """Wake links: the window or the socket has room again."""
         if self.ended:
             return
         if self.sending:
@@ -442,14 +444,14 @@ class SessionEndpoint(Holder):
             link.wake()
 
     def drain(self) -> None:
-        """At the end of a turn: links that must use up their credit have got all that there was."""
+        """Use up the credit of draining links at the end of a turn."""
         draining = self.draining
         self.draining = []
         for link in draining:
             link.drain()
 
     def alarm(self, on: bool) -> None:
-        """Publishers must stop, or may go on."""
+        """Withdraw the credit of publishers, or restore it."""
         for link in self.handles.values():
             if isinstance(link, IncomingLink):
                 if on:
@@ -465,7 +467,7 @@ class SessionEndpoint(Holder):
     # The end
 
     def end(self, error: Error) -> None:
-        """End the session because of an error; the client's end is still to come."""
+        """End the session with an error. The client's end is still to come."""
         if self.ended:
             return
         log.info("%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition,
@@ -476,7 +478,7 @@ class SessionEndpoint(Holder):
         self.connection.send(End(error, channel=self.channel))
 
     def release(self) -> None:
-        """The session is gone: its links leave, what it held goes back."""
+        """Release the session: remove its links and requeue unsettled deliveries."""
         if self.closing:
             return
         self.closing = True
@@ -486,7 +488,7 @@ class SessionEndpoint(Holder):
             acquisition.sent(self.connection)
         self.copies.clear()
         links = list(self.handles.values())
-        # First out of the rings, then back into the queues: else the entries would come right back here.
+        # Links leave before entries are requeued: otherwise these would be delivered here again.
         for link in links:
             link.leave()
         for retirement in self.retiring.values():

@@ -1,4 +1,4 @@
-"""Refusals of AMQP 1.0, by what they end: a link, a session or the connection (transport 2.8.14 to 2.8.18)."""
+"""Errors of AMQP 1.0 that end a link, a session or the connection (transport 2.8.14 to 2.8.18)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.broker.errors import BrokerError
 from leveret.wire.amqp1 import constants
 from leveret.wire.amqp1.transport import Error
 
-# The conditions of the broker's refusals.
+# Error conditions of the broker's errors.
 CONDITIONS: Final[dict[str, str]] = {
     "internal-error": constants.INTERNAL_ERROR,
     "not-found": constants.NOT_FOUND,
@@ -21,12 +21,12 @@ CONDITIONS: Final[dict[str, str]] = {
     "resource-error": constants.RESOURCE_LIMIT_EXCEEDED,
     "content-too-large": constants.LINK_MESSAGE_SIZE_EXCEEDED,
 }
-# Longer texts are cut: what a client sent may be part of them, and must fit a frame of 512 bytes.
+# Longer texts, which may quote the client, are cut to fit a frame of 512 bytes.
 MAX_TEXT_LENGTH: Final = 300
 
 
 class Refusal(Exception):
-    """Base of all refusals: `condition` is a symbol of the specification, the text says what was wrong."""
+    """Base of the errors. `condition` is a symbol of the specification."""
 
     def __init__(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
         super().__init__(text)
@@ -39,15 +39,15 @@ class Refusal(Exception):
 
 
 class LinkRefused(Refusal):
-    """Ends a link: it is detached with the error."""
+    """Error that detaches a link."""
 
 
 class SessionRefused(Refusal):
-    """Ends a session."""
+    """Error that ends a session."""
 
 
 class ConnectionRefused(Refusal):
-    """Ends the connection."""
+    """Error that closes the connection."""
 
 
 def make_error(condition: str, text: str, info: dict[str, Any] | None = None) -> Error:

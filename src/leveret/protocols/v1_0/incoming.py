@@ -1,4 +1,4 @@
-"""A link on which the client sends: transfers in, messages to exchanges, credit (transport section 2.6)."""
+"""Links on which the client sends: transfers, publishing to exchanges, credit (transport section 2.6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leveret.wire.amqp1.sections import Sections
     from leveret.wire.amqp1.transport import Transfer
 
-# Messages to more queues than this count as work, of which only so much is done in a turn.
+# Queues above which routing a message counts as work of the turn.
 WIDE_FANOUT: Final = 16
 # What deliveries that are not complete may hold together, however small messages must be.
 MIN_PARTIAL_BYTES: Final = 1 << 20
@@ -61,19 +61,22 @@ NOT_DURABLE: Final = ("the queue is not durable, so it takes no durable messages
 class IncomingLink(Link):
     """A link whose receiver is the broker.
 
-    exchange, routing_key  where messages go; key None: the message's subject. Both None: where its `to` says
-    accepts_all  what nobody gets is accepted all the same (topics)
-    max_credit   credit that the client has at most
-    chunks       of the delivery that is coming in several frames, None while there is none
-    arrival      takes them instead, where they are too many for memory
-    held         bytes that both have in memory
-    spools       large messages may go to the spool
-    target       where it is known what is unsettled, None where nothing outlives the link
-    known_tags_only  our unsettled map was not complete: only what is in it may be resumed now
-    again        the delivery that is being resumed, where its outcome is known; `sender_state` is the sender's
-    resumed_delivery  the delivery that is being resumed, where a part of it was there
-    skip         bytes to come that have come before
-    credit_slack  deliveries resumed: clients may count them as using credit, or not
+    Attributes:
+        exchange: exchange to publish to; None for an anonymous terminus, which uses `to` of each message.
+        routing_key: routing key; None means the subject of the message.
+        accepts_all: whether unroutable messages are accepted (topics).
+        max_credit: maximum credit of the client.
+        chunks: payloads of the delivery that is being received; None if there is none.
+        arrival: receives a delivery that is too large for memory, instead of `chunks`.
+        buffered: bytes of that delivery in memory.
+        spools: whether large messages may go to the spool.
+        target: terminus with the unsettled deliveries; None if nothing outlives the link.
+        known_tags_only: whether our unsettled map was incomplete, so that only deliveries in it may be resumed.
+        replayed: the delivery being resumed, if its outcome is known.
+        sender_state: state of that delivery at the sender.
+        resumed_delivery: the delivery being resumed, if a part of it was received before.
+        skip: bytes to skip because they were received before.
+        credit_slack: resumed deliveries, which clients may or may not count as using credit.
     """
 
     receives = True
@@ -117,7 +120,7 @@ class IncomingLink(Link):
         self.topic: TemporaryTopic | None = None
 
     def send_to(self, destination: Destination) -> None:
-        """Every message goes there."""
+        """Set the destination of all messages."""
         self.accepts_all = destination.accepts_all
         self.rejects_durable = destination.rejects_durable
         self.topic = destination.topic
@@ -143,7 +146,7 @@ class IncomingLink(Link):
         self.grant()
 
     def grant(self) -> None:
-        """Give the client credit again where it has used up half of it, unless publishers must stop."""
+        """Grant credit when the client has used half of it, unless there is an alarm."""
         if (self.credit <= self.max_credit >> 1 or self.withheld) \
                 and (self.is_alarm_exempt() or not self.session.connection.services.alarm) \
                 and not self.closed and len(self.session.unsettled) < MAX_UNSETTLED \
@@ -153,7 +156,7 @@ class IncomingLink(Link):
             self.send_flow()
 
     def is_alarm_exempt(self) -> bool:
-        """Whether what comes on the link goes on while publishers must stop, because it may be what ends that."""
+        """Return whether the link keeps its credit during an alarm."""
         return self.exchange == CONTROL
 
     def withhold(self) -> None:
@@ -171,7 +174,7 @@ class IncomingLink(Link):
     # Transfers
 
     def transfer(self, frame: Transfer) -> None:
-        """One frame of a delivery."""
+        """Receive one frame of a delivery."""
         chunks = self.chunks
         if chunks is None:
             self._begin(frame)

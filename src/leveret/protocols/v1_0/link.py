@@ -1,4 +1,4 @@
-"""What links of both directions have in common (transport section 2.6)."""
+"""Base of links of both directions (transport section 2.6)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """One link endpoint of ours.
+    """One link endpoint of the broker.
 
-    receives        whether we are its receiver
-    handle_in, handle  the client's and ours
-    delivery_count, credit  the state of flow control, as seen from here
-    terminus        what of it outlives it, None where nothing does
-    gone            a detach has closed it: nothing more is said of its deliveries
+    Attributes:
+        receives: whether the broker is the receiver.
+        handle_in: handle of the client.
+        handle: handle of the broker.
+        delivery_count: delivery-count of flow control.
+        credit: link credit.
+        terminus: the terminus that outlives the link; None if there is none.
+        removed: whether a detach has closed the link. Nothing more is sent about its deliveries.
     """
 
     receives = False
@@ -40,31 +43,31 @@ class Link:
         self.key: Any = None
 
     def flow(self, frame: Flow) -> None:
-        """The client's state of the link."""
+        """Handle a flow of the client."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """The session's window or the socket has room again."""
+        """Send more: the session's window or the socket has room again."""
 
     def leave(self) -> None:
-        """Take nothing more: the link is about to be closed."""
+        """Stop deliveries: the link is about to be closed."""
 
     def close(self) -> None:
-        """The link is gone for good, and its terminus."""
+        """Close the link and destroy its terminus."""
         raise NotImplementedError
 
     def suspend(self) -> None:
-        """The link is gone, its terminus stays; without one it is the same as `close`."""
+        """Suspend the link: its terminus stays. Without one, the same as `close`."""
         self.close()
 
     def deleted(self) -> None:
-        """An operator deletes the link."""
+        """Close the link because an operator deletes it."""
         session = self.session
         session.refuse(self, make_error(constants.LINK_DETACH_FORCED, f"link '{self.name}' was deleted by an operator"))
         session.connection.broker.end_turn()
 
     def forget(self) -> None:
-        """What every link does at its end: leave the registry."""
+        """Remove the link from the registry."""
         self.closed = True
         connection = self.session.connection
         registry = connection.services.links

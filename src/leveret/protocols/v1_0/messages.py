@@ -1,9 +1,9 @@
 """Messages of AMQP 1.0 between frames and the broker.
 
 `Message.header` holds the sections before the body as they came, and the footer behind them, which begins at
-`headers_at`; `Message.body` the encoded sections of the body. On the way out the header is written anew, delivery
-annotations of the hop before are left out, and message annotations are merged with what the overlay has; the bare
-message stays as it came, byte for byte.
+`headers_at`; `Message.body` the encoded sections of the body. A delivery gets a new header section, no delivery
+annotations of the previous hop, and message annotations merged with those of the overlay. The bare message is never
+changed.
 """
 
 from __future__ import annotations

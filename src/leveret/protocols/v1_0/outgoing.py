@@ -1,4 +1,4 @@
-"""A link on which the client receives: a consumer of a queue, credit and transfers out (transport section 2.6)."""
+"""Links on which the client receives: a consumer of a queue, credit and transfers (transport section 2.6)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.resumption import Resumption
     from leveret.protocols.v1_0.work import Work
 
-# A turn's deliveries to one connection: more waits until the socket has taken them.
+# Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10
 # Content headers of so many bytes cost next to nothing to convert.
 SIMPLE: Final = 128
@@ -61,7 +61,7 @@ class LinkConsumer(Consumer):
         self.filters: list[Filter] = []
 
     def filter(self, wanted: Wanted) -> None:
-        """Take those messages only that pass the filters of the source."""
+        """Consume only messages that pass the filters of the source."""
         self.no_local = wanted.no_local
         self.filters = wanted.filters
         self.selective = wanted.no_local or bool(wanted.filters)
@@ -137,7 +137,7 @@ class LinkConsumer(Consumer):
         session.pump()
 
     def pending_numbers(self) -> list[int]:
-        """Deliveries that have not gone out, by delivery-id, beside those that the session is sending."""
+        """Return the delivery-ids of unsent deliveries, beside those that the session is sending."""
         return []
 
     def activated(self) -> None:
@@ -176,13 +176,13 @@ class Sending:
         self.state: Composite | None = None
 
     def aborting(self) -> Sending:
-        """What ends this delivery instead."""
+        """Return the transfer that aborts this delivery."""
         aborted = Sending(self.link, self.delivery_id, self.tag, self.settled, b"", b"", b"")
         aborted.aborted = True
         return aborted
 
     def send(self, session: SessionEndpoint) -> bool:
-        """Send frames while the window and the socket allow; whether that was all of it."""
+        """Send frames while the window and the socket allow. Return whether the delivery is complete."""
         connection = session.connection
         output = connection.output
         room = min(output.max_frame_size, PIECE) - AROUND
@@ -249,14 +249,15 @@ class _Drained(Waiting):
 class OutgoingLink(Link):
     """A link whose sender is the broker.
 
-    prefix      what the tags of its deliveries begin with; the delivery-id follows
-    tags        of those whose tag was made by an earlier link of the same terminus, by delivery-id
-    heads       the sections before the body of those that went out in several frames, as they were sent, by delivery-id
-    resumption  what it resumes before it sends anything new, None where there is nothing
-    announced   the client has been told whether it is the active consumer
-    work        the transaction under which it acquires
-    recorded    what is unsettled is in the log, too
-    unsent      deliveries that had not gone out as a whole when the link was detached
+    Attributes:
+        prefix: prefix of delivery-tags, which end with the delivery-id.
+        tags: by delivery-id, tags made by an earlier link of the same terminus.
+        heads: by delivery-id, sections before the body of deliveries sent in several frames.
+        resumption: deliveries to resume before anything new is sent; None if there are none.
+        announced: whether the client has been notified that it is, or is not, the active consumer.
+        work: the transaction under which the link acquires.
+        recorded: whether unsettled deliveries are in the log.
+        unsent: deliveries that were incomplete when the link was detached.
     """
 
     consumer: LinkConsumer
@@ -280,7 +281,7 @@ class OutgoingLink(Link):
             self._announce_first()
 
     def tag_of(self, number: int) -> bytes:
-        """The tag of a delivery that this link has sent."""
+        """Return the tag of a delivery of this link."""
         tag = self.tags.get(number)
         return self.prefix + number.to_bytes(4, "big") if tag is None else tag
 
@@ -294,7 +295,7 @@ class OutgoingLink(Link):
         heads[number] = head
 
     def flow(self, frame: Flow) -> None:
-        """The client gives credit (transport section 2.6.7)."""
+        """Handle credit granted by the client (transport section 2.6.7)."""
         if isinstance(frame.properties, dict) and TXN_ID in frame.properties:
             acquisition.join(self, frame.properties[TXN_ID])
         if frame.link_credit is not None:
@@ -335,7 +336,7 @@ class OutgoingLink(Link):
             properties=properties, channel=session.channel))
 
     def drain(self) -> None:
-        """Use up the credit that the queue has no messages for, and say so."""
+        """Use up the credit for which the queue has no messages, and send a flow."""
         if self.closed or not self.draining:
             return
         session = self.session
@@ -352,7 +353,7 @@ class OutgoingLink(Link):
         self.draining = False
 
     def _is_reading(self) -> bool:
-        """Whether the queue is reading from disk what this link may want."""
+        """Return whether the queue is reading messages from disk for this link."""
         queue = self.consumer.queue
         if self.consumer.seen is not None:
             return browsing.is_reading(queue, self.consumer)
@@ -363,7 +364,7 @@ class OutgoingLink(Link):
         return queue.needs_loading()
 
     def queue_deleted(self) -> None:
-        """The queue was deleted: its deliveries have nowhere to go back to."""
+        """Detach the link because its queue was deleted."""
         session = self.session
         if self.closed or session.closing:
             return

@@ -1,6 +1,6 @@
-"""A link that is attached to a source which has deliveries unsettled: what of them is sent again, and how.
+"""Resumption of the unsettled deliveries of a source when a link is attached.
 
-What needs no payload is told at once. What does waits for credit, and nothing new is sent before it.
+States without payload are sent at once. Deliveries with payload wait for credit, and new ones follow them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNTING: Final = 1000
 
 
 class _SettledAfterCommit(CommitWaiter):
-    """Tells the client that deliveries are settled, once that is on disk."""
+    """Settles deliveries at the client when their settlement is on disk."""
 
     def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Any]]) -> None:
         self.resumption = resumption
@@ -42,9 +42,10 @@ class _SettledAfterCommit(CommitWaiter):
 
 
 class Resumption:
-    """What a link has to resume: the deliveries in `pending`, with the receiver's states of them.
+    """Deliveries that a link has to resume: `pending`, with their states at the receiver.
 
-    incomplete  one of the maps was not complete: nothing new may be sent, the link has to be attached again
+    Attributes:
+        incomplete: whether one of the maps was incomplete. Nothing new is sent until the link is attached again.
     """
 
     def __init__(self, link: OutgoingLink, terminus: SourceTerminus, incomplete: bool) -> None:
@@ -54,7 +55,7 @@ class Resumption:
         self.pending: deque[tuple[bytes, Any]] = deque()
 
     def compare(self, states: dict[bytes, Any], remote: Remote) -> None:
-        """Compare what we have told with the client's map, and say at once what can be said without payload."""
+        """Compare the broker's map with the client's, and send states that need no payload."""
         terminus = self.terminus
         unsent: list[Unsettled] = []
         settled: list[tuple[bytes, Any]] = []
@@ -101,7 +102,7 @@ class Resumption:
             self.link.send_flow()
 
     def advance(self) -> None:
-        """Resume what the credit allows, and begin with what is new once that is all."""
+        """Resume deliveries as far as credit allows, then start new ones."""
         link = self.link
         session = link.session
         pending = self.pending
@@ -151,12 +152,12 @@ class Resumption:
         session.pump()
 
     def send_settled(self, settled: list[tuple[bytes, Any]]) -> None:
-        """The receiver's outcomes of these deliveries have taken place."""
+        """Settle deliveries at the receiver after its outcomes were applied."""
         for tag, state in settled:
             self._send_state(tag, True, state)
 
     def _send_state(self, tag: bytes, settled: bool, state: Composite | None) -> None:
-        """The state of a delivery, without payload."""
+        """Send the state of a delivery without payload."""
         sending = Sending(self.link, self._number(), tag, settled, b"", b"", b"")
         sending.resume = True
         sending.state = state
@@ -164,7 +165,7 @@ class Resumption:
         self.link.session.pump()
 
     def _abort(self, tag: bytes) -> None:
-        """A delivery that cannot be resumed."""
+        """Abort a delivery that cannot be resumed."""
         sending = Sending(self.link, self._number(), tag, False, b"", b"", b"")
         sending.resume = True
         sending.aborted = True
@@ -172,7 +173,7 @@ class Resumption:
         self.link.session.pump()
 
     def _number(self) -> int:
-        """The delivery-id of one more delivery."""
+        """Return the next delivery-id."""
         link = self.link
         session = link.session
         number = session.next_delivery_id

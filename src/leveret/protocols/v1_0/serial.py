@@ -1,4 +1,4 @@
-"""Serial numbers of 32 bits (RFC 1982), and how far they may run ahead."""
+"""Serial numbers of 32 bits (RFC 1982), windows and free numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ WINDOW: Final = 4096
 
 
 class Numbers:
-    """Channel numbers or handles of ours: who wants a new one gets the lowest that is free. Which are taken is the
-    caller's to say; finding one takes logarithmic time."""
+    """Channel numbers or handles of the broker. The caller knows which ones are in use.
+
+    Finding the lowest free one takes logarithmic time.
+    """
 
     __slots__ = ("_freed", "_next")
 
@@ -22,7 +24,7 @@ class Numbers:
         self._freed: list[int] = []
 
     def lowest(self, taken: dict[int, Any]) -> int:
-        """The lowest number that is not in `taken`, all of which were told by this and are not given back."""
+        """Return the lowest number that is not in `taken`, which has the numbers in use."""
         freed = self._freed
         while freed and freed[0] in taken:
             heapq.heappop(freed)
@@ -33,7 +35,7 @@ class Numbers:
         return self._next
 
     def release(self, number: int) -> None:
-        """A number is free again."""
+        """Release a number."""
         if number < self._next:
             heapq.heappush(self._freed, number)
 

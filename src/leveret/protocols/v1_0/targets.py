@@ -1,8 +1,8 @@
-"""Termini to which clients send, and what is unsettled there (transport section 2.6.12).
+"""Targets to which clients send, and their unsettled deliveries (transport section 2.6.12).
 
-With receiver settle mode first nothing is remembered of a delivery: it is settled with its outcome, and a client that did
-not hear of that sends it again. With mode second the outcome is kept until the client has settled, so that a delivery which
-it resumes is not stored twice. Of a delivery that was interrupted between its frames what has come stays here.
+With receiver settle mode first, a delivery is settled with its outcome; a client that misses the outcome sends it again.
+With mode second, the outcome is kept until the client settles, so that a resumed delivery is not stored twice. The
+received part of an interrupted delivery is kept too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 class IncomingDelivery:
     """A delivery that is not settled at both ends.
 
-    session, number  where the client knows it by which delivery-id; None while it is suspended
-    state    the descriptor of its outcome, 0 before there is one; answer: the outcome itself where it has fields
-    batch    the commit that the outcome, or the part, waits for, 0 for none
-    partial  what has come of it where it was interrupted, None otherwise; end: the position behind that, once it is known
-    kept, kept_part  whether the log has its outcome, and what has come of it
+    Attributes:
+        session: session that has its delivery-id; None while it is suspended.
+        number: its delivery-id in that session.
+        state: descriptor of its outcome; 0 if there is none yet.
+        answer: the outcome itself if it has fields.
+        batch: commit that the outcome or the part waits for; 0 for none.
+        partial: received part of an interrupted delivery; None otherwise.
+        end: position after `partial`, once it is known.
+        kept: whether its outcome is in the log.
+        kept_part: whether its received part is in the log.
     """
 
     __slots__ = ("answer", "batch", "end", "kept", "kept_part", "number", "partial", "session", "state", "tag", "terminus")

@@ -1,4 +1,4 @@
-"""The registry of termini, by what identifies their links."""
+"""Registry of termini by the identity of their links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Termini(Holder):
         self.partial = 0
 
     def source(self, key: Key) -> SourceTerminus | None:
-        """The source of that identity, None where there is none."""
+        """Return the source of that identity; None if there is none."""
         found = self.by_key.get(key)
         return found if isinstance(found, SourceTerminus) else None
 
@@ -129,7 +129,7 @@ class Termini(Holder):
         return held
 
     def committed(self, batch: int) -> None:
-        """Nothing waits here."""
+        """Ignore commits: nothing waits for them."""
 
     # After a start
 
@@ -144,7 +144,7 @@ class Termini(Holder):
             restoring.start()
 
     def is_ready(self) -> bool:
-        """Whether links may be attached."""
+        """Return whether links may be attached."""
         return self.restoring is None or self.restoring.done
 
     # What they belong to goes
@@ -155,7 +155,7 @@ class Termini(Holder):
                 terminus.destroy()
 
     def users_changed(self, users: UserStore) -> None:
-        """Nobody inherits the links of a user that was deleted."""
+        """Destroy the termini of deleted users."""
         for terminus in self.all():
             if users.get(terminus.key[1]) is None:
                 terminus.destroy()

@@ -1,9 +1,8 @@
-"""Termini: what is left of a link while nobody is attached to it (transport section 2.6, messaging section 3.5).
+"""Termini, which may outlive their links (transport section 2.6, messaging section 3.5).
 
-A terminus outlives its link as its expiry policy says. What ends a link for a time, a detach that does not close, the end
-of its session, the loss of its connection, only suspends it: it keeps its node and what is unsettled, and whoever attaches
-a link of the same identity resumes it. A detach that closes destroys it. The timer of its expiry starts when the event of
-its policy happens, and stops at an attach.
+The expiry policy decides how long a terminus outlives its link. A detach without `closed`, the end of the session and the
+loss of the connection suspend it: it keeps its node and its unsettled deliveries, and a link of the same identity resumes
+it. A detach with `closed` destroys it. The expiry timer starts with the event of the policy and stops at an attach.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.nodes import DynamicNode
     from leveret.protocols.v1_0.termini import Termini
 
-# What identifies a link: vhost, user, container-id, name, and whether the broker is its receiver.
+# Identity of a link: vhost, user, container-id, name, and whether the broker is its receiver.
 Key = tuple[str, str, str, str, bool]
 
 LINK_DETACH: Final = constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH
@@ -64,15 +63,19 @@ class TemporaryTopic:
 
 
 class Terminus:
-    """One terminus of ours.
+    """One terminus of the broker.
 
-    id          stands for it in the log, "" while nothing of it is there
-    durable, expiry_policy, timeout  as in source and target; seconds
-    link        who is attached, None while it is suspended
-    session, connection  those that were the last to have a link of it, for as long as they are there
-    attached    how often it was attached: tags are made from it
-    node        the queue of its own that it has, None where there is none
-    topic       the temporary topic that was created for it, None where there is none
+    Attributes:
+        id: its id in the log; empty if it is not in the log.
+        durable: terminus-durability, as in source and target.
+        expiry_policy: expiry-policy, as in source and target.
+        timeout: seconds until it expires.
+        link: the attached link; None while it is suspended.
+        session: last session with a link of it; None once that has ended.
+        connection: last connection with a link of it; None once that has closed.
+        attached: number of attaches, from which tags are made.
+        node: its own dynamic queue; None if there is none.
+        topic: its temporary topic; None if there is none.
     """
 
     def __init__(self, registry: Termini, key: Key) -> None:
@@ -97,7 +100,7 @@ class Terminus:
     # Links come and go
 
     def attach(self, link: Link, description: Any) -> None:
-        """A link has it from now on; `description` is the source or target of the attach."""
+        """Attach a link; `description` is the source or target of the attach."""
         self.take_over(description)
         self.stop_expiry()
         self.link = link
@@ -119,13 +122,13 @@ class Terminus:
             self.id = ""
 
     def take_over(self, description: Any) -> None:
-        """Be as a source or target says."""
+        """Adopt the properties of a source or target."""
         self.durable = description.durable
         self.expiry_policy = description.expiry_policy
         self.timeout = description.timeout
 
     def detached(self) -> None:
-        """Its link is gone, and it is not."""
+        """Suspend the terminus: its link is detached."""
         self.link = None
         if self.expiry_policy == LINK_DETACH:
             self.expire()
@@ -152,7 +155,7 @@ class Terminus:
             self.expire()
 
     def survives(self) -> bool:
-        """Whether it is there after the end of its session."""
+        """Return whether it outlives its session."""
         return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
 
     def is_kept(self) -> bool:
@@ -173,7 +176,7 @@ class Terminus:
     # Expiry
 
     def expire(self) -> None:
-        """Begin to count down."""
+        """Start the expiry timer."""
         if not self.timeout:
             self.destroy()
             return
@@ -214,7 +217,7 @@ class Terminus:
             self.registry.broker.jobs.removals.add(_leaving(node))
 
     def drop(self) -> None:
-        """Give up what is unsettled."""
+        """Release unsettled deliveries."""
         raise NotImplementedError
 
     def collect(self) -> None:
@@ -224,7 +227,7 @@ class Terminus:
     # Facts
 
     def role(self) -> str:
-        """What it is called in the log and by operators."""
+        """Return its role, as in the log and in commands."""
         return keeping.RECEIVER if self.key[4] else keeping.SENDER
 
     def need_id(self) -> str:
@@ -239,7 +242,7 @@ class Terminus:
         raise NotImplementedError
 
     def address(self) -> str:
-        """The address of its node, "" where it has none."""
+        """Return the address of its node; empty if it has none."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
-"""What is done under a transaction until it is discharged (transactions section 4.4).
+"""Work under a transaction until its discharge (transactions section 4.4).
 
-Messages that are posted are kept here until the discharge; they are in no queue. Outcomes that are given are kept, too:
-the deliveries stay acquired. A discharge writes everything in one turn, or in steps, but as one commit.
+Posted messages are in no queue until the discharge. Deliveries with an outcome stay acquired. A discharge is one commit,
+written in one turn or, if it is large, in steps.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from leveret.protocols.v1_0.incoming import IncomingLink
     from leveret.protocols.v1_0.outgoing import OutgoingLink, Sending
 
-# What a client is told of an error of the broker itself.
+# Error text for an internal error.
 FAILURE: Final = "the broker failed; its log says how"
-# What a posting costs in memory beside its body.
+# Bytes of memory per posting, beside its body.
 OVERHEAD: Final = 1000
 
 
@@ -59,7 +59,7 @@ class Posting:
 
 
 class Deadline(Timed):
-    """When a transaction has taken too long."""
+    """Timer that ends a transaction after its timeout."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -73,10 +73,12 @@ class Deadline(Timed):
 class Work:
     """One transaction.
 
-    failed    why it cannot be committed any more, "" while it can; `condition` is what its discharge is rejected with
-    links     that acquire under it now
-    acquired  what they have acquired; what a session has forgotten of it is left in the list
-    aborted   deliveries whose abort must be sent before the discharge is answered, with their sessions
+    Attributes:
+        failed: reason why it cannot be committed; empty if it can.
+        condition: error condition with which its discharge is then rejected.
+        links: links that acquire under it.
+        acquired: deliveries acquired under it, including those that their session has already released.
+        aborted: sessions and deliveries whose abort must be sent before the discharge is answered.
     """
 
     def __init__(self, link: CoordinatorLink, id: bytes) -> None:
@@ -100,14 +102,14 @@ class Work:
             timers.at(timers.now() + int(seconds * 1000), self.deadline)
 
     def over(self) -> None:
-        """It is discharged, or will never be."""
+        """End the transaction: it was discharged, or never will be."""
         if self.deadline is not None:
             self.link.session.broker.timers.cancel(self.deadline)
             self.deadline.work = None  # the timers may remember it for a while
             self.deadline = None
 
     def time_out(self) -> None:
-        """It has taken too long: nothing of it is held any longer. Its discharge is told so."""
+        """Roll back after the timeout. The discharge will be rejected."""
         self.over()
         self.failed = (f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
                        " setting is amqp10.transaction_timeout")
@@ -116,7 +118,7 @@ class Work:
         self.link.session.broker.end_turn()
 
     def post(self, posting: Posting) -> None:
-        """Keep a message. It does not count where the transaction holds too much: that cannot be committed any more."""
+        """Add a message. If the transaction becomes too large, it can no longer be committed."""
         limit = self.link.session.connection.settings.max_transaction
         self.size += posting.message.size + OVERHEAD
         if self.size > limit:
@@ -126,7 +128,7 @@ class Work:
             self.postings.append(posting)
 
     def commit(self, discharge: int) -> None:
-        """Do it all; the discharge is answered once it is on disk."""
+        """Commit the transaction. The discharge is answered when it is on disk."""
         large = len(self.postings) + len(self.retirements) > LARGE
         committing = _Committing(self, discharge, large)
         if large:
@@ -163,12 +165,12 @@ class Work:
             self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
 
     def make_room(self) -> None:
-        """Wake the links that waited for what has been settled or has gone back."""
+        """Wake links that waited for room in the limits of unsettled deliveries."""
         for session in {retirement.session for retirement in self.retirements}:
             session.connection.window_freed_in(session)
 
     def answer(self, discharge: int, state: Composite) -> None:
-        """Tell the outcome of the discharge, once everything that was acquired and not sent whole is aborted."""
+        """Send the outcome of the discharge after all incomplete deliveries are aborted."""
         self.discharge = discharge
         self.state = state
         for session, _ in self.aborted:
@@ -322,7 +324,7 @@ class _Committing:
             self._notified()
 
     def _notifying(self) -> Iterator[int]:
-        """Tell the clients the outcomes that they do not know."""
+        """Send the outcomes that the clients do not know."""
         work = self.work
         retirements = work.retirements
         retirements.reverse()
@@ -353,7 +355,7 @@ class _Committing:
 
 
 def presumed(queues: bool) -> Composite:
-    """The outcome that a posting will have."""
+    """Return the outcome that a posting will have."""
     return Accepted() if queues else Released()
 
 
