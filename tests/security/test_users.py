@@ -287,7 +287,7 @@ def test_what_does_not_exist_and_what_exists(store: UserStore) -> None:
             change()
     with pytest.raises(PreconditionFailed, match="exists already"):
         add(store, "alice")
-    with pytest.raises(PreconditionFailed, match="1 to 255 octets"):
+    with pytest.raises(PreconditionFailed, match="1 to 255 bytes"):
         add(store, "ä" * 128)
 
 

@@ -1,4 +1,4 @@
-"""Passwords: argon2id hashes, and a memory of verdicts so that a reconnecting client does not cost a hash each time."""
+"""Password hashing with argon2id, and a cache of verdicts so that reconnecting clients do not cost a hash each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY_KIB = 7168
 PASSES = 5
 LANES = 1
 
-# What a password is checked against where there is no hash, so that this costs the same; none is known that it fits.
+# Dummy hash for users without one, so that the check costs the same; it matches no known password.
 NOBODY = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
     "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
@@ -53,7 +53,7 @@ class Digester:
         self._key = secrets.token_bytes(32)
 
     def digest(self, name: str, version: int, password: bytes) -> bytes:
-        """32 octets. `version` changes with the user, so that a verdict about its past matches nothing."""
+        """Return a digest of 32 bytes. `version` changes with the user, which invalidates older verdicts."""
         head = name.encode("utf-8", "surrogateescape")
         text = len(head).to_bytes(4, "big") + head + version.to_bytes(8, "big") + password
         return hmac.digest(self._key, text, hashlib.sha256)
@@ -83,12 +83,12 @@ class Verdicts:
             return None
 
     def was_right(self, digest: bytes) -> bool:
-        """Whether the last verdict that is remembered was right, however long ago."""
+        """Return whether the last cached verdict was right, even if it has expired."""
         with self._lock:
             return digest in self._kept[True]
 
     def put(self, digest: bytes, verdict: bool) -> None:
-        """Remember a verdict; the oldest one goes."""
+        """Cache a verdict, evicting the oldest one."""
         with self._lock:
             self._kept[not verdict].pop(digest, None)
             kept = self._kept[verdict]

@@ -1,4 +1,4 @@
-"""What SCRAM (RFC 5802, RFC 7677) keeps of a password: two keys for each hash, from which nobody can log in elsewhere.
+"""SCRAM keys of passwords (RFC 5802, RFC 7677): two keys per hash, which are useless for logging in elsewhere.
 
 The library `scramp` does the arithmetic. It is imported at the first use: that takes part of the time to start.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-# The mechanisms, and the octets of their keys.
+# Key size in bytes by mechanism.
 KEY_BYTES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
 # Rounds of PBKDF2, which each client computes at each login: the most that Cyrus SASL takes, and so Qpid Proton.
 ITERATIONS = 65536
@@ -33,11 +33,11 @@ Keys = dict[str, ScramKeys]
 
 
 class Keyring:
-    """Makes keys, and such as look like them.
+    """Makes real and fake SCRAM keys.
 
     mechanisms  those that keys are made for
-    secret      32 octets that salts come from. It has to outlive restarts: an unknown name gets the same salt for ever,
-                as a user does.
+    secret      32 bytes that salts are derived from. It outlives restarts, so that an unknown name always gets the same
+                salt, as a user does.
     """
 
     def __init__(self, mechanisms: Sequence[str] = (), iterations: int = ITERATIONS) -> None:
@@ -46,12 +46,12 @@ class Keyring:
         self.secret = secrets.token_bytes(32)
 
     def salt(self, mechanism: str, name: str) -> bytes:
-        """The salt of everybody of that name, whether there is such a user or not."""
+        """Return the salt for a name, whether or not the user exists."""
         text = f"{mechanism}\0{name}".encode("utf-8", "surrogateescape")
         return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_BYTES]
 
     def make(self, name: str, password: bytes) -> Keys:
-        """The keys of a password. Blocking: about 50 ms, without the interpreter's lock."""
+        """Make the keys of a password. Blocking: about 50 ms, without the interpreter's lock."""
         from scramp import ScramException, ScramMechanism
 
         keys = {}
@@ -65,7 +65,7 @@ class Keyring:
         return keys
 
     def fake(self, mechanism: str, name: str) -> ScramKeys:
-        """Keys that no password has, with the salt and the cost of those of a user."""
+        """Return keys that match no password, with the salt and the cost of real ones."""
         size = KEY_BYTES[mechanism]
         return ScramKeys(salt=self.salt(mechanism, name), iterations=self.iterations,
                          stored_key=secrets.token_bytes(size), server_key=secrets.token_bytes(size))

@@ -18,7 +18,7 @@ class TlsError(Exception):
 class TlsSettings:
     """Files in PEM.
 
-    verify       what is asked of clients: "none", "optional" (verified where given) or "required"
+    verify       client certificates: "none", "optional" (verified if present) or "required"
     min_version  "1.2" or "1.3"
     """
 
@@ -34,7 +34,7 @@ class ServerTls:
     """The context of a TLS listener. `context` stays the same object for the listener's life; `reload` changes what new
     connections get, wholly: certificate, key, and the certificates that clients are verified against.
 
-    Raises `TlsError` where the files cannot be used.
+    Raises `TlsError` if the files cannot be used.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -46,9 +46,9 @@ class ServerTls:
         self.context.sni_callback = self._choose
 
     def reload(self, settings: TlsSettings) -> None:
-        """Use other files, or the same ones read again. TlsError leaves everything as it was.
+        """Use other files, or the same ones read again. If it raises `TlsError`, nothing changes.
 
-        Whether clients are asked for a certificate, and the least version, are the listener's: they need a new start.
+        The certificate check and the minimum version are fixed for a listener: changes need a restart.
         """
         if (settings.verify, settings.min_version) != (self._settings.verify, self._settings.min_version):
             raise TlsError("verify and min_version cannot change while the listener is open")

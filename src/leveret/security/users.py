@@ -25,7 +25,7 @@ log = logging.getLogger("leveret.security")
 KIND = "user"
 # Of the records of users: 1 had no keys of SCRAM.
 FORMAT = 2
-# Where what fake keys are made of is kept.
+# Metadata kind of the secret that fake keys are derived from.
 SECRET = ("secret", "scram")
 ADMINISTRATOR = "administrator"
 DEFAULT_USER = "guest"
@@ -85,7 +85,7 @@ class UserStore:
     declared_in  what to name in the refusal to change a user of the configuration
     owner        a user who may do everything in every vhost, whatever its permissions say; "" for none
     keyring      makes the keys of SCRAM, for those of its mechanisms that are in use; by default for none
-    generation   grows with every change: whoever keeps answers of `may` drops them when it differs
+    generation   grows with every change: callers that cache answers of `may` drop them when it differs
 
     Everything but `verify`, `scram_keys` and `secret` is called on the event loop; these block and are for a small thread
     pool.
@@ -117,7 +117,7 @@ class UserStore:
         self._ready: bool | None = None
         self._default = User(name=DEFAULT_USER, tags=(ADMINISTRATOR,), permissions={"/": ALL})
 
-    # Filling it
+    # Loading
 
     def load(self, metadata: Mapping[tuple[str, str], bytes], dropped: Sequence[tuple[str, str]] = ()) -> None:
         """Take the users of the metadata, at the start. StorageFailed where a later version has written them.
@@ -168,7 +168,7 @@ class UserStore:
         self._made = {name: made for name, made in self._made.items() if name in users or name in self._stored}
         self._changed(*names)
 
-    # Asking
+    # Queries
 
     def get(self, name: str) -> User | None:
         """The user of that name."""
@@ -228,13 +228,13 @@ class UserStore:
     # Passwords
 
     def cached_verdict(self, name: str, password: bytes) -> bool | None:
-        """What `verify` would return, if that is known without a hash; otherwise None. Does not block."""
+        """Return the result of `verify` if it is known without a hash, otherwise None. Does not block."""
         verdict = self._verdicts.get(self.digest(name, password))
         # A right password in clear takes no hash. A wrong one does: it must not show that there is no hash.
         return True if verdict is None and self._is_in_clear(name, password) else verdict
 
     def digest(self, name: str, password: bytes) -> bytes:
-        """What stands for a user, as it is now, and a password in this process."""
+        """Return the digest of a password for the present version of a user, valid in this process only."""
         return self._digester.digest(name, self._versions.get(name, 0), password)
 
     def was_right(self, digest: bytes) -> bool:
@@ -283,7 +283,7 @@ class UserStore:
     # SCRAM
 
     def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
-        """The keys of a user; where there are none, such as look like them and take as long. Blocking."""
+        """Return the keys of a user, or fake keys at the same cost if there are none. Blocking."""
         self._make_all()
         user = self.get(name)
         keys = None if user is None else self._keys_of(user)
@@ -325,8 +325,7 @@ class UserStore:
         return user.password_hash or self._digests.get(user.name)
 
     def _make_all(self) -> None:
-        """Make the keys of all passwords in clear that have none yet: whoever comes first waits for them, whatever name he
-        says."""
+        """Make the missing keys of all clear-text passwords. The first login waits for them, whatever its user name."""
         clear = self._clear
         if self.get(DEFAULT_USER) is self._default:
             clear = {DEFAULT_USER: DEFAULT_PASSWORD}
@@ -340,7 +339,7 @@ class UserStore:
         if known_as is not None:
             self._made[user.name] = (known_as, self.keyring.make(user.name, password))
 
-    # Changing
+    # Changes
 
     def add(self, user: User) -> None:
         """Add a user. PreconditionFailed where it exists, NotAllowed where the configuration names it."""
@@ -348,7 +347,7 @@ class UserStore:
         if user.name in self._stored:
             raise PreconditionFailed(f"user '{user.name}' exists already")
         if not 1 <= len(user.name.encode("utf-8", "surrogateescape")) <= 255:
-            raise PreconditionFailed("the name of a user takes 1 to 255 octets")
+            raise PreconditionFailed("expected a user name of 1 to 255 bytes")
         _check_permissions(user.name, user.permissions)
         self._store(user)
 

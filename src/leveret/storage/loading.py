@@ -29,7 +29,7 @@ from leveret.storage.records import (
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
 from leveret.storage.trimming import Trimmer
 
-# Bodies larger than this go to the spool when they are read back; who delivers need not expect smaller ones there.
+# Bodies larger than this go to the spool when they are read back; smaller ones stay in memory.
 SPOOLED_BYTES: Final = 512 << 10
 
 
@@ -38,7 +38,7 @@ class Piece:
 
     messages  by index: the row and slot of the message, for entries that stand apart from it
     updates   by index: the row and slot of the latest update
-    pending   by index: the octets of an update that is not on disk yet
+    pending   by index: the bytes of an update that is not on disk yet
     """
 
     __slots__ = ("indices", "messages", "pending", "row", "slots", "updates")
@@ -113,7 +113,7 @@ def _plan_links(trimmer: Trimmer, plan: LoadPlan, piece: Piece, links: Links, sl
 
 
 class RowReader:
-    """The records of one row. ValueError, IndexError or struct.error where the row is damaged.
+    """The records of one row. Raises ValueError, IndexError or struct.error if the row is damaged.
 
     chunks  reads the chunk rows from a first id, so many of them
     spool   takes what they hold; None keeps it in memory
@@ -147,7 +147,7 @@ class RowReader:
         kind = fields[4] & 0xFF
         flags = fields[4] >> 8
         if kind != DELIVERY and kind != MESSAGE:
-            raise ValueError(f"record {slot} of row {self.row.id} is no message")
+            raise ValueError(f"record {slot} of row {self.row.id} is not a message")
         data = self.data
         at = self.offsets[slot]
         end = self.offsets[slot + 1]
@@ -182,7 +182,7 @@ class RowReader:
             try:
                 return self._spooled(self.spool, first, count, header_size, size)
             except ContentTooLarge:
-                pass  # no room on the disk, of all places: it has to be in memory
+                pass  # no disk space: keep the body in memory
         chunks = self.chunks(first, count)
         header = b""
         while len(header) < header_size:
@@ -224,14 +224,14 @@ def read_piece(plan: LoadPlan, piece: Piece, reader_of: Callable[[StoredRow], Ro
         elif kind == DELIVERY:
             message = own.message(slot)
         else:
-            raise ValueError(f"record {slot} of row {piece.row.id} is no entry")
+            raise ValueError(f"record {slot} of row {piece.row.id} is not an entry")
         if index in piece.pending:
             prefix = Prefix(piece.pending[index], 0)
         elif index in piece.updates:
             row, update_slot = piece.updates[index]
             reader = reader_of(row)
             if reader.fields(update_slot)[4] & 0xFF != UPDATE:
-                raise ValueError(f"record {update_slot} of row {row.id} is no update")
+                raise ValueError(f"record {update_slot} of row {row.id} is not an update")
             prefix = reader.prefix(update_slot)
         if prefix is not None:
             acquired_count = prefix.acquired_count

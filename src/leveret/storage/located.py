@@ -1,4 +1,4 @@
-"""Where entries stand on disk, for a process that reads the rows itself: worked out on the event loop, read over there."""
+"""Places of entries on disk, for a process that reads the rows itself. The event loop computes them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RowMoved(Exception):
 
 class LogReader:
     """Reads located entries from the file of a log that another process has open. Rows are read one at a time, so that
-    nobody waits for the reader.
+    the writer never waits for the reader.
 
     Raises sqlite3.Error where the file cannot be read; ValueError, IndexError or struct.error where a row is damaged.
     """
@@ -187,7 +187,7 @@ def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: Row
         kind = fields[4] & 0xFF
         flags = fields[4] >> 8
         if kind != DELIVERY and (kind != MESSAGE or not apart):
-            raise ValueError(f"record {number} of row {messages.row.id} is no message")
+            raise ValueError(f"record {number} of row {messages.row.id} is not a message")
         at = offsets[number]
         end = offsets[number + 1]
         prefix: Prefix | None = None
@@ -214,7 +214,7 @@ def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: Row
         if apart:
             entry = entry_slot + number - slot
             if entries.fields(entry)[4] & 0xFF not in (ENTRY, DELIVERY):
-                raise ValueError(f"record {entry} of row {entries.row.id} is no entry")
+                raise ValueError(f"record {entry} of row {entries.row.id} is not an entry")
             own = entries.prefix(entry)
         overlay = own.overlay if own is not None else None
         if prefix is not None and prefix.expires_at and (overlay is None or overlay.expires_at < 0):
@@ -236,7 +236,7 @@ def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:
         size = len(data)
         body: Body = data
         if spool is not None and size > SPOOLED_BYTES:
-            with contextlib.suppress(ContentTooLarge):  # no room on the disk: it has to be in memory
+            with contextlib.suppress(ContentTooLarge):  # no disk space: keep the body in memory
                 stored = spool.begin(size, False)
                 stored.append(data)
                 body = stored

@@ -1,5 +1,5 @@
-"""Small rows become large ones: a publisher that awaits each confirm makes a row a message, and a row costs hundreds of
-octets of memory and some microseconds of recovery.
+"""Merging small rows: a publisher that awaits each confirm creates one row per message, and a row costs hundreds of
+bytes of memory and some microseconds of recovery.
 
 When many rows of a few records each are on disk, the oldest are copied into one row. A row so small took a page of the
 write-ahead log of its own, so the copy adds little to what the disk had to write. The merged rows leave nothing behind in
@@ -17,7 +17,7 @@ from leveret.storage.rows import SLOT_BITS, STORED, StoredRow
 
 # Rows up to this size are small.
 SMALL_ROW_BYTES: Final = 2048
-# So many small rows may be on disk; beyond, so many are merged in one commit.
+# Maximum number of small rows on disk, and how many are merged in one commit beyond that.
 SMALL_ROWS: Final = 4096
 MERGED_ROWS: Final = 256
 
@@ -45,7 +45,7 @@ class Merges:
             self.small[row.id] = row
 
     def choose(self, committed: int) -> list[StoredRow]:
-        """Rows to be merged now, in the order of their ids; none while there are few."""
+        """Return the rows to merge now, ordered by id; none while there are few."""
         if len(self.small) <= self.limit:
             return []
         chosen: list[StoredRow] = []
@@ -53,7 +53,7 @@ class Merges:
         for row in self.small.values():
             if row.batch > committed:
                 break
-            # Others are left to trimming: much of them is gone already, or about to be.
+            # Others are left to trimming: most of their records are dead, or soon will be.
             if (row.state != STORED or row.live != len(row.slots) or row.pins or row.readers or row.links is not None
                     or row.merged or row.origins is not None):
                 unfit.append(row.id)

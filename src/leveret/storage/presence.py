@@ -1,4 +1,4 @@
-"""Whether the files of a data directory that belong together are all there.
+"""Detection of missing files in a data directory.
 
 SQLite takes a database without its write-ahead log for a whole one, and makes a new one where there is none: the broker
 would start empty, with the default user. So that is refused while anything says that there was more.
@@ -70,7 +70,7 @@ class LogFiles:
         self._incomplete.unlink(missing_ok=True)
 
     def put_aside(self) -> None:
-        """Keep a write-ahead log that has lost its database: SQLite would delete it. The lock of the directory is held."""
+        """Keep a write-ahead log without its database, which SQLite would delete. The caller holds the directory lock."""
         if not _size(self.database) and _size(self.wal):
             target = name = f"{self.wal}{ORPHANED}"
             number = 1
@@ -112,4 +112,4 @@ def _was_closed(database: Path) -> bool | None:
             return bool(found[0]) if found else True
         finally:
             connection.close()
-    return True  # it is no database of ours, or a damaged one: whoever opens it will say so
+    return True  # not a leveret database, or a damaged one: opening it reports that

@@ -2,9 +2,9 @@
 
 A row of the log is one group commit, or a piece of one. It has three columns:
 
-settled  the settlements of the batch: which slots of which rows are gone
-index    24 octets a record, then the tables of links, identities and spilled bodies: all that recovery needs to read
-data     the octets of the records, one after the other
+settled  the settlements of the batch: which slots of which rows are settled
+index    24 bytes per record, then the tables of links, identities and spilled bodies: all that recovery needs to read
+data     the records, one after the other
 
 A record is addressed by its row's id and its slot, the number of its index entry. All integers are little-endian.
 """
@@ -26,15 +26,15 @@ UNTIL_REPLACED: Final = "until the key is set again or deleted"
 LATEST_OF_DELIVERY: Final = "while it is the latest of its delivery and the terminus has not expired"
 UNTIL_APPLIED: Final = "until the decision on the transaction is on disk and applied"
 WHILE_PREPARED: Final = "while the prepare record that it decides is on disk"
-UNTIL_PROMOTED: Final = "until its stage is promoted, or given up"
-LATEST_OF_SINK: Final = "until the next promotion of the same sink"
+UNTIL_PROMOTED: Final = "until its sink transaction is committed or aborted"
+LATEST_OF_SINK: Final = "until the next commit of the same sink"
 UNTIL_WINDOW: Final = "until the window of its publisher has passed"
 
 
 class Kind:
     """A kind of record.
 
-    number    stands in the low five bits of an index entry's kind octet; never used for anything else again
+    number    stands in the low five bits of an index entry's kind byte; never reused
     version   of its encoding: the high three bits
     lifetime  how long trimming must keep it
     written   whether this version of the broker writes it; the others are reserved, and a log that has one is newer
@@ -82,17 +82,17 @@ SPILLED: Final = 2  # header and body are in chunk rows
 TRANSIENT: Final = 4  # the publisher did not ask to keep the message: it is paged out, or in a stage
 FORMAT_SHIFT: Final = 4  # two bits: the format of the message's header
 
-# An index entry: sequence number in the queue, queue id, octets of the body, octets of the record's data, kind in the
-# low and flags in the high octet, priority.
+# An index entry: sequence number in the queue, queue id, bytes of the body, bytes of the record's data, kind in the
+# low and flags in the high byte, priority.
 INDEX_SIZE: Final = 24
 INDEX: Final = struct.Struct("<QIIIHh")
 EMPTY_INDEX: Final = INDEX.pack(0, 0, 0, 0, NONE, 0)
 PLAIN: Final = DELIVERY
 PLAIN_TRANSIENT: Final = DELIVERY | TRANSIENT << 8
 
-# expires_at, headers_at, acquired_count, delivery_count, octets of the overlay that follows
+# expires_at, headers_at, acquired_count, delivery_count, bytes of the overlay that follows
 _PREFIX: Final = struct.Struct("<qiIII")
-# first chunk, number of chunks, octets of the header at their beginning
+# first chunk, number of chunks, bytes of the header at their beginning
 SPILL: Final = struct.Struct("<QII")
 
 _OVERLAY: Final = struct.Struct("<BqH")
@@ -106,7 +106,7 @@ MAX_SIZE: Final = 0xFFFFFFFF
 
 
 def encode_overlay(overlay: Overlay) -> bytes:
-    """The octets of an overlay; TypeError for a header value of a type that no wire format has."""
+    """Encode an overlay. Raises `TypeError` for a header value of a type that no wire format has."""
     flags = _DROPS_EXPIRATION if overlay.drop_expiration else 0
     address = overlay.address
     if address is None:

@@ -33,12 +33,12 @@ _FEW_QUEUES: Final = 6
 
 
 class Rebuilt:
-    """What a log goes on from.
+    """The state of a log after recovery.
 
     rows      by id: those on disk, and moved ones that others refer to
     stored    those on disk
     next_row, next_chunk  the next ids
-    recovery  what the broker is told
+    recovery  what the broker recovers
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Rebuilder:
     # First pass
 
     def settled(self, row_id: int, settled: bytes, index_size: int, data_size: int) -> None:
-        """A row, its settlements, and the octets of the other columns."""
+        """A row, its settlements, and the sizes of the other columns."""
         row = StoredRow(self.log, row_id, 0, STORED)
         row.size = len(settled) + index_size + data_size
         self.rows[row_id] = row
@@ -174,7 +174,7 @@ class Rebuilder:
         numbers = bytes_to_words("I", entries)
         lengths = numbers[4::6]
         if sum(lengths) != data_size:
-            raise ValueError(f"row {row_id} has {data_size} octets of data, and an index of {sum(lengths)}")
+            raise ValueError(f"row {row_id} has {data_size} bytes of data; expected {sum(lengths)} by its index")
         slots = bytearray(b"\x01") * count
         for slot in self._dead.pop(row_id, ()):
             slots[slot] = DEAD

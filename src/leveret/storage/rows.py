@@ -4,7 +4,7 @@ Where a row stands:
 
 FILLING  part of the batch that is being filled: a record that is settled now is never written
 STORED   submitted, or on disk
-MOVED    not on disk any more: its surviving records were copied, and its positions resolve to the copies
+MOVED    no longer on disk: its surviving records were copied, and its positions resolve to the copies
 REMOVED     not on disk any more, and nothing of it is alive
 """
 
@@ -82,11 +82,11 @@ class StoredRow(Row):
 
     state        FILLING, STORED, MOVED or REMOVED
     draft        what will be written, while FILLING
-    lengths      octets of each record's data
+    lengths      bytes of each record's data
     live_bytes   bytes of the records that are alive, index entries included
     touched      the batch in which it was last touched, and `dead` the slots that this batch settles
     links        see `Links`; None for a row of plain deliveries
-    pins         rows on disk whose settlements this row holds; `pinned` lists them (some may be gone by now),
+    pins         rows on disk whose settlements this row holds; `pinned` lists them (some may be removed by now),
                  `pins_at_first` is how many there were, `settled_bytes` the size of the settlements;
                  for a moved row, pins are the rows that it resolves to
     holders      the rows that hold settlements of this row
@@ -138,7 +138,7 @@ class StoredRow(Row):
         return places[index]
 
     def useful_bytes(self) -> int:
-        """Octets of the row that are worth keeping: live records, and settlements that still matter."""
+        """Return the bytes of the row worth keeping: live records, and settlements that are still needed."""
         if not self.pins:
             return self.live_bytes
         return self.live_bytes + self.settled_bytes * self.pins // self.pins_at_first

@@ -1,11 +1,11 @@
 """Trimming: which rows a commit deletes, and which survivors it copies.
 
-A row goes when nothing in it is alive and no settlement in it is needed any more, wherever it stands in the log. A
+A row is deleted when it has no live record and no needed settlement, wherever it is in the log. A
 settlement is needed while the row that it names is on disk: the row that holds it is *pinned* by that row. Deleting a row
-may so free the rows that settled it, and these others in turn.
+may thus release the rows that settled it, and these others in turn.
 
-When dead octets on disk exceed live ones, rows that are at least half garbage are copied: their survivors go to a new
-row and the old ones are deleted in the same transaction. A record dies once and its octets pay for the copy of as many
+When dead bytes on disk exceed live ones, rows that are at least half garbage are copied: their survivors go to a new
+row and the old ones are deleted in the same transaction. A record dies once and its bytes pay for the copy of as many
 live ones, so copying never writes more than was published: write amplification stays at or below two.
 """
 
@@ -38,17 +38,17 @@ from leveret.storage.rows import (
 
 # Garbage below this is not worth a copy.
 GARBAGE_FLOOR: Final = 8 << 20
-# Octets that one commit copies at most (a single row may be larger).
+# Maximum bytes that one commit copies (a single row may be larger).
 COPY_BYTES: Final = 1 << 20
 
 
 class Trimmer:
-    """Counts what is alive on disk and decides what goes.
+    """Counts live records on disk and chooses the rows to delete or copy.
 
     rows         the rows in memory, moved ones included
-    octets       size of all rows on disk; live_octets of the records in them that are alive
+    stored_bytes  size of all rows on disk; `live_bytes` is the size of the live records in them
     stored       number of rows on disk
-    copied_octets  that copying has written since the start
+    copied_bytes  bytes written by copying since the start
     deletes      ids of rows to delete with the next commit; dead_chunks likewise
     floor        garbage below which nothing is copied
     """
@@ -106,14 +106,14 @@ class Trimmer:
     # Records that die
 
     def touch(self, row: StoredRow) -> None:
-        """Look at a row when the commit is built."""
+        """Check a row when the commit is built."""
         if row.touched != self.batch:
             row.touched = self.batch
             row.dead = []
             self.touched.append(row)
 
     def settle(self, row: StoredRow, slot: int) -> None:
-        """An entry in a stored row is gone: the record dies, unless entries of other queues keep the message."""
+        """Settle an entry of a stored row: its record dies unless entries of other queues keep the message."""
         links = row.links
         if links is not None:
             self._unlink(links, slot)
@@ -123,13 +123,13 @@ class Trimmer:
         self._kill_record(row, slot)
 
     def settle_all(self, row: StoredRow, slots: array[int]) -> None:
-        """The entries of a stored row without links that were still alive are gone."""
+        """Settle all remaining entries of a stored row without links."""
         self.touch(row)
         row.live = 0
         row.dead.extend(slots)
 
     def replace_update(self, links: Links, slot: int) -> None:
-        """The latest update of an entry is not the latest any more."""
+        """Drop the latest update of an entry, since a newer one replaces it."""
         update = element(links.updates, slot)
         if update:
             links.updates[slot] = 0
@@ -157,7 +157,7 @@ class Trimmer:
                 self._kill_record(row, message)
 
     def _unlink(self, links: Links, slot: int) -> None:
-        """Let go of what an entry that is gone refers to."""
+        """Release what a settled entry refers to."""
         self.replace_update(links, slot)
         target = element(links.targets, slot)
         if target:
@@ -165,7 +165,7 @@ class Trimmer:
             self.drop_reference(self.find(target))
 
     def _kill_record(self, row: StoredRow, slot: int) -> None:
-        """A record in a stored row is not needed any more."""
+        """Count a record of a stored row as dead."""
         if row.slots[slot] == DEAD:
             return
         row.slots[slot] = DEAD
@@ -180,7 +180,7 @@ class Trimmer:
         self.touch(row)
 
     def _drop(self, place: int) -> None:
-        """The record at a place is not needed any more."""
+        """Drop the record at a place."""
         if not place:
             return
         row = self.row_of(place)
@@ -192,7 +192,7 @@ class Trimmer:
             self._elide(row, draft, slot)
 
     def drop_reference(self, place: int) -> None:
-        """An entry that referred to the message at a place is gone."""
+        """Drop a reference of a settled entry to the message at a place."""
         if not place:
             return
         row = self.row_of(place)
@@ -213,7 +213,7 @@ class Trimmer:
             self._kill_record(row, slot)
 
     def settle_draft(self, row: StoredRow, draft: Draft, slot: int) -> None:
-        """An entry of the row being filled is gone: it is not written."""
+        """Settle an entry of the row being filled: it is not written."""
         links = row.links
         if links is not None:
             self._unlink(links, slot)
@@ -232,7 +232,7 @@ class Trimmer:
             if chunks is not None:
                 self.dead_chunks.append(chunks)
 
-    # Rows that go
+    # Deleting rows
 
     def settle_touched(self, touched: list[StoredRow]) -> None:
         """Account for the settlements of the batch; afterwards rows that are not needed are marked for deletion.
@@ -301,7 +301,7 @@ class Trimmer:
             self._release(row, stack)
 
     def _remove_stored(self, row: StoredRow) -> None:
-        """A row is deleted from the disk."""
+        """Remove a row from the counters of stored rows."""
         self.deletes.append(row.id)
         self.candidates.pop(row.id, None)
         self.merges.small.pop(row.id, None)

@@ -1,7 +1,7 @@
-"""Looking at everything that a log holds, and giving up what is damaged.
+"""Check and repair of a whole log.
 
 `LogCheck` reads all rows, chunks, definitions and marks, compares them with their checksums, and follows references.
-`Repair` removes what it found, for an operator who would rather lose that than the log.
+`Repair` removes what it found, for an operator who accepts the loss.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class LogCheck:
                 reader = IndexReader(index)
                 length = sum(bytes_to_words("I", reader.entries)[4::6])
                 if length != len(data):
-                    raise ValueError(f"it has {len(data)} bytes of data, and an index of {length}")
+                    raise ValueError(f"it has {len(data)} bytes of data; expected {length} by its index")
             except _MALFORMED as error:
                 why = type_fault("data", data, bytes) or str(error)
                 self.findings.append(Finding(ROW, row_id, why, "its contents are unknown"))
@@ -349,7 +349,7 @@ class Repair:
         self.dropped: list[tuple[str, str]] = []
 
     def run(self) -> list[tuple[str, str]]:
-        """Returns kinds and keys of the definitions that are gone."""
+        """Remove the damage. Returns kinds and keys of the removed definitions."""
         next_row = self._next_row()
         lost: dict[int, list[int]] = {}
         for finding in self.findings:
@@ -382,7 +382,7 @@ class Repair:
         return self.dropped
 
     def _rewrite_definitions(self) -> None:
-        """Write all that are whole anew: one whose kind or key has changed may not be where a statement looks for it."""
+        """Rewrite all intact definitions: one whose kind or key has changed may not be where a statement looks for it."""
         rows = self.connection.execute("SELECT kind, key, value, crc FROM metadata")
         whole = [row for row in rows if not _definition_fault(*row)]
         self.connection.execute("DELETE FROM metadata")

@@ -23,7 +23,7 @@ class Amqplain(Mechanism):
         try:
             table = self.context.decode_table(response)
         except ValueError:
-            return Failure("AMQPLAIN: the response is no field table")
+            return Failure("AMQPLAIN: the response is not a field table")
         name, password = _bytes(table.get("LOGIN")), _bytes(table.get("PASSWORD"))
         if name is None or password is None:
             return Failure("AMQPLAIN: expected LOGIN and PASSWORD as strings")

@@ -1,4 +1,4 @@
-"""ANONYMOUS (RFC 4505): everybody is one configured user. The trace information of the response is not used."""
+"""ANONYMOUS (RFC 4505): all clients act as one configured user. The trace information of the response is not used."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class Anonymous(Mechanism):
 
     def step(self, response: bytes) -> Outcome:
         user = self.context.anonymous_user
-        return Success(user) if user is not None else Failure("ANONYMOUS: no user is configured for it")
+        return Success(user) if user is not None else Failure("ANONYMOUS: auth.anonymous_user is not set")

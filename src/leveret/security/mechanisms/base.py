@@ -34,7 +34,7 @@ class NeedsPassword:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The client is not let in.
+    """The login failed.
 
     reason    for the log, not for the client
     username  the user whose password was wrong; "" if the failure says nothing of a password
@@ -62,7 +62,7 @@ class Context:
     external_name   the part of it that is the user's name: "common-name" or "subject"
     anonymous_user  who clients without credentials are
     decode_table    reads the pairs of a field table that has no length in front; ValueError where they cannot be read
-    scram_keys      the keys of a user for a mechanism, or such as look like them; it blocks
+    scram_keys      the keys of a user for a mechanism, or fake ones; it blocks
     scram_ready     whether every user with a password has keys: otherwise SCRAM is not offered beside passwords in clear
     """
 
@@ -99,7 +99,7 @@ class Mechanism:
 
 
 def text(data: bytes) -> str | None:
-    """A user name as text; None where it cannot be one."""
+    """Decode a user name, None if it is empty or not UTF-8."""
     try:
         name = data.decode("utf-8")
     except UnicodeDecodeError:

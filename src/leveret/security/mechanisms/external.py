@@ -32,12 +32,12 @@ class External(Mechanism):
     def step(self, response: bytes) -> Outcome:
         certificate = self.context.certificate
         if not certificate:
-            return Failure("EXTERNAL: the client showed no certificate")
+            return Failure("EXTERNAL: the client sent no certificate")
         name = subject(certificate) if self.context.external_name == "subject" else common_name(certificate)
         if not name:
             return Failure(f"EXTERNAL: the certificate {subject(certificate)!r} has not exactly one common name")
         if response and response != name.encode():
-            return Failure("EXTERNAL: to act as another user is not supported")
+            return Failure("EXTERNAL: acting as another user is not supported")
         return Success(name)
 
 

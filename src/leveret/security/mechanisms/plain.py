@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): authorization identity, name and password, separated by a zero octet."""
+"""PLAIN (RFC 4616): authorization identity, name and password, separated by a NUL byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from leveret.security.mechanisms.base import Failure, Mechanism, NeedsPassword, 
 
 
 class Plain(Mechanism):
-    """Section 2; to act as somebody else is not supported."""
+    """Section 2; acting as another user is not supported."""
 
     name = "PLAIN"
     speaks_first = True
@@ -14,10 +14,10 @@ class Plain(Mechanism):
     def step(self, response: bytes) -> Outcome:
         parts = response.split(b"\0")
         if len(parts) != 3:
-            return Failure("PLAIN: expected three parts separated by a zero octet")
+            return Failure("PLAIN: expected three parts separated by a NUL byte")
         actor, name = parts[0], text(parts[1])
         if name is None:
             return Failure("PLAIN: the name is empty or not UTF-8")
         if actor and actor != parts[1]:
-            return Failure("PLAIN: to act as another user is not supported")
+            return Failure("PLAIN: acting as another user is not supported")
         return NeedsPassword(name, parts[2])

@@ -22,14 +22,14 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 }
 
 
-# Those that show us the password itself. A login by one of them is what makes the keys of SCRAM where they are missing.
+# Mechanisms that reveal the password. A login with one of them makes missing SCRAM keys.
 SHOWING = (Plain.name, Amqplain.name)
 
 
 def offered(enabled: Sequence[str], context: Context) -> list[str]:
     """The mechanisms to offer on a connection, of those that the configuration enables, in its order.
 
-    SCRAM is held back as long as there are users whom it would lock out: a client that prefers it would not try another.
+    SCRAM is not offered while it would lock out users: a client that prefers it would not try another mechanism.
     """
     names = [name for name in enabled if MECHANISMS[name].available(context)]
     if not context.scram_ready and any(name in names for name in SHOWING):

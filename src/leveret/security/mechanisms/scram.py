@@ -11,9 +11,9 @@ from typing import Any
 
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failure, Mechanism, Outcome, Success
 
-# Characters of the client's nonce: ours and the salt have to fit into a SASL frame of 512 octets with it.
+# Maximum characters of the client nonce, which must fit into a SASL frame of 512 bytes with the server nonce and the salt.
 MAX_NONCE_LENGTH = 256
-# Octets of a message: a name of 255 octets, escaped and twice, and a nonce fit into it.
+# Maximum bytes of a message: enough for a name of 255 bytes, escaped and sent twice, and a nonce.
 MAX_MESSAGE_LENGTH = 2048
 
 
@@ -33,7 +33,7 @@ class _Scram(Mechanism):
 
     def step(self, response: bytes) -> Outcome:
         if len(response) > MAX_MESSAGE_LENGTH:
-            return Failure(f"{self.name}: a message of {len(response)} octets, at most {MAX_MESSAGE_LENGTH} are taken")
+            return Failure(f"{self.name}: a message of {len(response)} bytes; expected at most {MAX_MESSAGE_LENGTH}")
         if self._server is not None:
             return self._final(response)
         return Blocking(lambda: self._first(response))
