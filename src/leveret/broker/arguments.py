@@ -216,7 +216,7 @@ class QueueSettings:
     consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
     max_age                  how long a stream keeps a message
     segment_size             bytes of bodies that make a segment of a stream; max_segments: most sealed ones
-    unknown                  arguments that nobody here knows, as they came
+    unknown                  unknown arguments, as received
     """
 
     __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
@@ -263,7 +263,7 @@ class ConsumerSettings:
 
     priority   higher is served first, 0 by default
     timeout    how long a delivery may stay unacknowledged, milliseconds; 0 for ever, None where they say nothing
-    unknown    arguments that nobody here knows, as they came
+    unknown    unknown arguments, as received
     """
 
     __slots__ = ("priority", "timeout", "unknown")

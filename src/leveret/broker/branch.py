@@ -328,7 +328,7 @@ class Branch:
 
 
 class _TimeOut(Timed):
-    """Nobody has prepared or decided a branch for too long."""
+    """Timer that rolls back an unprepared branch."""
 
     def __init__(self, branch: Branch) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ class Branches(Holder):
         self.bytes = 0
 
     def committed(self, batch: int) -> None:
-        """Nobody here waits."""
+        """Do nothing: a branch has no output to wait for."""
 
     def all_held(self) -> list[Entry]:
         return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
@@ -106,7 +106,7 @@ class Branches(Holder):
         return [branch for branch in self.by_name.values()
                 if branch.recorded and user in (None, branch.user)]
 
-    # Decisions. `done` is told what became of the branch, once that is on disk.
+    # Decisions. `done` is called with the outcome once it is on disk.
 
     def prepare(self, branch: Branch, done: Done) -> None:
         """Promise that it can be committed, whatever happens. PreconditionFailed where it is not the time for that."""

@@ -172,7 +172,7 @@ class Broker:
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
         self.uploads = Uploads(self)
-        # Tells this store from all others; made at its first start.
+        # Identifies this store; created at its first start.
         self.identity = ""
 
     # The turn
@@ -292,7 +292,7 @@ class Broker:
         return vhost
 
     def number_vhost(self, vhost: Vhost) -> None:
-        """Give a vhost the number that tells it from others that have had its name."""
+        """Give a vhost the number that distinguishes it from earlier vhosts of its name."""
         vhost.set_number(self.new_queue_id())
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(vhost.name), metadata.pack({"number": vhost.number}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# What a client is told of an exception that is none of these.
+# Message to a client about any other exception.
 MISTAKE: Final = "a mistake in the broker, which its log has"
 
 

@@ -379,7 +379,7 @@ class Events(Output):
         unroutable = self._kind(UNROUTABLE, name)
         watch = None if published is None and unroutable is None else ExchangeWatch(published, unroutable)
         if len(self._exchanges) > 2 * len(self.vhost.exchanges):
-            self._exchanges.clear()  # of exchanges that are gone
+            self._exchanges.clear()  # of deleted exchanges
         self._exchanges[name] = watch
         return watch
 
@@ -459,7 +459,7 @@ class Events(Output):
         for queue, count in lost.items():
             text = f'{{"event":"{DROPPED}","vhost":{name},"time":{now},"queue":{_json(queue)},"sample":{count}}}'
             if not self._publish(address_of(DROPPED, queue), text, 0):
-                self._lost[queue] = count  # to be told when there is room
+                self._lost[queue] = count  # reported when there is room
 
     def _names_of(self, address: bytes) -> str:
         """Exchange and routing key, up to the size."""

@@ -47,7 +47,7 @@ class Job(Timed):
         raise NotImplementedError
 
     def failed(self) -> None:
-        """`step` has raised an exception, which is in the log: tell whoever waits for the end of the work."""
+        """Notify the waiters that `step` raised an exception, which is logged."""
 
     def resume(self) -> None:
         """Have `step` called, in a turn to come."""
@@ -125,7 +125,7 @@ class Removals(Job):
             self.resume()
 
     def after(self, done: Callable[[], None]) -> bool:
-        """Have `done` called once everything that was added is gone; False if it is already."""
+        """Call `done` once everything added so far is removed; return False if it is already."""
         if not self.pending:
             return False
         self.pending.append(done)

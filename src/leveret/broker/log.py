@@ -29,7 +29,7 @@ FAILED = "failed"
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CommitWaiter:
-    """Something to be told when a batch is on disk. A native base class, so that the call stays cheap when compiled."""
+    """Callback for when a log commit is on disk. A native base class, which keeps the call cheap when compiled."""
 
     def committed(self, batch: int) -> None:
         raise NotImplementedError
@@ -183,7 +183,7 @@ class Log:
         raise NotImplementedError
 
     def settle(self, entry: Entry) -> None:
-        """The entry (which this log holds) is gone. Called once an entry."""
+        """Remove an entry, which must be in this log. Called once per entry."""
         raise NotImplementedError
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],

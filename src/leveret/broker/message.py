@@ -45,7 +45,7 @@ AVAILABLE: Final = 0
 ACQUIRED: Final = 1
 ARCHIVED: Final = 2
 
-# An expiry of this means: offered to consumers with credit, then gone (a TTL of 0).
+# Expiry of a TTL of 0: offer the message to consumers with credit, then drop it.
 AT_ONCE: Final = 1
 
 
@@ -161,7 +161,7 @@ def _make_offset_overlay() -> Overlay:
     return overlay
 
 
-# Shared by all entries to which nothing but their offset is added: nobody may change it.
+# Shared by all entries whose only addition is the offset; never modified.
 ONLY_OFFSET: Final = _make_offset_overlay()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of an entry, as it is called where it is told."""
+"""Outcome names used in events."""
 
 from __future__ import annotations
 

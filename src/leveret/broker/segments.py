@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Located
     from leveret.broker.queues.stream import StreamQueue
 
-# What went wrong, as a store tells it.
-AGAIN: Final = "again"  # a row of the log has moved: resolve the positions anew
+# Kinds of failures that a store reports.
+AGAIN: Final = "again"  # a row of the log has moved: resolve the positions again
 MISSING: Final = "missing"  # the file is not there
 DAMAGED: Final = "damaged"  # it is, and is not what was written
 FAILED: Final = "failed"  # no space, no network, no store: later perhaps
@@ -107,7 +107,7 @@ class Segment:
         return Segment(**fields)
 
     def entry(self) -> dict[str, Any]:
-        """What others are told of it."""
+        """Return its manifest entry for control replies."""
         return {
             "id": self.id, "path": self.path, "first": self.first, "last": self.last, "count": self.count,
             "octets": self.octets, "body_octets": self.body_octets, "first_time": self.first_time,

@@ -89,7 +89,7 @@ class Exchange:
         self.arguments: dict[str, Any] = arguments or {}
         self.alternate: str | None = self.arguments.get("alternate-exchange")
         self.needs_key = True
-        # Gone; what it was bound to is still being removed.
+        # Deleted; its bindings are still being removed.
         self.deleted = False
         self.needs_headers = False
         self.needs_property = ""
@@ -146,7 +146,7 @@ class Exchange:
         """A binding has come: put it into the type's index."""
 
     def removed(self, binding: Binding) -> None:
-        """A binding has gone: take it out of the type's index."""
+        """Remove a binding from the index of the type."""
 
     def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
         """The destinations of a message, each once. PreconditionFailed if that is more than `effort` allows.

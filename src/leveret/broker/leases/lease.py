@@ -46,7 +46,7 @@ class Lease(Timed):
         return f"lease '{self.name}' of {place_of(self.queue)}"
 
     def check_epoch(self, epoch: int) -> None:
-        """PreconditionFailed for whoever has not acquired the lease last."""
+        """Raise PreconditionFailed for an older epoch."""
         if epoch != self.epoch:
             raise PreconditionFailed(f"epoch {epoch} of {self} is over, the current one is {self.epoch}: the lease was"
                                      " acquired again or timed out")
@@ -67,7 +67,7 @@ class Lease(Timed):
         queue.touch()
 
     def fire(self, now: int) -> None:
-        """Nobody has called for the time-out. The owner is fenced off, and what nobody has read goes back."""
+        """Fence off the owner after the timeout, and return unread messages to the queue."""
         queue = self.queue
         if queue is None or queue.leases is None:
             return
@@ -82,7 +82,7 @@ class Lease(Timed):
             queue.broker.end_turn()
 
     def end_readers(self, batch: Batch | None = None) -> None:
-        """Nobody reads on, or nobody of one batch."""
+        """End all readers, or those of one batch."""
         ended = [reader for reader in self.readers if batch is None or reader.batch is batch]
         self.readers = [reader for reader in self.readers if reader not in ended]
         for reader in ended:
@@ -145,7 +145,7 @@ class Leases:
         return_pieces(self.queue, pieces, read)
 
     def forget(self) -> None:
-        """The queue is gone, with all that they hold."""
+        """Release everything when the queue is deleted."""
         queue = self.queue
         for lease in self.by_name.values():
             lease.end_readers()
@@ -166,7 +166,7 @@ class Leases:
 
 
 def settle(queue: Queue, rows: array[int], slots: array[int]) -> None:
-    """Entries of a lease are gone, by their positions."""
+    """Settle entries of a lease by their positions."""
     if rows:
         queue.log.settle_range(queue.id, 0, queue.next_seq - 1, (), rows, slots)
 

@@ -51,7 +51,7 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     lease.since = now
     lease.end_readers()
     if lease.plan is not None:
-        lease.plan.finish()  # whoever asked for it hears of it, and can do nothing with it
+        lease.plan.finish()  # its caller gets a batch of an expired epoch
     if timeout is None:
         queue.broker.timers.cancel(lease)
         lease.timeout = 0
@@ -163,7 +163,7 @@ def release(queue: Queue, name: str) -> int:
 
 
 def find(queue: Queue, name: str, epoch: int) -> Lease:
-    """The lease of that name for whoever has acquired it. NotFound, or PreconditionFailed for an older epoch."""
+    """Return a lease of the queue. Raises NotFound, or PreconditionFailed for an older epoch."""
     leases = queue.leases
     if leases is None:
         leases = Leases(queue)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leveret.broker.leases.lease import Lease
     from leveret.broker.queues.base import Queue
 
-# Told of the batch, None where nothing was ready; or why there is none.
+# Called with the batch, with None if nothing was ready, or with the error.
 Done = Callable[[Batch | None, BrokerError | None], None]
 
 
@@ -30,7 +30,7 @@ TAKEN: Final = 63
 
 
 class _Later(Job):
-    """A plan that goes on in the next turn."""
+    """Job that resumes a plan in the next turn."""
 
     def __init__(self, jobs: Jobs, plan: Plan) -> None:
         super().__init__(jobs)
@@ -42,7 +42,7 @@ class _Later(Job):
 
 
 class _Loading(paging.Waiting):
-    """A plan that goes on when more of its queue is in memory."""
+    """Callback that resumes a plan when more of its queue is in memory."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -52,7 +52,7 @@ class _Loading(paging.Waiting):
 
 
 class Written(CommitWaiter):
-    """Tells of a batch when it is on disk."""
+    """Notification of a batch once it is on disk."""
 
     def __init__(self, batch: Batch, done: Done) -> None:
         self.batch = batch

@@ -25,7 +25,7 @@ class Return(CommitWaiter):
         queue = self.queue
         leases = queue.leases
         if leases is None or self not in leases.returning:
-            return  # the queue is gone
+            return  # the queue was deleted
         leases.returning.remove(self)
         for _, piece in self.pieces:
             leases.count -= len(piece.seqs)

@@ -48,7 +48,7 @@ DEAD_LETTER_WORK: Final = 25
 
 
 class Hidden:
-    """Entries of a queue that nobody sees yet: sequence numbers and bytes, and the bytes of all of them."""
+    """Entries that are not visible yet: their sequence numbers and sizes, and the total size."""
 
     __slots__ = ("bytes", "sizes")
 
@@ -139,7 +139,7 @@ class Queue:
         self.hidden = Hidden()
         # There may be more in it than its limits allow: it drops that when it is drained.
         self.overfull = False
-        # Entries that nobody may see before their time.
+        # Delayed entries.
         self.delays: delayed.Delays | None = None
         self.expiry: expiry.Expiry | None = None
         self.unused: expiry.Unused | None = None
@@ -150,7 +150,7 @@ class Queue:
         self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
         self.rejects_publish = settings.overflow != DROP_HEAD
         self.guarded = self._has_guards()
-        # Who wants to know what happens here: nobody, mostly.
+        # Watch on events of the queue; usually None.
         self.watch: Watch | None = None
         # Statistics
         self.published = 0
@@ -162,7 +162,7 @@ class Queue:
                 or self.settings.type == QUORUM)
 
     def set_watch(self, watch: Watch | None) -> None:
-        """Tell somebody what happens here from now on, or nobody."""
+        """Set or remove the watch on events of the queue."""
         self.watch = watch
         self.guarded = watch is not None or self._has_guards()
         rings.set_selective(self)
@@ -500,7 +500,7 @@ class Queue:
     # Settlement
 
     def settle(self, entry: Entry) -> None:
-        """An acquired entry was accepted, or its delivery needs no answer: it is gone."""
+        """Settle an acquired entry that was accepted or needs no acknowledgement."""
         holder = entry.holder
         if self.watch is not None:
             self.watch.settled(entry, ACCEPTED, protocol_of(holder))
@@ -630,7 +630,7 @@ class Queue:
         return False
 
     def check_consumer(self, arguments: dict[str, Any]) -> None:
-        """Refuse arguments of a consumer that make no sense here; before it joins, and is told so."""
+        """Raise an error for invalid arguments of a consumer, before it joins."""
 
     def add_consumer(self, consumer: Consumer) -> None:
         """A consumer joins; with a single active consumer it may have to wait for its turn."""
@@ -680,7 +680,7 @@ class Queue:
         return count
 
     def delete(self) -> int:
-        """The queue is gone, with everything in it. Returns how many ready entries it had."""
+        """Delete the queue and its entries; return the number of ready entries."""
         held = self.unacked + self.leased_count
         count = removal.delete(self)
         if self.watch is not None:

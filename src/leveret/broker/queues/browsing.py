@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 256 << 10
-# Entries that became visible late and that a browser without credit is still told of.
+# Maximum number of late entries that are remembered for a browser without credit.
 MAX_LATE: Final = 4096
 
 

@@ -279,7 +279,7 @@ def clear(queue: Queue) -> None:
 
 
 def drop(queue: Queue) -> None:
-    """Nobody will ever see the delayed entries."""
+    """Drop the delayed entries."""
     delays = queue.delays
     if delays is None:
         return

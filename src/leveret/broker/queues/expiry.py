@@ -1,4 +1,4 @@
-"""Expiry: of the entries at the head of a queue, and of a queue that nobody uses (`x-expires`)."""
+"""Expiry of entries at the head of a queue, and of unused queues (`x-expires`)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _take_apart(queue: Queue, backlogs: list[Backlog], delays: delayed.Delays | 
 
 
 def delete(queue: Queue) -> int:
-    """The queue is gone, with everything in it. Returns how many ready entries it had."""
+    """Delete a queue and its entries; return the number of ready entries."""
     _forget_leases(queue)  # before a plan that waits sees the queue empty
     count = purge(queue)
     detach(queue)
@@ -151,7 +151,7 @@ def _forget_leases(queue: Queue) -> None:
 
 
 def detach(queue: Queue) -> None:
-    """Nobody has to do with the queue any more: who held its entries, its consumers, its timers."""
+    """Detach the consumers and the timers of a deleted queue, and settle its acquired entries."""
     queue.deleted = True
     queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
     if queue.unacked:
@@ -198,7 +198,7 @@ def _settle_held(queue: Queue) -> Iterator[int]:
 
 
 def _notify_deleted(consumers: list[Consumer]) -> Iterator[int]:
-    """Tell the consumers of a queue that it is gone."""
+    """Notify the consumers of a deleted queue."""
     while consumers:
         consumer = consumers.pop()
         try:

@@ -180,7 +180,7 @@ def _enter(queue: Queue, consumer: Consumer) -> None:
 
 
 def choose(queue: Queue) -> None:
-    """Serve the ring of the highest priority in which somebody takes entries."""
+    """Serve the ring of the highest priority with a consumer that takes entries."""
     if len(queue.rings) == 1:
         for only in queue.rings.values():
             queue.ring = only.line

@@ -118,7 +118,7 @@ def _read_ahead(queue: Queue, backlog: Backlog) -> bool:
 
 
 def _offer_young(queue: Queue, backlog: Backlog, passed: int, now: int) -> None:
-    """Nobody wants anything of what is paged out: hand out from what follows it."""
+    """Deliver from behind the paged-out entries, which match no consumer."""
     young = backlog.young
     if young is None:
         return

@@ -282,7 +282,7 @@ class StreamQueue(Queue):
                 self.sealed.chunks.pop(chunk.first, None)
 
     def forget_chunk(self, chunk: StreamChunk) -> None:
-        """Nobody reads this chunk any more; another one may have its messages."""
+        """Release a chunk without readers; another chunk may have its messages."""
         if chunk.messages is not None:
             self._forget_messages(chunk)
             self.cached.remove(chunk)
@@ -380,7 +380,7 @@ class StreamQueue(Queue):
     # Out
 
     def check_consumer(self, arguments: dict[str, Any]) -> None:
-        """Refuse a consumer that asks for a place that there is not, before it is told that it consumes."""
+        """Raise an error for a consumer with an invalid start position, before it joins."""
         starting_point(arguments.get(OFFSET), 0)
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
         if name_of(arguments) is not None and arguments.get(PACKED):
@@ -528,7 +528,7 @@ class StreamQueue(Queue):
         self.broker.end_turn()
 
     def fail_readers(self, chunk: StreamChunk, text: str) -> None:
-        """The messages of a chunk cannot be read: who wants them is told, and leaves."""
+        """Fail the readers of a chunk that cannot be read."""
         for consumer, reader in list(self.readers.items()):
             if reader.chunk is chunk and consumer in self.consumers:
                 self.leave_ring(consumer)

@@ -26,7 +26,7 @@ SEALING: Final = "sealing"
 REWRITING: Final = "rewriting"
 DONE: Final = "done"
 FAILED: Final = "failed"
-# A segment that was merged with others meanwhile is looked for anew, but not for ever.
+# Maximum number of lookups of a segment that is merged meanwhile.
 MAX_RESTARTS: Final = 5
 
 
@@ -122,7 +122,7 @@ class Erasing:
         self.hub.store.work(REWRITE, json.dumps(call).encode(), self.done)
 
     def done(self, result: bytes, kind: str, text: str) -> None:
-        """The store has gone through the current segment."""
+        """Handle the end of the rewrite of the current segment."""
         segment = self.current
         assert segment is not None
         if kind:

@@ -27,7 +27,7 @@ NO_STORE: Final = ("this broker reads no sealed segments: it needs the extra `se
 
 
 class _Unregistered(CommitWaiter):
-    """Files whose place in the manifest is gone, once that is on disk."""
+    """Files to remove once their removal from the manifest is on disk."""
 
     def __init__(self, stream: StreamQueue, paths: list[str]) -> None:
         self.stream = stream
@@ -68,7 +68,7 @@ class _Read:
 
 
 class _Refused(CommitWaiter):
-    """Nobody can read a chunk. Readers are told so later: now they are being served."""
+    """Job that fails the readers of an unreadable chunk in a later turn."""
 
     def __init__(self, read: _Read) -> None:
         self.read = read
@@ -115,7 +115,7 @@ class SealedPart:
         self.unregister([segment])
 
     def drop_all(self) -> None:
-        """The stream is gone."""
+        """Release the segments of a deleted stream."""
         segments = self.segments
         self.segments = []
         for segment in segments:
@@ -234,7 +234,7 @@ class SealedPart:
         return messages
 
     def unread(self, chunk: StreamChunk, segment: Segment, kind: str, text: str) -> None:
-        """A chunk could not be read: the readers that came to it are told, and nobody else notices."""
+        """Fail only the readers that reached an unreadable chunk."""
         stream = self.stream
         chunk.loading = False
         if stream.deleted or chunk.dropped:

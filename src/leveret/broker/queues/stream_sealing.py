@@ -35,13 +35,13 @@ MIN_SEGMENT_BYTES: Final = 256 << 10
 TRIMMED: Final = 4 * CHUNK_ENTRIES
 # So many small neighbours are merged although they are small together.
 MERGED: Final = 8
-# Positions that had moved are resolved anew at once, but not for ever.
+# Maximum number of immediate restarts after positions moved.
 MAX_RESTARTS: Final = 5
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SealedWaiter:
-    """Somebody who asked that all of a stream is sealed."""
+    """Callback of a request to seal a whole stream."""
 
     def sealed(self, text: str) -> None:
         """It is, or `text` says why not."""

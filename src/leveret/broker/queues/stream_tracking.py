@@ -161,7 +161,7 @@ class Tracking:
         return False
 
     def forget(self) -> None:
-        """The stream is gone."""
+        """Remove the metadata of a deleted stream."""
         for name in self.progress:
             self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), None)
         for name in self.sequences:
