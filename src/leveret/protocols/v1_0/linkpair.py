@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 MANAGEMENT: Final = "/management"
 PAIRED: Final = "paired"
 CAPABILITY: Final = "LINK_PAIR_V1_0"
-# Requests and answers that may be under way.
+# Requests and responses that may be in flight.
 MAX_REQUESTS: Final = 64
 # Bytes of one request.
 MAX_REQUEST_BYTES: Final = 1 << 20
-# Bytes of answers that wait for credit on a connection, beyond which requests are not carried out.
+# Bytes of responses waiting for credit on a connection, above which requests are refused.
 MAX_ANSWER_BYTES: Final = 4 << 20
 
 
@@ -67,12 +67,12 @@ class LinkPair(CommitWaiter):
         self.ready: deque[bytes] = deque()
 
     def perform(self, payload: bytes) -> None:
-        """Carry out a request."""
+        """Perform a request."""
         session = self.session
         connection = session.connection
         busy = ""
         if connection.answer_bytes > MAX_ANSWER_BYTES:
-            busy = f"answers of {connection.answer_bytes} bytes wait for credit, at most {MAX_ANSWER_BYTES} are kept"
+            busy = f"answers of {connection.answer_bytes} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
         detaching: list[OutgoingLink] = []
         connection.detaching_links = detaching
         try:
@@ -111,7 +111,7 @@ class LinkPair(CommitWaiter):
         self._resolve()
 
     def _resolve(self) -> None:
-        """Send on the answers whose commits are done, in the order of the requests."""
+        """Send responses whose commits are done, in the order of the requests."""
         waiting = self.waiting
         committed = self.session.log.committed
         while waiting and not waiting[0].removing and waiting[0].batch <= committed:
@@ -124,7 +124,7 @@ class LinkPair(CommitWaiter):
             self.forget_ready()
 
     def send(self) -> None:
-        """Send answers as far as there is credit."""
+        """Send responses as far as credit allows."""
         link = self.answers
         if link is None or self.session.closing:
             return
@@ -136,17 +136,17 @@ class LinkPair(CommitWaiter):
             self.requests.grant()
 
     def forget_ready(self) -> None:
-        """The link that answers would go out on is gone."""
+        """Drop pending responses: their link is closed."""
         self.session.connection.answer_bytes -= sum(len(payload) for payload in self.ready)
         self.ready.clear()
 
     def room(self) -> int:
-        """How many more requests may come."""
+        """Return how many more requests the client may send."""
         return MAX_REQUESTS - len(self.waiting) - len(self.ready)
 
 
 class RequestLink(IncomingLink):
-    """The link that requests come on."""
+    """The link that receives requests."""
 
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
         super().__init__(session, frame.name, frame.handle, handle)
@@ -158,14 +158,14 @@ class RequestLink(IncomingLink):
         self.max_size = min(self.max_size or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES)
 
     def grant(self) -> None:
-        """Give credit for what there is room for."""
+        """Grant credit for the requests that may be in flight."""
         room = self.pair.room()
         if not self.closed and self.credit < room and self.credit <= MAX_REQUESTS >> 1:
             self.credit = room
             self.send_flow()
 
     def is_alarm_exempt(self) -> bool:
-        """A purge may be what ends an alarm."""
+        """Return True: a purge may end an alarm."""
         return True
 
     def transfer(self, frame: Transfer) -> None:
@@ -178,7 +178,7 @@ class RequestLink(IncomingLink):
         self.credit -= 1
 
     def complete(self, payload: bytes) -> None:
-        """A request has come."""
+        """Perform a received request."""
         self.pair.perform(payload)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class RequestLink(IncomingLink):
 
 
 class AnswerLink(Link):
-    """The link that answers go out on."""
+    """The link that sends responses."""
 
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
         super().__init__(session, frame.name, frame.handle, handle)
@@ -219,7 +219,7 @@ class AnswerLink(Link):
         return self.credit > 0 and session.remote_window > 0 and not session.sending
 
     def send(self, payload: bytes) -> None:
-        """Send an answer; in several frames where it is long."""
+        """Send a response, in several frames if it is long."""
         session = self.session
         number = session.next_delivery_id
         session.next_delivery_id = (number + 1) % MODULUS
@@ -243,12 +243,12 @@ class AnswerLink(Link):
 
 
 def wants(address: Any) -> bool:
-    """Whether a terminus is the management node."""
+    """Return whether an address is that of the management node."""
     return bool(address == MANAGEMENT)
 
 
 def attach_requests(session: SessionEndpoint, frame: Attach, handle: int) -> RequestLink:
-    """The half on which the client sends."""
+    """Attach the link on which the client sends."""
     pair = _pair(session, frame)
     link = RequestLink(session, frame, handle, pair)
     pair.requests = link
@@ -257,7 +257,7 @@ def attach_requests(session: SessionEndpoint, frame: Attach, handle: int) -> Req
 
 
 def attach_answers(session: SessionEndpoint, frame: Attach, handle: int) -> AnswerLink:
-    """The half on which the client receives."""
+    """Attach the link on which the client receives."""
     pair = _pair(session, frame)
     link = AnswerLink(session, frame, handle, pair)
     pair.answers = link

@@ -21,7 +21,7 @@ class DynamicNode:
         self.policy = policy
 
     def leave(self) -> None:
-        """The link that caused its creation is gone."""
+        """Apply the policy: the link that created the node is closed."""
         queue = self.queue
         if queue.deleted:
             return

@@ -1,4 +1,4 @@
-"""Open: who the client is, which vhost it wants, what both sides can take (transport section 2.7.1)."""
+"""Open: user, vhost and limits of a connection (transport section 2.7.1)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _watch(connection: Connection, remote_timeout: int) -> None:
 
 
 def release(connection: Connection) -> None:
-    """The connection leaves its vhost, and its exclusive queues go."""
+    """Leave the vhost and delete the exclusive queues of the connection."""
     vhost = connection.vhost
     connection.vhost = None
     sole.leave(connection)

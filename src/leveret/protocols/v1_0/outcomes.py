@@ -1,4 +1,4 @@
-"""What the outcomes of a delivery do to its entry (messaging section 3.4)."""
+"""Effects of the outcomes of deliveries on their entries (messaging section 3.4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
 
 
 def apply_one(entry: Entry, state: Any) -> None:
-    """One state of one entry."""
+    """Apply a state to an entry."""
     kind = 0 if state is None else state.kind
     if kind == descriptors.ACCEPTED:
         entry.queue.settle(entry)

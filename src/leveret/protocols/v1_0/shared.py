@@ -1,9 +1,9 @@
-"""Shared subscriptions, as JMS has them: links that take messages of one subscription in turns.
+"""Shared subscriptions, as in JMS: links that share the messages of one subscription.
 
 A source with the capability `shared` joins the subscription whose name is that of the link up to `|`, in the client's
-container, or with `global` in all containers of the user. The subscription is what outlives the links, as the policy of the
-source says, counted from when the last of them is gone. What a link of it holds unsettled goes back to the others at the
-end of its session: nobody may come back under its name. Durable subscriptions and others of the same name are different.
+container, or with `global` in all containers of the user. The subscription outlives its links: the expiry policy applies
+when the last one is detached. The unsettled deliveries of a link are requeued for the others at the end of its session,
+since it cannot be resumed. A durable and a volatile subscription of the same name are different.
 """
 
 from __future__ import annotations
