@@ -23,7 +23,7 @@ class StoredBody:
         self.size = 0
 
     def append(self, data: bytes) -> None:
-        """Write on. Raises `ContentTooLarge` where there is no room any more."""
+        """Append data. Raises `ContentTooLarge` if there is no room left."""
         raise NotImplementedError
 
     def read(self, at: int, length: int) -> bytes:
@@ -48,7 +48,7 @@ class Spool:
         raise NotImplementedError
 
     def close(self) -> None:
-        """The process needs no more of it; what is there can still be read."""
+        """Close the spool for writing; existing bodies remain readable."""
         raise NotImplementedError
 
 

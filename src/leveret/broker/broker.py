@@ -60,11 +60,11 @@ class HeaderReader:
     """Decoder of a protocol's encoded message properties."""
 
     def headers(self, message: Message) -> dict[str, Any]:
-        """The application's headers; an empty dict where they cannot be read."""
+        """Return the application headers; an empty dict if they cannot be decoded."""
         raise NotImplementedError
 
     def property(self, message: Message, name: str) -> str:
-        """A content property ("message-id") as text, "" where the message has none."""
+        """Return a content property ("message-id") as text; "" if the message has none."""
         raise NotImplementedError
 
     def expiration(self, message: Message) -> str | None:
@@ -178,7 +178,7 @@ class Broker:
     # The turn
 
     def end_turn(self) -> None:
-        """Drain what was touched, start the commit, write what is to be written."""
+        """Drain the active queues, start the commit, and flush the outputs."""
         if self.in_turn:
             return
         self.in_turn = True
@@ -238,7 +238,7 @@ class Broker:
         self.page_above = shares.share(self, budget, most)
 
     def page_down(self) -> None:
-        """Page out what deep queues hold in memory beyond their share, as far as it is committed."""
+        """Page out committed entries of queues that exceed their share of memory."""
         if self.page_above < DEFAULT_PAGE_ABOVE:
             for vhost in self.vhosts.values():
                 for queue in vhost.queues.values():
@@ -340,7 +340,7 @@ class Broker:
         self.segments = Segments(store, settings, self.timers)
 
     def recover(self, recovery: Recovery) -> None:
-        """Rebuild vhosts, exchanges, queues and bindings from what the log held."""
+        """Rebuild vhosts, exchanges, queues and bindings from the recovered log."""
         stored = recovery.metadata
         step = stored.get((metadata.COUNTER, "clock-step"))
         if step is not None:
@@ -482,7 +482,7 @@ class Broker:
         return epoch
 
     def check_queue_limit(self, vhost: Vhost) -> None:
-        """Raise PreconditionFailed where a vhost has its most queues, as RabbitMQ does; ResourceError in strict mode."""
+        """Raise PreconditionFailed, as RabbitMQ does, if a vhost is at its queue limit; ResourceError in strict mode."""
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
             text = (f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
@@ -508,7 +508,7 @@ class Broker:
         raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def vhost(self, name: str) -> Vhost:
-        """The vhost of that name; NotFound where there is none."""
+        """Return a vhost. Raises NotFound if it does not exist."""
         found = self.vhosts.get(name)
         if found is None:
             raise NotFound(f"no vhost '{name}'")

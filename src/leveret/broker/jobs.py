@@ -43,7 +43,7 @@ class Job(Timed):
         self.urgent = False
 
     def step(self) -> bool:
-        """Do a few milliseconds of work; False where there is nothing to do until `resume` is called."""
+        """Do a few milliseconds of work; return False if there is nothing to do until `resume`."""
         raise NotImplementedError
 
     def failed(self) -> None:

@@ -170,7 +170,7 @@ class Log:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Commit what is pending, mark the store as closed properly, release it. Blocking."""
+        """Commit pending changes, mark the store as cleanly closed, and release it. Blocks."""
         raise NotImplementedError
 
     # Records of the batch being filled (the hot path: no exceptions, no I/O)
@@ -193,7 +193,7 @@ class Log:
         raise NotImplementedError
 
     def update(self, entry: Entry) -> None:
-        """The entry's counts or overlay changed; the last update is what recovery returns."""
+        """Record changed counts or a changed overlay of an entry; recovery returns the last update."""
         raise NotImplementedError
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
@@ -212,7 +212,7 @@ class Log:
         raise NotImplementedError
 
     def is_awaited(self) -> bool:
-        """Whether anyone waits for the batch being filled; where nobody does, the commit can wait for more to come."""
+        """Return whether the current commit has waiters; if not, it can be delayed to gather more."""
         return True
 
     def has_pending(self) -> bool:

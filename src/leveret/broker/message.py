@@ -32,7 +32,7 @@ CONNECTION: Final = (1 << KIND_SHIFT) - 1
 
 
 def is_for(publisher: int, kind: int) -> bool:
-    """Whether a message of this publisher is for who takes a content class of 0-9: it is of that class, or of none."""
+    """Return whether a consumer of a 0-9 content class takes a message: it is of that class, or of none."""
     its = publisher >> KIND_SHIFT
     return its == 0 or its == kind
 
@@ -166,7 +166,7 @@ ONLY_OFFSET: Final = _make_offset_overlay()
 
 
 def with_offset(overlay: Overlay | None) -> Overlay:
-    """An overlay that adds the entry's offset to what another one adds, which stays as it is."""
+    """Return a copy of an overlay with the offset of the entry added."""
     if overlay is None:
         return ONLY_OFFSET
     added = Overlay(overlay.address, dict(overlay.headers), overlay.drop_expiration, overlay.expires_at)

@@ -185,7 +185,7 @@ class SegmentStore:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Give up what is not done. Blocking, but not for long."""
+        """Abort unfinished work. Blocks briefly."""
         raise NotImplementedError
 
     def url_of(self, path: str) -> str:

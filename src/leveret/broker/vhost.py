@@ -124,7 +124,7 @@ class Vhost:
         self.configure(settings)
 
     def configure(self, settings: VhostSettings) -> None:
-        """Take (new) settings. Strict mode comes with a queue for what was delivered too often without success."""
+        """Apply settings. Strict mode adds a queue for messages that exceed the delivery limit."""
         self.settings = settings
         self.strict = settings.strict
         if self.strict:
@@ -135,7 +135,7 @@ class Vhost:
                 self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
 
     def _limit_deliveries(self, name: str, settings: QueueSettings) -> None:
-        """Strict mode's default for what is delivered again and again without success (0-9-1 basic.deliver.01)."""
+        """Default delivery limit of strict mode (0-9-1 basic.deliver.01)."""
         if name != DEAD_QUEUE and settings.delivery_limit is None:
             settings.delivery_limit = STRICT_DELIVERY_LIMIT
             if settings.dead_letter_exchange is None:
@@ -173,7 +173,7 @@ class Vhost:
     # Routing
 
     def route(self, address: bytes) -> Route:
-        """The route of an address; NotFound where the exchange does not exist."""
+        """Return the route of an address. Raises NotFound if the exchange does not exist."""
         route = self.routes.get(address)
         if route is not None:
             return route
@@ -193,7 +193,7 @@ class Vhost:
         return route
 
     def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
-        """The queues of one message that is published now, where its route is `dynamic` or it has CC or BCC."""
+        """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
         queues = self.queues_of(route, message, more_keys)
         if route.watch is not None:
             route.watch.published(message, queues)
@@ -216,8 +216,11 @@ class Vhost:
         self.events.rebind()
 
     def published_to(self, name: str) -> Exchange | None:
-        """The exchange that a publish under this name means, also one to a stage; None where there is none. NotFound where
-        it is a stage's that is not there, or is not the name of one."""
+        """Return the exchange that a publish refers to, also through a sink transaction; None if it does not exist.
+
+        Raises:
+            NotFound: If the sink transaction does not exist or its name is malformed.
+        """
         return self.exchanges.get(name) or self.sink_transactions.exchange(name)
 
     # Exchanges
@@ -266,7 +269,7 @@ class Vhost:
             "arguments": exchange.arguments, "number": exchange.number}))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
-        """Delete an exchange; False where there was none."""
+        """Delete an exchange; return False if it does not exist."""
         if not name or name.startswith("amq."):
             raise AccessRefused(f"exchange '{name}' is pre-declared and cannot be deleted")
         check_not_control(name)
@@ -340,7 +343,7 @@ class Vhost:
         return self.queues.get(name)
 
     def queue(self, name: str, owner: object) -> Queue:
-        """The queue of that name for use by a connection; NotFound, or ResourceLocked where it is another's."""
+        """Return a queue for a connection. Raises NotFound, or ResourceLocked if it is exclusive to another connection."""
         found = self.find_queue(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
@@ -426,7 +429,7 @@ class Vhost:
         return queue
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue; returns how many messages it held ready. Deleting what is not there succeeds by default."""
+        """Delete a queue; return the number of ready messages. Deleting a missing queue succeeds by default."""
         if self.find_queue(name) is None and not self.strict:
             return 0
         queue = self.queue(name, owner)
@@ -458,7 +461,7 @@ class Vhost:
         return pending_dead_letters.delete(queue) if keep_pending else queue.delete()
 
     def transfer_exclusive(self, owner: object, heir: object) -> None:
-        """The exclusive queues of a connection go to another one, or to what is left of it."""
+        """Transfer the exclusive queues of a connection to another owner."""
         queues = self.exclusive.pop(owner, None)
         if queues:
             self.exclusive.setdefault(heir, {}).update(queues)
@@ -519,7 +522,7 @@ class Vhost:
 
     def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
                arguments: dict[str, Any]) -> bool:
-        """Remove a binding; False where there was none."""
+        """Remove a binding; return False if it does not exist."""
         exchange = self._bindable(exchange_name)
         if not self._unbind(exchange, destination, routing_key, arguments):
             if self.strict:
@@ -530,7 +533,7 @@ class Vhost:
         return True
 
     def is_bound(self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> bool:
-        """Whether this binding of a queue exists; False also where one of its ends does not."""
+        """Return whether a binding of a queue exists; False also if its queue or exchange does not."""
         destination = self.find_queue(queue)
         source = self.exchanges.get(exchange)
         return destination is not None and source is not None and source.has(destination, routing_key, arguments)
