@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
-from leveret.security.passwords import NOBODY, VERDICT_SECONDS, Hasher, Verdicts
+from leveret.security.passwords import DUMMY_HASH, VERDICT_SECONDS, Hasher, Verdicts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserLimits, UserStore
 
@@ -161,11 +161,11 @@ def test_hashes_are_argon2id_salted_and_of_the_same_cost_as_nobodys() -> None:
     hasher = Hasher()
     first, second = hasher.hash(b"secret"), hasher.hash(b"secret")
     assert first != second
-    assert first.split("$")[1:4] == NOBODY.split("$")[1:4] == ["argon2id", "v=19", "m=7168,t=5,p=1"]
-    assert [len(part) for part in first.split("$")] == [len(part) for part in NOBODY.split("$")]
+    assert first.split("$")[1:4] == DUMMY_HASH.split("$")[1:4] == ["argon2id", "v=19", "m=7168,t=5,p=1"]
+    assert [len(part) for part in first.split("$")] == [len(part) for part in DUMMY_HASH.split("$")]
     assert hasher.verify(first, b"secret")
     assert not hasher.verify(first, b"Secret")
-    assert not hasher.verify(NOBODY, b"")
+    assert not hasher.verify(DUMMY_HASH, b"")
     assert not hasher.verify("no hash", b"secret")
     assert not hasher.verify("$argon2id$v=19$m=8,t=1,p=1$\u20ac$x", b"secret")
 

@@ -51,9 +51,9 @@ def test_kinds_are_told_apart_by_number_and_say_how_long_they_live() -> None:
     numbers = [kind.number for kind in KINDS]
     assert sorted(numbers) == list(range(1, len(KINDS) + 1))
     assert all(kind.lifetime and 1 <= kind.version <= 7 and kind.number < 32 for kind in KINDS)
-    octets = {kind.name: kind.octet for kind in KINDS}
-    assert (octets["delivery"], octets["message"], octets["entry"], octets["update"]) == (DELIVERY, MESSAGE, ENTRY, UPDATE)
-    assert NONE not in octets.values()
+    codes = {kind.name: kind.type_byte for kind in KINDS}
+    assert (codes["delivery"], codes["message"], codes["entry"], codes["update"]) == (DELIVERY, MESSAGE, ENTRY, UPDATE)
+    assert NONE not in codes.values()
     reserved = {kind.name for kind in KINDS if not kind.written}
     assert {"link-state", "prepare", "decide", "staged-chunk", "promote", "dedup-key"} <= reserved
 

@@ -16,7 +16,7 @@ PASSES = 5
 LANES = 1
 
 # Dummy hash for users without one, so that the check costs the same; it matches no known password.
-NOBODY = (
+DUMMY_HASH = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
     "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, StorageFailed
-from leveret.security.passwords import NOBODY, Digester, Hasher, Verdicts
+from leveret.security.passwords import DUMMY_HASH, Digester, Hasher, Verdicts
 from leveret.security.permissions import ALL, Permission, allows, check_permission
 from leveret.security.scram import Keyring, Keys, ScramKeys
 
@@ -259,7 +259,7 @@ class UserStore:
         user = self.get(name)
         if user is not None and user.password_hash:
             return self._hasher.verify(user.password_hash, password)
-        self._hasher.verify(NOBODY, password)
+        self._hasher.verify(DUMMY_HASH, password)
         return self._is_in_clear(name, password)
 
     def _is_in_clear(self, name: str, password: bytes) -> bool:

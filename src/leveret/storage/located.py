@@ -105,7 +105,7 @@ class Columns:
 
 
 class RowMoved(Exception):
-    """A row is not where it should be any more: its records have moved."""
+    """The records of a row have moved to another row."""
 
 
 class LogReader:
@@ -127,7 +127,7 @@ class LogReader:
         self._connection.close()
 
     def read(self, runs: array[int]) -> Columns:
-        """The messages of located entries. Raises `RowGone`."""
+        """Return the messages of located entries. Raises `RowMoved`."""
         columns = Columns()
         for at in range(0, len(runs), RUN):
             row_id, slot, count, message_row, message_slot = runs[at : at + RUN]

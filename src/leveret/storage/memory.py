@@ -27,7 +27,7 @@ class MemoryRow(Row):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryLog(Log):
-    """A log in memory. `open` returns an empty recovery; metadata is not kept, for nobody could ask for it."""
+    """A log in memory. `open` returns an empty recovery; metadata is discarded, since nothing can read it back."""
 
     def __init__(self, shard: int = 0) -> None:
         super().__init__(shard)

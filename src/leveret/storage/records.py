@@ -50,7 +50,7 @@ class Kind:
         self.written = written
 
     @property
-    def octet(self) -> int:
+    def type_byte(self) -> int:
         return self.version << 5 | self.number
 
 

@@ -250,7 +250,7 @@ class Rebuilder:
             elif kind == UPDATE:
                 self._updates.add(row.id << SLOT_BITS | slot)
             else:
-                names = {known.octet: known.name for known in KINDS}
+                names = {known.type_byte: known.name for known in KINDS}
                 raise ValueError(f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
                                  " leveret does not know")
 
