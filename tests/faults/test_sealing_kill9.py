@@ -182,7 +182,7 @@ def test_kills_of_the_sealer(process: LeveretProcess) -> None:
     check(process, confirmed, {}, 0)
     all_sealed(process)
     check(process, confirmed, {}, 0)
-    assert "has died (signal 9)" in process.log_path.read_text("utf-8", "replace")
+    assert "died (signal 9)" in process.log_path.read_text("utf-8", "replace")
 
 
 def test_a_file_that_is_gone(process: LeveretProcess) -> None:

@@ -42,7 +42,7 @@ def test_it_ends_although_a_sync_does_not(library: Path, tmp_path: Path) -> None
         assert process.process is not None
         process.process.send_signal(signal.SIGTERM)
         assert process.process.wait(PATIENCE) == 1
-        assert "the store did not finish within 0.2 seconds (server.shutdown_timeout)" in process.log()
+        assert "the store did not finish within 0.2 seconds ('server.shutdown_timeout')" in process.log()
         unconfirmed.close()
         slow.unlink()
         process.process = None

@@ -182,7 +182,7 @@ def test_consumer_mixin_reconnects(broker: Broker, name: str) -> None:
     with Proxy(broker) as proxy:
         queue = Queue(name, auto_delete=False, durable=False)
 
-        class Worker(ConsumerMixin):  # type: ignore[misc]
+        class Worker(ConsumerMixin):
             def __init__(self) -> None:
                 self.connection = Connection(proxy.url(), heartbeat=10)
                 self.received: list[Any] = []

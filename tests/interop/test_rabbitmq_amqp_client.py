@@ -135,7 +135,7 @@ class Handler(AMQPMessagingHandler):
         self.settling = settle or Handler.accept
         self.messages: list[Message] = []
 
-    def accept(self, event: Event) -> None:  # type: ignore[override]  # what the client calls has another meaning
+    def accept(self, event: Event) -> None:  # what the client calls has another meaning
         self.delivery_context.accept(event)
 
     def nothing(self, event: Event) -> None:

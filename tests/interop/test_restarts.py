@@ -109,7 +109,7 @@ def test_robust_aio_pika(process: LeveretProcess, how: str) -> None:
 def test_kombu_consumer(process: LeveretProcess, how: str) -> None:
     queue = Queue("work", durable=True)
 
-    class Worker(ConsumerMixin):  # type: ignore[misc]
+    class Worker(ConsumerMixin):
         def __init__(self) -> None:
             self.connection = Connection(process.url(), heartbeat=5)
             self.received: list[str] = []
