@@ -305,7 +305,7 @@ def test_sighup_takes_over_limits(tmp_path: Path) -> None:
         said = reload(process, "[limits]\nconnections_per_user = 2\nconsumers_per_channel = 2\nqueues_per_vhost = 2\n"
                       "memory_high_watermark = 1000\n")
         assert "applies after a restart" not in said
-        until(process, "publishers are held back: memory")
+        until(process, "memory alarm: publishers blocked")
         assert commands.json("status")["memory_limit"] == 1000
         channel.basic_consume(queue, lambda *_: None)
         second = connect(process)
@@ -313,7 +313,7 @@ def test_sighup_takes_over_limits(tmp_path: Path) -> None:
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="queues_per_vhost"):
             declare(second, 1)
         reload(process, "[limits]\nmemory_high_watermark = 0\n")
-        until(process, "publishers go on: memory is over")
+        until(process, "memory alarm cleared: publishers resumed")
         for connection in (held, second, connect(process)):
             connection.close()
 

@@ -61,7 +61,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) ->
 
 
 class Publisher:
-    """Publishes persistent messages with confirms until it is told to stop, however long it is held back."""
+    """Publishes persistent messages with confirms until it is stopped, however long it is blocked."""
 
     def __init__(self) -> None:
         self.sent = 0

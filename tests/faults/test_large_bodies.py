@@ -239,7 +239,7 @@ def check_others(process: LeveretProcess, neighbour: Neighbour) -> None:
     other.peer.send(struct.pack(">BHI", BODY, 1, 5) + b"small\xce")
     assert other.peer.expect("Basic.Ack").delivery_tag == 1
     other.close()
-    assert "held back" not in process.log()
+    assert "publishers blocked" not in process.log()
 
 
 def test_a_body_that_the_disk_has_no_room_for_is_refused_at_its_header(small: LeveretProcess) -> None:

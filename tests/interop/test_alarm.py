@@ -30,7 +30,7 @@ class Switch:
         seen = len(self.process.log())
         (self.process.directory / "leveret.toml").write_text(basic_config() + (SHORT if on else ""))
         os.kill(self.process.pid, signal.SIGHUP)
-        self.process.wait_for_log("publishers are held back" if on else "publishers go on", seen)
+        self.process.wait_for_log("publishers blocked" if on else "publishers resumed", seen)
 
 
 @pytest.fixture

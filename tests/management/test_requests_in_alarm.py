@@ -37,4 +37,4 @@ def test_requests_go_through(process: LeveretProcess, protocol: str) -> None:
         assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 1
         assert not connection.blocked
         assert ask(channel, "stage.last", app="a", timeout=30)["batch"] is None
-        process.kill()  # who is held back is not answered, not even to a close
+        process.kill()  # a throttled client gets no reply, not even to a close

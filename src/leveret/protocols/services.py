@@ -249,9 +249,9 @@ class Services:
         if reason == self.alarm:
             return
         if reason:
-            log.warning("publishers are held back: %s", reason)
+            log.warning("%s alarm: publishers blocked", reason)
         else:
-            log.warning("publishers go on: %s is over", self.alarm)
+            log.warning("%s alarm cleared: publishers resumed", self.alarm)
         self.alarm = reason
         self.broker.set_memory_alarm("memory" in reason)
         for session in list(self.sessions):

@@ -639,7 +639,7 @@ class Connection(VhostSession):
 
     def check_peer(self) -> None:
         if self.reading_paused and self.peer.hung_up():
-            log.warning("%s: the client hung up while it was held back", self.peer.name)
+            log.warning("%s: the client disconnected while it was throttled", self.peer.name)
             self.peer.abort()
 
     # Statistics
