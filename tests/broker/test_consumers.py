@@ -412,7 +412,7 @@ class TestMistakes:
         world.push(sound, "c")
         world.run()
         assert other.bodies() == ["c"]
-        assert "'broken' failed" in caplog.text
+        assert "cannot deliver from queue 'broken'" in caplog.text
         assert clumsy.bodies() == ["a"]
         clumsy.broken = False
         broken.activate()

@@ -260,12 +260,22 @@ class Upload:
         self._confirming = False
 
     def finish(self) -> Body:
-        """Return the body of the message to publish. The upload remains until `published` or `discard`."""
+        """Return the body of the message to publish. The upload remains until `published` or `discard`.
+
+        Raises:
+            StorageFailed: the upload cannot be read.
+        """
         body = self.body
         body.close()
         if isinstance(body, _InMemory):
             return list(body.pieces)
-        return body.read(0, body.size) if body.size <= IN_MEMORY else body
+        if body.size > IN_MEMORY:
+            return body
+        try:
+            return body.read(0, body.size)
+        except OSError as error:
+            logger.error("cannot read an upload: %s", error)
+            raise StorageFailed(f"cannot read the upload: {error.strerror}") from None
 
     def published(self) -> None:
         """Remove the upload in the log commit that contains its message."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from leveret.broker.vhost import MIXED
 from leveret.protocols.v0_9.files import MAX_OPEN
 from leveret.protocols.v0_9.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
+from leveret.storage.staged import StagedFile, StagedFiles
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
@@ -215,6 +218,26 @@ def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
     site.broker.end_turn()
     channel.run()
     assert found(channel) == 5
+
+
+def test_an_upload_that_cannot_be_read_is_not_published(
+        site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.broker.uploads.place = StagedFiles(tmp_path, 0)
+    channel.declare()
+    upload(channel)
+
+    def fail(body: StagedFile, at: int, length: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedFile, "read", fail)
+        publish(channel)
+        assert channel.refused() == 541
+    again = connect(site).channel()
+    assert upload(again) == len(BODY)
+    publish(again)
+    consume(again)
+    assert got(again).body == BODY
 
 
 def test_an_identifier_is_opened_once_on_a_connection(channel: Channel) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SyncCallback, Upl
 from leveret.protocols.v0_9.references import MAX_FIELD_BYTES, MAX_TRANSFERS
 from leveret.protocols.v0_9.transfers import CHECKPOINT_EVERY, MAX_RESUMING
 from leveret.protocols.v0_9_1.connection import MAX_BACKLOG_SIZE
+from leveret.storage.staged import StagedFile, StagedFiles
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.support import Site, bytes_of
@@ -756,6 +759,29 @@ def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
     channel.send("message.checkpoint", reference="r", identifier="c")
     assert channel.refused() == 541 and answers(channel) == []
     assert not site.broker.uploads.by_key
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_upload_that_cannot_be_read_is_not_published(
+        site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    site.broker.uploads.place = StagedFiles(tmp_path, 0)
+    channel.declare()
+    channel.call("message.open", "message.ok", reference="r")
+    append(channel, BODY)
+    if kept:
+        checkpoint(channel)
+    refer(channel)
+
+    def fail(body: StagedFile, at: int, length: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedFile, "read", fail)
+        channel.send("message.close", reference="r")
+        assert channel.refused() == 541
+    again = connect(site).channel()
+    assert count(site) == 0
+    assert resume(again) == (len(BODY) if kept else 0)
 
 
 @pytest.mark.parametrize("how", ["resumed", "discarded"])

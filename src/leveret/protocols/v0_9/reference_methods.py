@@ -92,8 +92,8 @@ def close(channel: Channel, reference: str) -> None:
         staged.discard()
         return
     size = staged.size
-    body = staged.finish()
     try:
+        body = staged.finish()
         for arguments, request in found.transfers:
             messages.answers.add(publish(channel, arguments, body, size, request))
     except BrokerError:
