@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import leveret
 from leveret.protocols.v0_9_1.connection import MAX_PARSED, MAX_WORK, OPEN_WORK
 from leveret.wire.amqp0.engine import FRAME_COST, SIZE_SHIFT
 from tests.protocols.support import Channel, Site
@@ -18,6 +19,7 @@ def channel() -> Channel:
 
 def test_many_small_methods_are_parsed_over_several_turns(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = channel.client.session.engine
+    compiled = leveret.build_info().compiled  # then a method cannot be replaced
     costs: list[int] = []
     receive = type(engine).receive
 
@@ -27,15 +29,17 @@ def test_many_small_methods_are_parsed_over_several_turns(channel: Channel, monk
             costs.append(len(commands))
         return commands
 
-    monkeypatch.setattr(type(engine), "receive", counted)
+    if not compiled:
+        monkeypatch.setattr(type(engine), "receive", counted)
     many = 3 * MAX_PARSED // FRAME_COST
     for _ in range(many):
         channel.send("channel.flow-ok", active=True)
     channel.client.flush()
-    assert costs == [MAX_PARSED // FRAME_COST + 1] and engine.more
+    assert engine.more
+    assert compiled or costs == [MAX_PARSED // FRAME_COST + 1]
     assert not channel.client.peer.reading
     channel.run()
-    assert sum(costs) == many and len(costs) > 2
+    assert compiled or (sum(costs) == many and len(costs) > 2)
     assert channel.client.peer.reading and not engine.more
     channel.declare("after")
 
