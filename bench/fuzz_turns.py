@@ -31,7 +31,7 @@ QUEUES = 4
 
 
 class Player:
-    """Plays a script: one connection of each 0-x protocol, made anew when the broker has closed it."""
+    """Plays a script: one connection of each 0-x protocol, reopened when the broker has closed it."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab

@@ -249,7 +249,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("proof", choices=[*PROOFS, "report", "ci"])
     parser.add_argument("--minutes", type=float, default=MAX_MINUTES)
-    parser.add_argument("--seed", type=int, help="repeat a piece, as far as timing allows")
+    parser.add_argument("--seed", type=int, help="repeat a piece, if timing allows")
     given = parser.parse_args()
     if not 0 < given.minutes <= MAX_MINUTES:
         parser.error(f"a piece takes at most {MAX_MINUTES:g} minutes; run several")

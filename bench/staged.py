@@ -5,7 +5,7 @@
 
 Staged: from `file.open` until the broker has all bytes. In: until the commit of its `file.publish` is answered, that is
 until it is on disk in the log. Out: from `file.open-ok` until `file.deliver`. The client encodes its frames beforehand, and
-parses incoming frames only as far as their lengths.
+parses only the lengths of incoming frames.
 """
 
 from __future__ import annotations

@@ -130,14 +130,14 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
     try:
         reason = write(path / "data", seed, said)
     except queues.Empty:
-        return "hung", "it neither went on nor failed within 20 s"
+        return "hung", "it neither continued nor failed within 20 s"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return "ended otherwise", f"{type(error).__name__}: {error} in {Path(where.filename).name}, {where.name}"
     finally:
         hit = faulty.hit
         faulty.disarm()
-    ended = "went on" if not reason else "stopped with a message"
+    ended = "continued" if not reason else "stopped with a message"
     tried: list[tuple[int, list[list[list[int]]]]] = []
     confirmed = 0
     for word, batch, *rest in (line.split(" ", 2) for line in said):
@@ -210,7 +210,7 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     workload = WORKLOADS[name](seed)
     directory.mkdir(parents=True)
     journal_of = directory / "recording.log"
-    ended = "went on"
+    ended = "continued"
     wrong: list[str] = []
     try:
         # Clients may be refused; only what is stored afterwards counts.

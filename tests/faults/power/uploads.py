@@ -23,7 +23,7 @@ def body_of(identifier: str) -> bytes:
 
 
 def stage(client: Client, body: bytes, at: int, until: int) -> None:
-    """Stage from a byte on, as far as `until`; the content says that all of the rest follows."""
+    """Stage the bytes from a position up to `until`; the content header announces all of the rest."""
     client.begin_stage(len(body) - at)
     for begin in range(at, until, PIECE):
         client.stage_octets(body[begin : min(begin + PIECE, until)])

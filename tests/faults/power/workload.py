@@ -45,7 +45,7 @@ class Survivor(Broker):
 
 
 class Workload(ABC):
-    """Clients of one kind. What they do follows from the seed as far as timing allows; `check` knows only the events of the
+    """Clients of one kind. The seed determines what they do, except for timing; `check` knows only the events of the
     journal."""
 
     # Whether the broker seals streams.
