@@ -35,15 +35,15 @@ permissions."/" = { configure = ".*", write = ".*", read = ".*" }
 """
 
 
-def names(wanted: list[str] | None = None, amqp1: bool = False) -> list[str]:
-    """Which brokers can be compared here, of those that are wanted; RabbitMQ first. With `amqp1` those, too, that speak
+def names(wanted: list[str] | None = None, amqp10: bool = False) -> list[str]:
+    """Which brokers can be compared here, of those that are wanted; RabbitMQ first. With `amqp10` those, too, that speak
     AMQP 1.0 only."""
     from leveret import build_info
 
     found = []
     if available():
         found.append(RABBIT)
-    if amqp1 and (wanted is None or ARTEMIS in wanted) and artemis.program() is not None:
+    if amqp10 and (wanted is None or ARTEMIS in wanted) and artemis.program() is not None:
         found.append(ARTEMIS)
     if build_info().compiled:
         found.append(COMPILED)

@@ -28,24 +28,24 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from leveret.protocols.amqp09.connection import Connection as Connection09  # noqa: E402
+from leveret.protocols.amqp091.connection import Connection as Connection091  # noqa: E402
+from leveret.protocols.amqp10.connection import Connection as Connection10  # noqa: E402
 from leveret.protocols.session import Session  # noqa: E402
-from leveret.protocols.v0_9.connection import Connection as Connection09  # noqa: E402
-from leveret.protocols.v0_9_1.connection import Connection as Connection091  # noqa: E402
-from leveret.protocols.v1_0.connection import Connection as Connection10  # noqa: E402
 from leveret.wire.amqp0 import model  # noqa: E402
 from leveret.wire.amqp0.dialects import RABBITMQ  # noqa: E402
 from leveret.wire.amqp0.errors import EncodeError  # noqa: E402
 from leveret.wire.amqp0.methods import encode_arguments  # noqa: E402
 from leveret.wire.amqp0.properties import encode_header  # noqa: E402
 from leveret.wire.amqp0.specs import V0_9_1  # noqa: E402
-from leveret.wire.amqp1 import transport  # noqa: E402
-from leveret.wire.amqp1.composites import encode_composite  # noqa: E402
-from leveret.wire.amqp1.encode import encode_value  # noqa: E402
-from leveret.wire.amqp1.messaging import Accepted, Modified, Received, Rejected, Released, Source, Target  # noqa: E402
-from leveret.wire.amqp1.output import Output  # noqa: E402
-from leveret.wire.amqp1.security import SaslInit, SaslResponse  # noqa: E402
-from leveret.wire.amqp1.transactions import Coordinator, Declare, Discharge, TransactionalState  # noqa: E402
-from leveret.wire.amqp1.values import Symbol  # noqa: E402
+from leveret.wire.amqp10 import transport  # noqa: E402
+from leveret.wire.amqp10.composites import encode_composite  # noqa: E402
+from leveret.wire.amqp10.encode import encode_value  # noqa: E402
+from leveret.wire.amqp10.messaging import Accepted, Modified, Received, Rejected, Released, Source, Target  # noqa: E402
+from leveret.wire.amqp10.output import Output  # noqa: E402
+from leveret.wire.amqp10.security import SaslInit, SaslResponse  # noqa: E402
+from leveret.wire.amqp10.transactions import Coordinator, Declare, Discharge, TransactionalState  # noqa: E402
+from leveret.wire.amqp10.values import Symbol  # noqa: E402
 from tests.conformance.peer1 import message  # noqa: E402
 from tests.protocols.support import FuzzedPeer, Site  # noqa: E402
 from tests.support import fuzz09  # noqa: E402

@@ -21,10 +21,10 @@ from pathlib import Path
 from bench.turn_lab import Client, Lab, running
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
-from leveret.wire.amqp1.composite import Performative
-from leveret.wire.amqp1.messaging import Source, Target
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, Flow, Open
+from leveret.wire.amqp10.composite import Performative
+from leveret.wire.amqp10.messaging import Source, Target
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, Flow, Open
 
 Step = tuple[str, int]
 QUEUES = 4

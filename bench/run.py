@@ -52,7 +52,7 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
                               f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
             # Each of them is the first one in its turn: what the load before leaves behind hits all alike.
             for contender in contenders[turn % len(contenders):] + contenders[: turn % len(contenders)]:
-                if contender.name == brokers.ARTEMIS and not workload.only_amqp1:
+                if contender.name == brokers.ARTEMIS and not workload.only_amqp10:
                     continue
                 arguments = [*workload.options, *contender.options, *span,
                              # Names of their own: what is still in the buffers of the load before goes nowhere.
@@ -80,7 +80,7 @@ def main() -> int:
     chosen = options()
     console = Console(width=None if sys.stdout.isatty() else 150)
     workloads = [workload for workload in WORKLOADS if not chosen.only or workload.name in chosen.only]
-    wanted = brokers.names(chosen.brokers, amqp1=any(workload.only_amqp1 for workload in workloads))
+    wanted = brokers.names(chosen.brokers, amqp10=any(workload.only_amqp10 for workload in workloads))
     if not wanted:
         console.print("None of these brokers is available here.")
         return 1
@@ -94,7 +94,7 @@ def main() -> int:
             group = [workload for workload in workloads if workload.slow == slow]
             if group:
                 names = [name for name in wanted
-                         if name != brokers.ARTEMIS or any(workload.only_amqp1 for workload in group)]
+                         if name != brokers.ARTEMIS or any(workload.only_amqp10 for workload in group)]
                 with brokers.running(names, Path(directory), slow) as contenders:
                     measure(group, contenders, chosen, results, floors, console)
     rows = report.rows(workloads, results)

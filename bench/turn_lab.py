@@ -23,10 +23,10 @@ from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
-from leveret.wire.amqp1.composite import Performative
-from leveret.wire.amqp1.frames import Failure, FrameReader
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.transport import Attach, Begin, Close, Detach, End, Flow, Open, Transfer
+from leveret.wire.amqp10.composite import Performative
+from leveret.wire.amqp10.frames import Failure, FrameReader
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, End, Flow, Open, Transfer
 
 ROOT = Path(__file__).resolve().parent.parent
 BASIC = 60

@@ -9,9 +9,9 @@ from typing import Any
 from bench.turn_lab import Client10, Lab
 from bench.turn_operations import operation
 from bench.turns_amqp091 import deep, new_client
-from leveret.wire.amqp1 import message as sections_of
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.messaging import (
+from leveret.wire.amqp10 import message as sections_of
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import (
     Accepted,
     DeleteOnClose,
     Modified,
@@ -20,8 +20,8 @@ from leveret.wire.amqp1.messaging import (
     Source,
     Target,
 )
-from leveret.wire.amqp1.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
-from leveret.wire.amqp1.values import Described, Symbol
+from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
+from leveret.wire.amqp10.values import Described, Symbol
 
 # What one connection may have by default: unsettled deliveries, links of a session, and of all sessions.
 UNSETTLED = 65_000

@@ -11,7 +11,7 @@ from bench.turn_operations import operation
 from bench.turns_amqp091 import deep, new_client
 from bench.turns_amqp10 import LINKS, attach_links
 from leveret.wire.amqp0.commands import Deliver
-from leveret.wire.amqp1.messaging import Source
+from leveret.wire.amqp10.messaging import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 

@@ -63,7 +63,7 @@ class Workload:
         return "confirmed" if self.measure == APPENDED else "delivered"
 
     @property
-    def only_amqp1(self) -> bool:
+    def only_amqp10(self) -> bool:
         """Whether brokers that speak nothing else can take it."""
         return set(AMQP1) <= set(self.options)
 

@@ -63,5 +63,5 @@ def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
 
 
 def test_brokers_of_one_protocol_take_the_loads_of_that_one() -> None:
-    assert [one.name for one in WORKLOADS if one.only_amqp1] == [
+    assert [one.name for one in WORKLOADS if one.only_amqp10] == [
         "amqp1-transient", "amqp1-persistent", "amqp1-properties"]

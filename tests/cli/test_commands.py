@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from leveret.cli.app import COMMANDS, leveret
-from leveret.wire.amqp1.messaging import Source
+from leveret.wire.amqp10.messaging import Source
 from tests.cli.runner import Commands, wait_closed
 from tests.conformance.peer1 import Peer
 from tests.support.broker import LeveretProcess, leveret_only

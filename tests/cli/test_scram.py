@@ -10,14 +10,14 @@ import pytest
 
 from tests.cli.runner import Commands
 from tests.support.broker import Broker, LeveretProcess
-from tests.support.scram import log_in_0_9_1, log_in_1_0
+from tests.support.scram import log_in_1_0, log_in_amqp091
 
 BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
 # Somebody else, so that there is no default user.
 CONFIG = '[users.other]\npassword = "other"\n'
 
 
-LOGINS = pytest.mark.parametrize("log_in", [log_in_0_9_1, log_in_1_0], ids=["0-9-1", "1.0"])
+LOGINS = pytest.mark.parametrize("log_in", [log_in_amqp091, log_in_1_0], ids=["0-9-1", "1.0"])
 LogIn = Callable[[Broker, str, str, str], "list[str] | None"]
 
 
@@ -66,7 +66,7 @@ def test_users_from_before_there_was_scram(tmp_path: Path) -> None:
         connection.close()
         assert [user["scram"] for user in commands.json("users")] == [True, True]
         for _ in range(2):
-            assert log_in_0_9_1(broker, BOTH[0], "alice", "secret") is not None
+            assert log_in_amqp091(broker, BOTH[0], "alice", "secret") is not None
             assert log_in_1_0(broker, BOTH[1], "alice", "secret") is not None
             broker.stop()
             broker.start()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pamqp import base, body, commands, frame, header, heartbeat
 
-HEADER_0_9_1 = b"AMQP\x00\x00\x09\x01"
+HEADER_AMQP091 = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME = 1, 2, 3, 8
 TIMEOUT = 10.0
 
@@ -193,7 +193,7 @@ class Peer:
     # The connection
 
     def start(self) -> Connection.Start:
-        self.send_bytes(HEADER_0_9_1)
+        self.send_bytes(HEADER_AMQP091)
         return self.expect(0, Connection.Start)
 
     def start_ok(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",

@@ -1,7 +1,7 @@
 """A raw, blocking AMQP 1.0 peer: the codec, a socket, and a deadline on every read.
 
 It sends any frame, legal or not: performatives through the codec, which checks the types of their fields, and whatever
-else as bytes that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp1` compares it with
+else as bytes that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp10` compares it with
 the specification's tables, with known bytes and with Qpid Proton's.
 """
 
@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from leveret.wire.amqp1.composite import Composite, Performative
-from leveret.wire.amqp1.composites import encode_any, encode_composite, read_composite
-from leveret.wire.amqp1.decode import Decoder
-from leveret.wire.amqp1.encode import encode_list, encode_value
-from leveret.wire.amqp1.message import body as body_values
-from leveret.wire.amqp1.messaging import Header, Properties, Source, Target
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.sections import split
-from leveret.wire.amqp1.security import SaslInit, SaslMechanisms, SaslOutcome
-from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
-from leveret.wire.amqp1.transport import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.composites import encode_any, encode_composite, read_composite
+from leveret.wire.amqp10.decode import Decoder
+from leveret.wire.amqp10.encode import encode_list, encode_value
+from leveret.wire.amqp10.message import body as body_values
+from leveret.wire.amqp10.messaging import Header, Properties, Source, Target
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
+from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
+from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 
 AMQP = b"AMQP\x00\x01\x00\x00"
 TLS = b"AMQP\x02\x01\x00\x00"
@@ -416,7 +416,7 @@ class Receiver(Link):
         assert not found, f"{len(found)} transfers came"
 
     def accept(self, delivery: Delivery) -> None:
-        from leveret.wire.amqp1.messaging import Accepted
+        from leveret.wire.amqp10.messaging import Accepted
 
         self.session.dispose(delivery.id, state=Accepted())
 
@@ -481,6 +481,6 @@ def body_of(payload: bytes) -> bytes:
 
 def header_of(payload: bytes) -> Header:
     """The header section; its defaults where there is none."""
-    from leveret.wire.amqp1.message import header
+    from leveret.wire.amqp10.message import header
 
     return header(split(payload)) or Header()

@@ -24,7 +24,7 @@ TESTS = HERE.parent
 ROOT = HERE.parents[1]
 VERSIONS = ("0-9-1", "0-9", "1.0")
 # Folders with marked tests. Tests outside of the conformance tests may have marks, too.
-FOLDERS = (HERE, TESTS / "protocols" / "v0_9", TESTS / "protocols" / "v1_0", TESTS / "wire" / "amqp1")
+FOLDERS = (HERE, TESTS / "protocols" / "amqp09", TESTS / "protocols" / "amqp10", TESTS / "wire" / "amqp10")
 BOTH = ("rabbitmq", "strict")
 OF_XML = (
     "The name of a rule is its path in the specification's XML. Some names end with the kind of the rule:",

@@ -14,7 +14,7 @@ from pamqp.base import Frame
 from tests.conformance.conftest import Connect
 from tests.conformance.marks import checks, names, of_dialogue
 from tests.conformance.peer import (
-    HEADER_0_9_1,
+    HEADER_AMQP091,
     HEARTBEAT_FRAME,
     Basic,
     Channel,
@@ -316,7 +316,7 @@ CONNECTION_METHODS: Final[dict[str, Callable[[Peer], None]]] = {
     "channel.open": sent(1, "channel.open"),
     "queue.declare": sent(1, "queue.declare", queue=""),
     "a content": lambda peer: peer.send(1, content_header(0)),
-    "a protocol header": lambda peer: peer.send_bytes(HEADER_0_9_1),
+    "a protocol header": lambda peer: peer.send_bytes(HEADER_AMQP091),
 }
 
 

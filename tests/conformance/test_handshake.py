@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.conftest import Connect
 from tests.conformance.peer import (
-    HEADER_0_9_1,
+    HEADER_AMQP091,
     METHOD_FRAME,
     ChannelClass,
     Closed,
@@ -33,7 +33,7 @@ Raw = Callable[..., Peer]
 def test_a_wrong_protocol_name_is_answered_with_the_right_header_and_a_close(raw: Raw, sent: bytes) -> None:
     peer = raw()
     peer.send_bytes(sent)
-    assert peer.read_bytes(8) == HEADER_0_9_1
+    assert peer.read_bytes(8) == HEADER_AMQP091
     peer.expect_eof()
 
 
@@ -54,7 +54,7 @@ def test_a_higher_version_is_answered_with_a_version_not_above_it(raw: Raw, vers
 def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int, ...]) -> None:
     peer = raw()
     peer.send_bytes(b"AMQP" + bytes(version))
-    assert peer.read_bytes(8) == HEADER_0_9_1
+    assert peer.read_bytes(8) == HEADER_AMQP091
     peer.expect_eof()
 
 
@@ -63,7 +63,7 @@ def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int,
 @pytest.mark.rule("0-9-1", "negotiation.pieces")
 def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
     peer = raw()
-    for byte in HEADER_0_9_1:
+    for byte in HEADER_AMQP091:
         peer.send_bytes(bytes((byte,)))
     start = peer.expect(0, Connection.Start)
     assert (start.version_major, start.version_minor) == (0, 9)

@@ -15,7 +15,7 @@ from leveret.broker.queues import stream_filters, stream_tracking
 from leveret.config import Config
 from leveret.management.admin import CALLS
 from leveret.management.requests.dispatch import OPERATIONS
-from leveret.protocols.convert import origins, to_amqp1
+from leveret.protocols.convert import origins, to_amqp10
 from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.conformance.catalogue import rules_of
@@ -100,7 +100,7 @@ def test_arguments_exist(page: Path) -> None:
              # What a sink of Spark says of a row that cannot be published.
              "x-exception-message", "x-original-exchange", "x-original-routing-key",
              # Annotations of AMQP 1.0 that stand for something of 0-9-1.
-             origins.EXCHANGE, origins.ROUTING_KEY, to_amqp1.TYPE,
+             origins.EXCHANGE, origins.ROUTING_KEY, to_amqp10.TYPE,
              # What stands for fields of one content class of 0-9 in another.
              classes.FILENAME, classes.TRANSACTION_ID,
              *(header for hidden in classes.HIDDEN.values() for _, header in hidden)}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.amqp09.peer import HEADER_0_9, Peer
+from tests.conformance.amqp09.peer import HEADER_AMQP09, Peer
 from tests.conformance.peer import METHOD_FRAME
 from tests.conformance.peer import frame_bytes as frame
 from tests.faults.neighbour import Neighbour
@@ -52,7 +52,7 @@ class Session:
         self.fuzzer = Fuzzer(seed, ids)
         self.socket = broker.connect(LIMIT)
         self.ended = False
-        self.send(HEADER_0_9)
+        self.send(HEADER_AMQP09)
         for data in self.fuzzer.start("guest"):
             self.read(wait=True)
             self.send(data)

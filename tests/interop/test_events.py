@@ -220,7 +220,7 @@ def test_whoever_may_not_read_it_hears_nothing(connect: Connect) -> None:
 
 
 @pytest.fixture
-def amqp1(broker: Broker) -> Iterator[Any]:
+def amqp10(broker: Broker) -> Iterator[Any]:
     utils = pytest.importorskip("proton.utils", reason="Qpid Proton is not installed")
     connection = utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=20)
     yield connection
@@ -228,13 +228,13 @@ def amqp1(broker: Broker) -> Iterator[Any]:
 
 
 class TestOver10:
-    def test_what_others_do_over_1_0(self, amqp1: Any, listener: Listener, channel: BlockingChannel, name: str) -> None:
+    def test_what_others_do_over_1_0(self, amqp10: Any, listener: Listener, channel: BlockingChannel, name: str) -> None:
         proton = pytest.importorskip("proton")
         channel.queue_declare(name)
-        sender = amqp1.create_sender(name)
+        sender = amqp10.create_sender(name)
         for number in range(6):
             sender.send(proton.Message(b"x" * number, durable=True))
-        receiver = amqp1.create_receiver(name, credit=6)
+        receiver = amqp10.create_receiver(name, credit=6)
         for act in (receiver.accept, receiver.reject, lambda: receiver.release(delivered=False)):
             receiver.receive(timeout=20)
             act()
@@ -246,8 +246,8 @@ class TestOver10:
         assert listener.total("delivered", protocol="1.0") == listener.total("settled", protocol="1.0")
         channel.queue_delete(name)
 
-    def test_a_subscription_hears(self, amqp1: Any, channel: BlockingChannel, name: str) -> None:
-        receiver = amqp1.create_receiver(f"/exchanges/{EVENTS}/routed.{name}", credit=10)
+    def test_a_subscription_hears(self, amqp10: Any, channel: BlockingChannel, name: str) -> None:
+        receiver = amqp10.create_receiver(f"/exchanges/{EVENTS}/routed.{name}", credit=10)
         channel.queue_declare(name, exclusive=True)
         channel.basic_publish("", name, b"four")
         message = receiver.receive(timeout=20)
@@ -257,10 +257,10 @@ class TestOver10:
         assert (event["event"], event["queue"], event["size"], event["protocol"]) == ("routed", name, 4, "0-9-1")
         receiver.close()
 
-    def test_nobody_may_publish_to_it(self, amqp1: Any) -> None:
+    def test_nobody_may_publish_to_it(self, amqp10: Any) -> None:
         utils = pytest.importorskip("proton.utils")
         with pytest.raises(utils.LinkDetached) as caught:
-            amqp1.create_sender(f"/exchanges/{EVENTS}")
+            amqp10.create_sender(f"/exchanges/{EVENTS}")
         assert caught.value.condition == "amqp:unauthorized-access"
 
 

@@ -36,7 +36,7 @@ def url(broker: Broker) -> str:
 
 
 @pytest.fixture
-def amqp1(url: str) -> Iterator[BlockingConnection]:
+def amqp10(url: str) -> Iterator[BlockingConnection]:
     connection = BlockingConnection(url, timeout=TIMEOUT)
     yield connection
     connection.close()
@@ -49,14 +49,14 @@ def body_of(message: Message) -> Any:
 BODIES = ["text", b"octets", {"a": [1, 2.5, None, True]}, ["list", 1], None, 7, "", b"", "ü" * 300, b"x" * 300_000]
 
 
-def test_messages_come_as_they_went(amqp1: BlockingConnection, name: str) -> None:
-    sender = amqp1.create_sender(name)
+def test_messages_come_as_they_went(amqp10: BlockingConnection, name: str) -> None:
+    sender = amqp10.create_sender(name)
     sent = [Message(body=body, id=f"id-{number}", subject="s", properties={"n": number}, durable=True, priority=5,
                     annotations={symbol("x-opt-a"): number}, correlation_id=number, group_id="g", reply_to="r")
             for number, body in enumerate(BODIES)]
     for message in sent:
         sender.send(message)
-    receiver = amqp1.create_receiver(name, credit=20)
+    receiver = amqp10.create_receiver(name, credit=20)
     for message in sent:
         got = receiver.receive(timeout=TIMEOUT)
         receiver.accept()
@@ -66,9 +66,9 @@ def test_messages_come_as_they_went(amqp1: BlockingConnection, name: str) -> Non
             assert getattr(got, field) == getattr(message, field), field
 
 
-def test_outcomes(amqp1: BlockingConnection, name: str) -> None:
-    amqp1.create_sender(name).send(Message("m"))
-    receiver = amqp1.create_receiver(name, credit=1)
+def test_outcomes(amqp10: BlockingConnection, name: str) -> None:
+    amqp10.create_sender(name).send(Message("m"))
+    receiver = amqp10.create_receiver(name, credit=1)
     assert receiver.receive(timeout=TIMEOUT).first_acquirer
     receiver.release(delivered=False)
     receiver.flow(1)
@@ -80,21 +80,21 @@ def test_outcomes(amqp1: BlockingConnection, name: str) -> None:
     assert receiver.receive(timeout=TIMEOUT).delivery_count == 0
     receiver.reject()
     receiver.close()
-    fetcher = amqp1.create_receiver(name, credit=1).fetcher
+    fetcher = amqp10.create_receiver(name, credit=1).fetcher
     assert fetcher is not None and fetcher.has_message == 0
 
 
-def test_what_nobody_gets_is_released(amqp1: BlockingConnection, name: str) -> None:
+def test_what_nobody_gets_is_released(amqp10: BlockingConnection, name: str) -> None:
     with pytest.raises(SendException) as caught:
-        amqp1.create_sender(f"/exchanges/amq.direct/{name}").send(Message("m"))
+        amqp10.create_sender(f"/exchanges/amq.direct/{name}").send(Message("m"))
     assert caught.value.state == Delivery.RELEASED
 
 
-def test_a_refused_link(amqp1: BlockingConnection, name: str) -> None:
+def test_a_refused_link(amqp10: BlockingConnection, name: str) -> None:
     with pytest.raises(LinkDetached) as caught:
-        amqp1.create_receiver(f"/queues/{quote(name, safe='')}")
+        amqp10.create_receiver(f"/queues/{quote(name, safe='')}")
     assert caught.value.condition == "amqp:not-found"
-    amqp1.create_sender(name).send(Message("m"))
+    amqp10.create_sender(name).send(Message("m"))
 
 
 def test_plain(broker: Broker, url: str) -> None:
@@ -122,17 +122,17 @@ def test_vhosts(broker: Broker, url: str, name: str) -> None:
         BlockingConnection(url, timeout=TIMEOUT, virtual_host="vhost:none").create_sender(name)
 
 
-def test_from_and_to_amqp0(amqp1: BlockingConnection, channel: BlockingChannel, name: str) -> None:
+def test_from_and_to_amqp0(amqp10: BlockingConnection, channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, durable=True)
     channel.basic_publish("", name, b"to 1.0", pika.BasicProperties(
         message_id="m", content_type="text/plain", delivery_mode=2, headers={"a": 1, "b": "x"}))
-    receiver = amqp1.create_receiver(name, credit=1)
+    receiver = amqp10.create_receiver(name, credit=1)
     got = receiver.receive(timeout=TIMEOUT)
     receiver.accept()
     receiver.close()
     assert (body_of(got), got.id, str(got.content_type), got.durable) == (b"to 1.0", "m", "text/plain", True)
     assert got.properties == {"a": 1, "b": "x"}
-    amqp1.create_sender(name).send(Message(b"to 0-9-1", inferred=True, id="i", durable=True, properties={"c": 2}))
+    amqp10.create_sender(name).send(Message(b"to 0-9-1", inferred=True, id="i", durable=True, properties={"c": 2}))
     back = get(channel, name)
     assert (back.body, back.properties.message_id, back.properties.delivery_mode, back.properties.headers["c"]) == (
         b"to 0-9-1", "i", 2, 2)
@@ -219,15 +219,15 @@ def test_many_messages(url: str, name: str, total: int, size: int) -> None:
     assert pipe.received == list(range(total))
 
 
-def test_a_lifetime_policy(amqp1: BlockingConnection) -> None:
-    receiver = amqp1.create_receiver(None, dynamic=True, options=DynamicNodeProperties(
+def test_a_lifetime_policy(amqp10: BlockingConnection) -> None:
+    receiver = amqp10.create_receiver(None, dynamic=True, options=DynamicNodeProperties(
         {"lifetime-policy": proton.Described(proton.ulong(0x2B), [])}))
     address = receiver.link.remote_source.address
-    amqp1.create_sender(address).send(Message("m"))
+    amqp10.create_sender(address).send(Message("m"))
     assert receiver.receive(timeout=TIMEOUT).body == "m"
     receiver.close()
     with pytest.raises(LinkDetached):
-        amqp1.create_receiver(f"/queues/{quote(address or '', safe='')}")
+        amqp10.create_receiver(f"/queues/{quote(address or '', safe='')}")
 
 
 def test_a_heartbeat(url: str, name: str) -> None:
@@ -287,36 +287,36 @@ class Transacted(MessagingHandler):
             self.container.declare_transaction(self.connection, handler=self)
 
 
-def test_transactions(url: str, name: str, amqp1: BlockingConnection) -> None:
+def test_transactions(url: str, name: str, amqp10: BlockingConnection) -> None:
     work = Transacted(url, name)
     Container(work).run()
     assert work.received == ["1 0", "1 1", "1 2"]
     # Proton has settled nothing, and closed: all the same nothing comes again.
-    receiver = amqp1.create_receiver(name, credit=5)
+    receiver = amqp10.create_receiver(name, credit=5)
     with pytest.raises(proton.Timeout):
         receiver.receive(timeout=0.2)
 
 
-def test_a_selector(amqp1: BlockingConnection, name: str) -> None:
+def test_a_selector(amqp10: BlockingConnection, name: str) -> None:
     from proton.reactor import Selector
 
-    sender = amqp1.create_sender(name)
+    sender = amqp10.create_sender(name)
     for number in range(5):
         sender.send(Message(number, properties={"n": number}))
-    receiver = amqp1.create_receiver(name, credit=5, options=Selector("n > 2"))
+    receiver = amqp10.create_receiver(name, credit=5, options=Selector("n > 2"))
     assert [receiver.receive(timeout=TIMEOUT).body for _ in range(2)] == [3, 4]
 
 
-def test_browsing(amqp1: BlockingConnection, name: str) -> None:
-    sender = amqp1.create_sender(name)
+def test_browsing(amqp10: BlockingConnection, name: str) -> None:
+    sender = amqp10.create_sender(name)
     for number in range(5):
         sender.send(Message(number))
-    browser = amqp1.create_receiver(name, credit=10, options=Copy())
+    browser = amqp10.create_receiver(name, credit=10, options=Copy())
     for number in range(5):
         assert browser.receive(timeout=TIMEOUT).body == number
         browser.accept()
     browser.close()
-    receiver = amqp1.create_receiver(name, credit=10)
+    receiver = amqp10.create_receiver(name, credit=10)
     for number in range(5):
         got = receiver.receive(timeout=TIMEOUT)
         assert (got.body, got.first_acquirer, got.delivery_count) == (number, True, 0)

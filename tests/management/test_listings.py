@@ -23,18 +23,18 @@ from leveret.broker import metadata
 from leveret.broker.exchanges.base import freeze
 from leveret.cli.logs import JsonFormatter
 from leveret.management.calls import encode_json, plain
+from leveret.protocols.amqp10.management.messages import shown
 from leveret.protocols.convert import values as conversion
-from leveret.protocols.v1_0.management.messages import shown
 from leveret.wire.amqp0 import dialects
 from leveret.wire.amqp0.dialects import DIALECTS, QPID, RABBITMQ, Dialect
 from leveret.wire.amqp0.fieldtable import decode_table
-from leveret.wire.amqp1.encode import encode_value
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10.encode import encode_value
+from leveret.wire.amqp10.values import Symbol
 from tests.cli.runner import Commands
 from tests.conformance import peer1
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.raw import Peer
-from tests.wire.amqp1 import strategies as amqp1
+from tests.wire.amqp10 import strategies as amqp10
 
 
 def _table(fields: bytes) -> bytes:
@@ -101,7 +101,7 @@ def test_tables_of_every_dialect(dialect: Dialect) -> None:
 
 
 @settings(deadline=None)
-@given(st.dictionaries(amqp1.ascii_text.map(Symbol), amqp1.values, max_size=4) | amqp1.values)
+@given(st.dictionaries(amqp10.ascii_text.map(Symbol), amqp10.values, max_size=4) | amqp10.values)
 def test_values_of_1_0(value: Any) -> None:
     listed = json.loads(encode_json({"raw": value, "plain": plain(conversion.plain(value))}), parse_constant=pytest.fail)
     assert listed.keys() == {"raw", "plain"}
@@ -219,7 +219,7 @@ def test_every_list_shows_every_value_of_1_0(own_broker: LeveretProcess) -> None
     commands = Commands(own_broker.data_dir)
 
     @few
-    @given(st.lists(amqp1.values, min_size=5, max_size=15), amqp1.text)
+    @given(st.lists(amqp10.values, min_size=5, max_size=15), amqp10.text)
     def check(values: list[Any], odd: str) -> None:
         table = {Symbol(f"p{number}"): value for number, value in enumerate(values)
                  if len(encode_value(value)) < 400}

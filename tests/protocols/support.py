@@ -13,10 +13,10 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
+from leveret.protocols.amqp091.connection import Connection
 from leveret.protocols.header_readers import header_readers
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
-from leveret.protocols.v0_9_1.connection import Connection
 from leveret.security.passwords import Hasher
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserStore

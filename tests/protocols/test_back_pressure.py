@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.v0_9_1.channel import LOW_MEMORY_WINDOW
-from leveret.protocols.v0_9_1.connection import MAX_BACKLOG
+from leveret.protocols.amqp091.channel import LOW_MEMORY_WINDOW
+from leveret.protocols.amqp091.connection import MAX_BACKLOG
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
 from tests.broker.support import HeldLog
+from tests.protocols.amqp09.support import Clock
 from tests.protocols.support import Channel, Site
-from tests.protocols.v0_9.support import Clock
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.broker.support import Clock
+from tests.protocols.amqp09.support import Client as Client09
+from tests.protocols.amqp10.support import Client as Client10
 from tests.protocols.support import Client, Site
-from tests.protocols.v0_9.support import Client as Client09
-from tests.protocols.v1_0.support import Client as Client10
 
 # Seconds.
 INTERVAL = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.errors import ContentTooLarge
-from leveret.protocols.v0_9_1 import connection as connections
+from leveret.protocols.amqp091 import connection as connections
 from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from leveret.wire.amqp0.commands import Deliver
 from tests.broker.support import HeldLog

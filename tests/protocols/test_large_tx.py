@@ -9,8 +9,8 @@ import pytest
 from leveret.broker.message import Entry
 from leveret.broker.transactions import LARGE
 from tests.broker.support import HeldLog
+from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.support import Channel, Client, Site
-from tests.protocols.v0_9.support import Client as Client09
 
 MANY = 3 * LARGE
 CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}

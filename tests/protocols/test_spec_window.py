@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from leveret.protocols.v0_9_1 import basic_methods
-from leveret.protocols.v0_9_1.channel import Channel as Endpoint
+from leveret.protocols.amqp091 import basic_methods
+from leveret.protocols.amqp091.channel import Channel as Endpoint
 from tests.protocols.support import Channel, Site
 
 

@@ -9,8 +9,8 @@ import pytest
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.queues.base import Queue
 from leveret.wire.amqp0.commands import Method
+from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.support import Channel, Client, Site, bytes_of
-from tests.protocols.v0_9.support import Client as Client09
 
 MANY = 5000
 CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from leveret.wire.amqp1.encode import encode_value
-from leveret.wire.amqp1.messaging import Source
-from leveret.wire.amqp1.sections import split
-from leveret.wire.amqp1.transport import Detach
-from leveret.wire.amqp1.values import Described, Symbol, Timestamp, ULong
+from leveret.wire.amqp10.encode import encode_value
+from leveret.wire.amqp10.messaging import Source
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.transport import Detach
+from leveret.wire.amqp10.values import Described, Symbol, Timestamp, ULong
+from tests.protocols.amqp10.support import Receiver, Session, connect, make_site, message
 from tests.protocols.support import Channel, Site, properties_of
-from tests.protocols.v1_0.support import Receiver, Session, connect, make_site, message
 
 STREAM = {"x-queue-type": "stream"}
 

@@ -26,16 +26,16 @@ from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header, scan
-from leveret.wire.amqp1 import message as amqp1
-from leveret.wire.amqp1.composites import encode_composite
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.messaging import Header, Properties
-from leveret.wire.amqp1.sections import split
-from leveret.wire.amqp1.specs import TYPES
-from leveret.wire.amqp1.values import Symbol, Timestamp, ULong
+from leveret.wire.amqp10 import message as amqp10
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.messaging import Header, Properties
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.specs import TYPES
+from leveret.wire.amqp10.values import Symbol, Timestamp, ULong
 from tests.storage.test_records import VALUES as STORED_VALUES
 from tests.wire.amqp0.strategies import tables
-from tests.wire.amqp1.strategies import composites, scalars, values
+from tests.wire.amqp10.strategies import composites, scalars, values
 
 ADDRESS = make_address("exchange", "key")
 # Short strings of any bytes, including invalid UTF-8.
@@ -66,10 +66,10 @@ def applied(pairs: list[tuple[str, Any]]) -> bytes:
 BODIES1 = st.one_of(
     st.just(b""),
     st.lists(st.binary(max_size=9) | st.just(b"y" * 300), min_size=1, max_size=3).map(
-        lambda parts: b"".join(amqp1.encode_data(part) for part in parts)),
-    values.map(amqp1.encode_body_value),
+        lambda parts: b"".join(amqp10.encode_data(part) for part in parts)),
+    values.map(amqp10.encode_body_value),
     st.lists(st.lists(values, max_size=3), min_size=1, max_size=2).map(
-        lambda parts: b"".join(amqp1.encode_sequence(part) for part in parts)),
+        lambda parts: b"".join(amqp10.encode_sequence(part) for part in parts)),
     # Longer encodings than necessary, and symbolic descriptors.
     st.sampled_from([b"\x00\x53\x75\xb0\x00\x00\x00\x02ab", b"\x00\xa3\x10amqp:data:binary\xa0\x02ab",
                      b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x00", b"\x00\x53\x77\xb1\x00\x00\x00\x02ab",
@@ -147,7 +147,7 @@ def test_folding(header: bytes, body: bytes) -> None:
     at = footer_start(header)
     assert unfold(raw, content) == (header, at if at < len(header) else -1, body)
     if kind == "data":
-        assert content == b"".join(amqp1.body(split(body)))
+        assert content == b"".join(amqp10.body(split(body)))
 
 
 def test_damaged_raw_headers_are_value_errors() -> None:
@@ -205,14 +205,14 @@ def test_properties_of_0_9_1() -> None:
 
 
 def test_properties_of_1_0() -> None:
-    properties = amqp1.encode_properties(Properties(
+    properties = amqp10.encode_properties(Properties(
         message_id=UUID(int=5), user_id=b"u", to="there", subject="s", reply_to="back", correlation_id=b"\x00\xff",
         content_type="a/b", content_encoding="gzip", absolute_expiry_time=Timestamp(2**62), creation_time=Timestamp(1500),
         group_id="g", group_sequence=2**32 - 1, reply_to_group_id="rg"))
-    header = (amqp1.encode_header(True, 7, 500, False, 2) + amqp1.encode_delivery_annotations({"x-d": 1})
-              + amqp1.encode_message_annotations({"x-opt-m": ULong(2)}) + properties
-              + amqp1.encode_application_properties({"k": "v"}) + amqp1.encode_footer({"x-f": None}))
-    [row] = check([(FORMAT_AMQP1, header, amqp1.encode_body_value("text"), b"")]).to_pylist()
+    header = (amqp10.encode_header(True, 7, 500, False, 2) + amqp10.encode_delivery_annotations({"x-d": 1})
+              + amqp10.encode_message_annotations({"x-opt-m": ULong(2)}) + properties
+              + amqp10.encode_application_properties({"k": "v"}) + amqp10.encode_footer({"x-f": None}))
+    [row] = check([(FORMAT_AMQP1, header, amqp10.encode_body_value("text"), b"")]).to_pylist()
     assert row["amqp10"] == {
         "message_id_type": "uuid", "correlation_id_type": "binary", "to": "there", "group_id": "g",
         "group_sequence": 2**32 - 1, "reply_to_group_id": "rg", "absolute_expiry_time": None,
@@ -228,12 +228,12 @@ def test_properties_of_1_0() -> None:
 
 @pytest.mark.parametrize(("body", "content", "kind"), [
     (b"", b"", None),
-    (amqp1.encode_data(b"ab") + amqp1.encode_data(b"c" * 300), b"ab" + b"c" * 300, "data"),
-    (amqp1.encode_body_value({"a": 1}), amqp1.encode_body_value({"a": 1}), "value"),
-    (amqp1.encode_body_value(b"ab"), b"ab", "binary"), (amqp1.encode_body_value("ab"), b"ab", "string"),
-    (amqp1.encode_body_value("a" * 300), b"a" * 300, "string"),
-    (amqp1.encode_body_value(bytes(0xA1A1)), bytes(0xA1A1), "binary"),
-    (amqp1.encode_sequence([1]) + amqp1.encode_sequence([2]), amqp1.encode_sequence([1]) + amqp1.encode_sequence([2]),
+    (amqp10.encode_data(b"ab") + amqp10.encode_data(b"c" * 300), b"ab" + b"c" * 300, "data"),
+    (amqp10.encode_body_value({"a": 1}), amqp10.encode_body_value({"a": 1}), "value"),
+    (amqp10.encode_body_value(b"ab"), b"ab", "binary"), (amqp10.encode_body_value("ab"), b"ab", "string"),
+    (amqp10.encode_body_value("a" * 300), b"a" * 300, "string"),
+    (amqp10.encode_body_value(bytes(0xA1A1)), bytes(0xA1A1), "binary"),
+    (amqp10.encode_sequence([1]) + amqp10.encode_sequence([2]), amqp10.encode_sequence([1]) + amqp10.encode_sequence([2]),
      "sequence"),
 ])
 def test_bodies_of_1_0(body: bytes, content: bytes, kind: str | None) -> None:
@@ -243,7 +243,7 @@ def test_bodies_of_1_0(body: bytes, content: bytes, kind: str | None) -> None:
 
 def test_a_huge_table() -> None:
     headers = {f"name {number}": "x" * 100 for number in range(20_000)}
-    section = amqp1.encode_application_properties(headers)
+    section = amqp10.encode_application_properties(headers)
     first, second, third = check([
         (FORMAT_AMQP0, encode_header(60, 0, {"headers": headers}), b"", b""), (FORMAT_AMQP1, section, b"", b""),
         (FORMAT_AMQP0, encode_header(60, 0, {"headers": {}}), b"", b"")]).to_pylist()

@@ -22,26 +22,26 @@ from leveret.storage.records import encode_overlay
 from leveret.wire.amqp0.classes import decode_transfer, encode_transfer
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
-from leveret.wire.amqp0.table_0_9 import V0_9
-from leveret.wire.amqp1 import message as amqp1
-from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.values import UInt, ULong
+from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp10 import message as amqp10
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.values import UInt, ULong
 
 BODY = json.dumps({"customer": {"id": 4711, "email": "a@example.org"}, "items": [{"note": "x"}, {"note": "y"}]}).encode()
 HEADER0 = encode_header(60, len(BODY), {
     "content_type": "application/json", "headers": {"customer": "4711", "n": 5, "x-tag": True}, "delivery_mode": 2,
     "user_id": "alice", "message_id": "m", "priority": 3, "timestamp": 1_700_000_000})
-HEADER1 = (amqp1.encode_header(True, 3, -1, False, 0) + amqp1.encode_message_annotations({"x-tag": True})
-           + amqp1.encode_properties(Properties(user_id=b"alice", content_type="application/json", message_id=ULong(7),
+HEADER1 = (amqp10.encode_header(True, 3, -1, False, 0) + amqp10.encode_message_annotations({"x-tag": True})
+           + amqp10.encode_properties(Properties(user_id=b"alice", content_type="application/json", message_id=ULong(7),
                                                 reply_to="back"))
-           + amqp1.encode_application_properties({"customer": "4711", "n": UInt(5)}) + amqp1.encode_footer({"x-f": 1}))
+           + amqp10.encode_application_properties({"customer": "4711", "n": UInt(5)}) + amqp10.encode_footer({"x-f": 1}))
 # Offset, format, key, header, body.
 MESSAGES: list[tuple[int, int, str, bytes, bytes]] = [
     (10, 0, "orders.new", HEADER0, BODY),
-    (11, 1, "orders.new", HEADER1, amqp1.encode_data(BODY)),
-    (12, 1, "orders.text", HEADER1, amqp1.encode_body_value(BODY.decode())),
+    (11, 1, "orders.new", HEADER1, amqp10.encode_data(BODY)),
+    (12, 1, "orders.text", HEADER1, amqp10.encode_body_value(BODY.decode())),
     (13, 0, "orders.raw", HEADER0, b"no json \xff"),
-    (14, 1, "orders.list", HEADER1, amqp1.encode_sequence([1, 2])),
+    (14, 1, "orders.list", HEADER1, amqp10.encode_sequence([1, 2])),
     (15, 0, "other", encode_header(60, 2, {}), b"{}"),
 ]
 
@@ -116,7 +116,7 @@ def test_bodies_are_dropped(tmp_path: Path) -> None:
     assert counts.emptied == 5 and counts.unread == 0
     assert left[10].body == left[13].body == b"" and left[10].header == HEADER0[:4] + bytes(8) + HEADER0[12:]
     for offset in (11, 12, 14):
-        assert left[offset].body == amqp1.encode_data(b"") and left[offset].header == HEADER1
+        assert left[offset].body == amqp10.encode_data(b"") and left[offset].header == HEADER1
     assert left[15].body == b"{}"
 
 
@@ -136,10 +136,10 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br", "bzip2", "lz4"])
 def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
     compressed = compress(BODY, encoding)
-    header1 = amqp1.encode_properties(Properties(content_encoding=encoding))
+    header1 = amqp10.encode_properties(Properties(content_encoding=encoding))
     source = written(tmp_path, [
         (1, 0, "k", encode_header(60, len(compressed), {"content_encoding": encoding}), compressed),
-        (2, 1, "k", header1, amqp1.encode_data(compressed)),
+        (2, 1, "k", header1, amqp10.encode_data(compressed)),
         (3, 0, "k", encode_header(60, 4, {"content_encoding": encoding}), b"none"),
         (4, 0, "k", encode_header(60, len(compressed), {"content_encoding": "unheard-of"}), compressed)])
     rule = Rule(action="mask", body={"$.customer.id": "4711"}, mask=("$.customer.email",))
@@ -152,7 +152,7 @@ def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encodi
     content = decompress(left[1].body, encoding)
     assert content is not None and json.loads(content)["customer"] == {"id": 4711, "email": "***"}
     assert left[1].header[4:12] == len(left[1].body).to_bytes(8, "big")
-    assert left[2].body == amqp1.encode_data(left[1].body)
+    assert left[2].body == amqp10.encode_data(left[1].body)
     assert (left[3].body, left[4].body) == (b"none", compressed)
 
 
@@ -190,7 +190,7 @@ def test_headers_and_properties_are_masked(tmp_path: Path) -> None:
         "header:customer", "property:user_id", "property:message_id", "property:app_id")))
     assert (counts.matched, counts.masked) == (6, 5)
     rows = make_batch(Rows([10, 11, 15], None, [0, 1, 0], [make_address("e", "k")] * 3,
-                           [left[10].header, left[11].header, left[15].header], [BODY, amqp1.encode_data(BODY), b"{}"]))
+                           [left[10].header, left[11].header, left[15].header], [BODY, amqp10.encode_data(BODY), b"{}"]))
     first, second, third = rows.to_pylist()
     # Masked values are replaced in place or appended; everything else is unchanged.
     assert first["headers_json"] == '{"n":5,"x-tag":true,"customer":"***"}'
@@ -198,7 +198,7 @@ def test_headers_and_properties_are_masked(tmp_path: Path) -> None:
     assert [first[name] for name in ("user_id", "message_id", "app_id", "priority")] == ["***", "***", None, 3]
     assert [second[name] for name in ("user_id", "message_id", "reply_to")] == ["***", "***", "back"]
     assert second["amqp10"]["footer"] == '{"x-f":1}' and second["amqp10"]["message_annotations"] == '{"x-tag":true}'
-    assert left[11].headers_at >= 0 and left[11].header[left[11].headers_at :] == amqp1.encode_footer({"x-f": 1})
+    assert left[11].headers_at >= 0 and left[11].header[left[11].headers_at :] == amqp10.encode_footer({"x-f": 1})
     assert third["user_id"] is None
 
 

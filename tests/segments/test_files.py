@@ -19,16 +19,16 @@ from leveret.segments.manifest import Segment, decode, encode
 from leveret.segments.reader import open_segment
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp1 import message as amqp1
+from leveret.wire.amqp10 import message as amqp10
 
 
 def rows(first: int, count: int, size: int = 5) -> Rows:
     offsets = list(range(first, first + count))
     header = encode_header(60, size, {"headers": {"a": 1}, "delivery_mode": 2})
-    section = amqp1.encode_application_properties({"a": 1})
+    section = amqp10.encode_application_properties({"a": 1})
     formats = [offset % 2 for offset in offsets]
     content = [b"%0*d" % (size, offset) for offset in offsets]
-    bodies = [amqp1.encode_data(body) if number else body for body, number in zip(content, formats, strict=True)]
+    bodies = [amqp10.encode_data(body) if number else body for body, number in zip(content, formats, strict=True)]
     return Rows(offsets, [1000 + offset for offset in offsets], formats, [make_address("e", "k")] * count,
                 [section if number else header for number in formats], bodies)
 

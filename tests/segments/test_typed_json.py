@@ -16,9 +16,9 @@ from leveret.selectors import PROPERTIES
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.fieldtable import encode_short_string, encode_table
 from leveret.wire.amqp0.values import RawTimestamp
-from leveret.wire.amqp1.encode import encode_value
-from leveret.wire.amqp1.values import Array, Described, Map, Symbol, Timestamp, ULong
-from tests.wire.amqp1.strategies import values as values1
+from leveret.wire.amqp10.encode import encode_value
+from leveret.wire.amqp10.values import Array, Described, Map, Symbol, Timestamp, ULong
+from tests.wire.amqp10.strategies import values as values1
 
 
 def round_trip(table: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.detect import HEADER_AMQP091
 from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.server import admission as module
 from leveret.server import transport
@@ -109,7 +109,7 @@ def test_a_socket_whose_password_waits_in_the_queue_stays() -> None:
             queue = server.services.logins
             queue.running = MAX_RUNNING
             wire = await connect()
-            wire.writer.write(HEADER_0_9_1)
+            wire.writer.write(HEADER_AMQP091)
             await wire.reader.readexactly(7)
             [protocol] = server.accepted
             assert not protocol.is_waiting_for_broker()
@@ -185,7 +185,7 @@ def test_anonymous_sockets_take_no_place_of_users() -> None:
             server.services.settings.connections = 2
             silent = [await connect() for _ in range(5)]
             for wire in silent[2:]:
-                wire.writer.write(HEADER_0_9_1)
+                wire.writer.write(HEADER_AMQP091)
                 await wire.reader.readexactly(7)
             first, second, third = await connect(), await connect(), await connect()
             await first.open()
@@ -202,7 +202,7 @@ def test_a_server_refuses_and_evicts(monkeypatch: pytest.MonkeyPatch) -> None:
         async with serving() as (server, connect):
             server.admission.per_address = 2
             first, second = await connect(), await connect()
-            first.writer.write(HEADER_0_9_1)
+            first.writer.write(HEADER_AMQP091)
             await first.reader.readexactly(7)
             assert await (await connect()).ended() == b""
             monkeypatch.setattr(module, "GRACE", 0.0)
@@ -221,7 +221,7 @@ def test_buffers_grow_when_the_connection_is_open() -> None:
     async def test() -> None:
         async with serving() as (server, connect):
             wire = await connect()
-            wire.writer.write(HEADER_0_9_1)
+            wire.writer.write(HEADER_AMQP091)
             await wire.reader.readexactly(7)
             [protocol] = server.accepted
             assert len(protocol.get_buffer(-1)) == READ_SIZE_BEFORE_OPEN
@@ -262,7 +262,7 @@ def test_nothing_of_tls_is_made_before_the_hello(tmp_path: Path, monkeypatch: py
     run(test)
 
 
-@pytest.mark.parametrize("first", [HEADER_0_9_1, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
+@pytest.mark.parametrize("first", [HEADER_AMQP091, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
                          ids=["AMQP", "HTTP", "a record that is too large", "a header that asks for TLS"])
 def test_the_tls_port_speaks_tls_only(first: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)

@@ -16,13 +16,13 @@ import pika.exceptions
 import pytest
 
 from leveret.broker.broker import Broker, VhostSettings
+from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.connection import Connection
+from leveret.protocols.amqp091.login import Login
+from leveret.protocols.amqp10.connection import Connection as Connection10
+from leveret.protocols.amqp10.login import Login as Login10
 from leveret.protocols.detect import HEADER_1_0_TLS
 from leveret.protocols.services import Services, SessionSettings
-from leveret.protocols.v0_9_1.channel import Channel
-from leveret.protocols.v0_9_1.connection import Connection
-from leveret.protocols.v0_9_1.login import Login
-from leveret.protocols.v1_0.connection import Connection as Connection10
-from leveret.protocols.v1_0.login import Login as Login10
 from leveret.security.mechanisms.scram import ScramSha256
 from leveret.security.scram import Keyring
 from leveret.security.users import UserStore
@@ -31,7 +31,7 @@ from leveret.server.transport import SocketProtocol
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
 from tests.support.broker import Broker as BrokerAddress
-from tests.support.scram import log_in_0_9_1, log_in_1_0
+from tests.support.scram import log_in_1_0, log_in_amqp091
 
 TIMES = 5
 
@@ -140,7 +140,7 @@ def test_nothing_is_left_of_closed_connections(
 
 
 @pytest.mark.parametrize("password", ["guest", "wrong"])
-@pytest.mark.parametrize("log_in", [log_in_0_9_1, log_in_1_0], ids=["0-9-1", "1.0"])
+@pytest.mark.parametrize("log_in", [log_in_amqp091, log_in_1_0], ids=["0-9-1", "1.0"])
 def test_nothing_is_left_of_logins_by_scram(
         no_collector: None, log_in: Callable[[BrokerAddress, str, str, str], object], password: str) -> None:
     async def scenario() -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from leveret.broker.broker import Broker, VhostSettings
-from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.detect import HEADER_AMQP091
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
@@ -43,12 +43,12 @@ def test_small_pieces_take_little_memory() -> None:
         async with serving() as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client.sendall(HEADER_0_9_1[:4])
+                client.sendall(HEADER_AMQP091[:4])
                 await until(lambda: any(protocol._first for protocol in server.accepted))
                 tracemalloc.start()
                 try:
                     before, _ = tracemalloc.get_traced_memory()
-                    client.sendall(HEADER_0_9_1[4:])
+                    client.sendall(HEADER_AMQP091[4:])
                     await until(lambda: bool(server.services.sessions))
                     for number in range(20):
                         client.sendall(b"\x01")  # of a frame that is never whole
@@ -70,7 +70,7 @@ def test_pieces_of_several_sockets_do_not_mix() -> None:
                 client.setblocking(False)
             for at in range(8):
                 for client in clients:
-                    await loop.sock_sendall(client, HEADER_0_9_1[at : at + 1])
+                    await loop.sock_sendall(client, HEADER_AMQP091[at : at + 1])
                     await asyncio.sleep(0)
             answers = [await loop.sock_recv(client, 7) for client in clients]
             assert len(server.services.sessions) == 3

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from leveret.broker.log import FAILED
-from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.detect import HEADER_AMQP091
 from leveret.server.server import Server
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
@@ -42,7 +42,7 @@ class Wire:
         await self.writer.drain()
 
     async def open(self) -> None:
-        self.writer.write(HEADER_0_9_1)
+        self.writer.write(HEADER_AMQP091)
         await self.expect("connection.start")
         await self.send(0, "connection.start-ok", client_properties={}, mechanism="PLAIN", response="\0user\0user",
                         locale="en_US")
@@ -110,7 +110,7 @@ def test_a_header_in_pieces() -> None:
     async def test() -> None:
         async with serving() as (_, connect):
             wire = await connect()
-            for octet in HEADER_0_9_1:
+            for octet in HEADER_AMQP091:
                 wire.writer.write(bytes((octet,)))
                 await wire.writer.drain()
                 await asyncio.sleep(0.001)
@@ -125,7 +125,7 @@ def test_anything_else_gets_the_header_and_the_end() -> None:
             for octets in (b"AMQP\x01\x01\x00\x08", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0"):
                 wire = await connect()
                 wire.writer.write(octets)
-                assert await wire.ended() == HEADER_0_9_1
+                assert await wire.ended() == HEADER_AMQP091
             assert not server.services.sessions
 
     run(test)
@@ -135,8 +135,8 @@ def test_a_client_that_says_nothing_is_cut_off() -> None:
     async def test() -> None:
         async with serving(handshake_timeout=0.05) as (_, connect):
             silent, half, slow = await connect(), await connect(), await connect()
-            half.writer.write(HEADER_0_9_1[:3])
-            slow.writer.write(HEADER_0_9_1)
+            half.writer.write(HEADER_AMQP091[:3])
+            slow.writer.write(HEADER_AMQP091)
             for wire in (silent, half, slow):
                 await wire.ended()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from leveret.protocols.detect import HEADER_0_9_1, HEADER_1_0, HEADER_1_0_SASL, HEADER_1_0_TLS
+from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL, HEADER_1_0_TLS, HEADER_AMQP091
 from leveret.server.server import Server
-from leveret.wire.amqp1.frames import FrameReader
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.security import SaslInit, SaslMechanisms, SaslOutcome
-from leveret.wire.amqp1.transport import Open
+from leveret.wire.amqp10.frames import FrameReader
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
+from leveret.wire.amqp10.transport import Open
 from tests.security.certificates import Authority
 from tests.server.test_server import Wire, run, serving
 
@@ -149,7 +149,7 @@ def test_the_header_and_the_hello_in_one_piece_and_in_many(context: ssl.SSLConte
                     except ssl.SSLWantReadError:
                         wire.writer.write(outgoing.read())
                         incoming.write(await wire.reader.read(65536))
-                tls.write(HEADER_0_9_1)
+                tls.write(HEADER_AMQP091)
                 wire.writer.write(outgoing.read())
                 assert await read_within(tls, incoming, wire, 1) == b"\x01"
 
@@ -167,7 +167,7 @@ async def read_within(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, wire: Wire, s
 
 
 @pytest.mark.parametrize(("first", "answer"), [
-    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_0_9_1),
+    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
 ], ids=["header", "hello"])
 def test_where_tls_is_not_set_up_the_client_learns_what_is_spoken(
         first: bytes, answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +187,7 @@ def test_where_tls_is_not_set_up_the_client_learns_what_is_spoken(
 @pytest.mark.parametrize(("first", "answer"), [
     (b"AMQP\x02\x01\x00\x01", HEADER_1_0_TLS), (b"AMQP\x02\x02\x00\x00", HEADER_1_0_TLS),
     (b"AMQP\x03\x01\x00\x01", HEADER_1_0_SASL), (b"AMQP\x00\x01\x01\x00", HEADER_1_0),
-    (b"AMQP\x04\x01\x00\x00", HEADER_0_9_1),
+    (b"AMQP\x04\x01\x00\x00", HEADER_AMQP091),
 ], ids=["tls revision", "tls major", "sasl revision", "amqp minor", "no such id"])
 def test_wrong_headers_get_the_right_one(context: ssl.SSLContext, first: bytes, answer: bytes) -> None:
     async def test() -> None:
@@ -200,7 +200,7 @@ def test_wrong_headers_get_the_right_one(context: ssl.SSLContext, first: bytes, 
 
 
 @pytest.mark.parametrize(("again", "answer"), [
-    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_0_9_1),
+    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
 ], ids=["header", "hello"])
 def test_no_tls_within_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, again: bytes, answer: bytes,
                            caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from leveret.segments.schema import AMQP10
 from leveret.spark.errors import OptionError
 from leveret.spark.sink_task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
-from leveret.wire.amqp1.message import encode_body_value, encode_sequence
+from leveret.wire.amqp10.message import encode_body_value, encode_sequence
 from tests.spark.sinks import batch_of, bodies, drain, write
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess

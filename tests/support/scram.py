@@ -11,14 +11,14 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from leveret.protocols.detect import HEADER_0_9_1
+from leveret.protocols.detect import HEADER_AMQP091
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.specs import V0_9_1
-from leveret.wire.amqp1.frames import AMQP, SASL, FrameReader
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
-from leveret.wire.amqp1.transport import Open
+from leveret.wire.amqp10.frames import AMQP, SASL, FrameReader
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
+from leveret.wire.amqp10.transport import Open
 from tests.support.broker import Broker
 
 DEADLINE = 30.0
@@ -92,7 +92,7 @@ class Client:
         self.socket.close()
 
 
-def log_in_0_9_1(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
+def log_in_amqp091(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
     """The mechanisms that were offered; None where the login was refused. It goes on to open-ok."""
     engine = Engine(CLIENT, V0_9_1)
     client = Client(broker, engine.receive)
@@ -103,7 +103,7 @@ def log_in_0_9_1(broker: Broker, mechanism: str, user: str, password: str) -> li
         client.socket.sendall(engine.to_send())
 
     try:
-        client.socket.sendall(HEADER_0_9_1)
+        client.socket.sendall(HEADER_AMQP091)
         offered = str(client.expect("connection.start").arguments["mechanisms"]).split()
         send("connection.start-ok", client_properties={"capabilities": {"authentication_failure_close": True}},
              mechanism=mechanism, response=scram.first(), locale="en_US")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # sections of AMQP 1.0, the content header of class basic of 0-9, and that of another class of 0-9.
 FORMAT_AMQP0: Final = 0
 FORMAT_AMQP1: Final = 1
-FORMAT_BASIC_0_9: Final = 2
-FORMAT_CLASS_0_9: Final = 3
+FORMAT_BASIC_AMQP09: Final = 2
+FORMAT_CLASS_AMQP09: Final = 3
 # What is set in the formats that are no content header of class basic.
 NOT_BASIC: Final = 1
 # By format.

@@ -1,6 +1,6 @@
 """Messages, types and filters of AMQP 1.0, for senders, receivers and deliveries of connections with `protocol="1.0"`.
 
-The types are those of `leveret.wire.amqp1.values`, whose docstring gives the AMQP type of each. A plain int is a long, a
+The types are those of `leveret.wire.amqp10.values`, whose docstring gives the AMQP type of each. A plain int is a long, a
 plain str a string, and bytes are binary.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from leveret.wire.amqp1.values import (
+from leveret.wire.amqp10.values import (
     Array,
     Byte,
     Char,

@@ -11,13 +11,13 @@ from leveret.client.core.amqp10.properties import decode_sections
 from leveret.client.errors import InvalidMessage
 from leveret.client.message import Message
 from leveret.client.properties import Properties
-from leveret.wire.amqp1 import message as sections_of
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.messaging import Modified, Rejected
-from leveret.wire.amqp1.sections import Sections, split
-from leveret.wire.amqp1.short import ACCEPTED_STATE, RELEASED_STATE
-from leveret.wire.amqp1.transport import Error as Condition
+from leveret.wire.amqp10 import message as sections_of
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Modified, Rejected
+from leveret.wire.amqp10.sections import Sections, split
+from leveret.wire.amqp10.short import ACCEPTED_STATE, RELEASED_STATE
+from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.channel import SessionCore

@@ -10,8 +10,8 @@ import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leveret.wire.amqp0 import constants
-from leveret.wire.amqp0.table_0_9 import V0_9
-from leveret.wire.amqp0.table_0_9_1 import V0_9_1
+from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.table_amqp091 import V0_9_1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

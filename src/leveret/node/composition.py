@@ -36,10 +36,10 @@ from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
+from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.header_readers import header_readers
 from leveret.protocols.services import Amqp09Settings, Amqp10Settings, Services, SessionSettings, VhostSessionSettings
-from leveret.protocols.v0_9.realms import RIGHTS, Realm, Realms
 from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings

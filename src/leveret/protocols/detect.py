@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
-HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
+HEADER_AMQP091: Final = b"AMQP\x00\x00\x09\x01"
+HEADER_AMQP09: Final = b"AMQP\x01\x01\x00\x09"
 HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_1_0_TLS: Final = b"AMQP\x02\x01\x00\x00"
@@ -38,9 +38,9 @@ def detect(data: bytes) -> int:
     """
     start = data[:HEADER_SIZE]
     if len(start) == HEADER_SIZE:
-        if start == HEADER_0_9_1:
+        if start == HEADER_AMQP091:
             return V0_9_1
-        if start == HEADER_0_9:
+        if start == HEADER_AMQP09:
             return V0_9
         if start == HEADER_1_0:
             return V1_0
@@ -68,4 +68,4 @@ def supported_header(data: bytes, tls: bool = False) -> bytes:
             return HEADER_1_0_TLS
         if data[4] in (2, 3):
             return HEADER_1_0_SASL
-    return HEADER_0_9_1
+    return HEADER_AMQP091

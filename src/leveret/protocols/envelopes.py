@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import whole
 from leveret.broker.message import FORMAT_AMQP1, Message, make_address
+from leveret.protocols.amqp10 import addresses
+from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.convert import to_amqp0
-from leveret.protocols.v1_0 import addresses
-from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.composites import decode_composite, encode_composite
-from leveret.wire.amqp1.encode import encode_binary
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.sections import split
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.composites import decode_composite, encode_composite
+from leveret.wire.amqp10.encode import encode_binary
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.sections import split
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.protocols.amqp09.interrupted import Interrupted
+from leveret.protocols.amqp09.realms import Realms
+from leveret.protocols.amqp09.tunnels import Tunnels
+from leveret.protocols.amqp10.termini import Termini
 from leveret.protocols.login_queue import LoginQueue
-from leveret.protocols.v0_9.interrupted import Interrupted
-from leveret.protocols.v0_9.realms import Realms
-from leveret.protocols.v0_9.tunnels import Tunnels
-from leveret.protocols.v1_0.termini import Termini
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from leveret.wire.amqp0.classes import FILENAME, MESSAGE, class_of, decode_transfer, encode_transfer
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 _SIZE: Final = slice(4, 12)
 

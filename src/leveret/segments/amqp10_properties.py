@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from leveret.wire.amqp1 import codes, message
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.sections import Sections
-from leveret.wire.amqp1.values import ULong
+from leveret.wire.amqp10 import codes, message
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.sections import Sections
+from leveret.wire.amqp10.values import ULong
 
 # In the order of the section.
 NAMES: Final = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",

@@ -14,10 +14,10 @@ from leveret.segments.folding import footer_start_of
 from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, OFFSET, Record, micros_of_ms
 from leveret.segments.texts import clean, text_of, to_json
 from leveret.wire.amqp0.values import RawTimestamp
-from leveret.wire.amqp1 import message
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.sections import Sections, split
-from leveret.wire.amqp1.values import Map, Timestamp
+from leveret.wire.amqp10 import message
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.sections import Sections, split
+from leveret.wire.amqp10.values import Map, Timestamp
 
 # Annotations that the broker writes for each delivery.
 _DELIVERY_ANNOTATIONS: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_CLASS_0_9, PROTOCOLS, Overlay
+from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_CLASS_AMQP09, PROTOCOLS, Overlay
 from leveret.segments import amqp0_records, amqp10_records, schema
 from leveret.segments import records as r
 from leveret.segments.folding import fold, footer_start
@@ -203,7 +203,7 @@ class _Columns:
             keys: list[Any] = [header[at:] for header in headers]
         else:
             keys = [(header,) if number == FORMAT_AMQP1
-                    else to_basic(header)[at:] if number == FORMAT_CLASS_0_9 else header[at:]
+                    else to_basic(header)[at:] if number == FORMAT_CLASS_AMQP09 else header[at:]
                     for header, number in zip(headers, self.formats, strict=True)]
         if self.overlays is not None:
             keys = [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]
@@ -307,13 +307,13 @@ def _record(key: Any) -> Record:
     return _apply_overlay(_record(key[0]), decode_overlay(key[1]), type(key[0]) is tuple)
 
 
-def _apply_overlay(record: Record, overlay: Overlay, is_amqp1: bool) -> Record:
+def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
     """Apply what the broker added: to the headers for 0-x, to the message annotations for 1.0."""
     fields = list(record)
     if overlay.drop_expiration:
         fields[r.TTL_MS] = None
     changes = {name: value for name, value in overlay.headers.items() if name != r.OFFSET}
-    if is_amqp1:
+    if is_amqp10:
         broker_fields = dict(fields[r.BROKER_FIELDS] or {})
         broker_fields.update((name, amqp10_records.overlay_to_json(value)) for name, value in changes.items()
                      if name in (r.DEATHS, r.DELIVERY_COUNT))

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.decode import constructor, value_end
-from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, AMQP_VALUE, DATA, FOOTER, HEADER
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.sections import Sections, section_at, split
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.decode import constructor, value_end
+from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, AMQP_VALUE, DATA, FOOTER, HEADER
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.sections import Sections, section_at, split
 
 # Types of bodies: the content of data sections, of an `amqp-value` with a string or a binary, or encoded sections.
 DATA_BODY: Final = "data"

@@ -6,19 +6,19 @@ from typing import Any
 
 import msgspec
 
-from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_0_9
+from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_AMQP09
 from leveret.segments.amqp09_masking import mask_header
 from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import StoredMessage
 from leveret.storage.records import decode_overlay, encode_overlay
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, overlay_header
-from leveret.wire.amqp1 import descriptors, message
-from leveret.wire.amqp1.composites import encode_composite
-from leveret.wire.amqp1.decode import decode_value
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.sections import section_ranges, split
-from leveret.wire.amqp1.values import Described, Map
+from leveret.wire.amqp10 import descriptors, message
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.sections import section_ranges, split
+from leveret.wire.amqp10.values import Described, Map
 
 _BASIC = 60
 _SIZE = slice(4, 12)
@@ -58,7 +58,7 @@ def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, count
     mask = rule.rule.mask_with
     if rule.mask_paths:
         stored = _mask_body(rule, stored, encoding, counts)
-    if stored.format == FORMAT_CLASS_0_9:
+    if stored.format == FORMAT_CLASS_AMQP09:
         header = mask_header(stored.header, rule.mask_headers, rule.mask_properties, mask)
         masked = _mask_overlay(rule.mask_headers, mask, stored)
         return masked._replace(header=header) if header != stored.header else masked

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leveret.broker.message import FORMAT_AMQP1, FORMAT_BASIC_0_9, FORMAT_CLASS_0_9, PROTOCOLS
+from leveret.broker.message import FORMAT_AMQP1, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, PROTOCOLS
 from leveret.segments import files, schema
 from leveret.segments.amqp0_records import headers_at
 from leveret.segments.columns import table_schema, with_source
@@ -263,7 +263,7 @@ def rebuild(batch: pa.RecordBatch) -> list[StoredMessage]:
         kind = _format(protocol, raw)
         if kind != FORMAT_AMQP1:
             found.append(StoredMessage(offset, (time or 0) // 1000, kind, address, raw,
-                                -1 if kind == FORMAT_CLASS_0_9 else headers_at(raw), body, overlay,
+                                -1 if kind == FORMAT_CLASS_AMQP09 else headers_at(raw), body, overlay,
                                 -1 if priority is None else priority, bool(durable)))
         else:
             header, at, whole = unfold(raw, body)
@@ -275,7 +275,7 @@ def rebuild(batch: pa.RecordBatch) -> list[StoredMessage]:
 def _format(protocol: str, raw: bytes) -> int:
     """Return the format of a message; for 0-9 it depends on the class of the content."""
     kind = PROTOCOLS.index(protocol)
-    return FORMAT_CLASS_0_9 if kind == FORMAT_BASIC_0_9 and class_of(raw) != BASIC else kind
+    return FORMAT_CLASS_AMQP09 if kind == FORMAT_BASIC_AMQP09 and class_of(raw) != BASIC else kind
 
 
 def _address(exchange: str, routing_key: str) -> bytes:

@@ -15,8 +15,8 @@ from leveret.segments.masking import apply_rule
 from leveret.segments.reader import SegmentReader, StoredMessage, rebuild
 from leveret.segments.writer import SegmentWriter
 from leveret.wire.amqp0.errors import EncodeError, WireError
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.errors import EncodeError as EncodeError1
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.errors import EncodeError as EncodeError1
 
 # Rows in memory at a time, besides the row group that is being written.
 BATCH_ROWS = 4096

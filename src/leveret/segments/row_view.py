@@ -10,7 +10,7 @@ from uuid import UUID
 from leveret.segments import typed_json
 from leveret.segments.texts import untag
 from leveret.selectors import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, MessageView
-from leveret.wire.amqp1.values import Decimal32, Decimal64, Decimal128
+from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128
 
 _HEADER: Final = {"durable": "durable", "priority": "priority", "ttl": "ttl_ms", "delivery-count": "delivery_count"}
 _PROPERTIES: Final = {"subject": "type", "reply-to": "reply_to", "content-type": "content_type",

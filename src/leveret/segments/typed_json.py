@@ -40,8 +40,8 @@ from leveret.wire.amqp0.fieldtable import (
     value_end,
 )
 from leveret.wire.amqp0.values import RawTimestamp
-from leveret.wire.amqp1.decimals import Decimal32, Decimal64, Decimal128
-from leveret.wire.amqp1.values import (
+from leveret.wire.amqp10.decimals import Decimal32, Decimal64, Decimal128
+from leveret.wire.amqp10.values import (
     Array,
     Byte,
     Char,
@@ -225,7 +225,7 @@ def _to_array(name: str, values: list[Any], depth: int) -> bytes:
     return b"A" + struct.pack(">I", len(data)) + data
 
 
-# AMQP 1.0: from and to the values of leveret.wire.amqp1.
+# AMQP 1.0: from and to the values of leveret.wire.amqp10.
 
 
 def from_value(value: Any) -> Any:

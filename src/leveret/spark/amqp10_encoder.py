@@ -13,11 +13,11 @@ from leveret.client.core.amqp10.addresses import Addresses
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink_rows import Limits, RejectedRow, RowErrors, Rows, Target, drop_rejected, encode_bodies, headers_of
-from leveret.wire.amqp1 import message
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.messaging import Properties as Fields
-from leveret.wire.amqp1.sections import section_ranges
-from leveret.wire.amqp1.values import Map, Symbol, ULong
+from leveret.wire.amqp10 import message
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Properties as Fields
+from leveret.wire.amqp10.sections import section_ranges
+from leveret.wire.amqp10.values import Map, Symbol, ULong
 
 if TYPE_CHECKING:
     import pyarrow as pa

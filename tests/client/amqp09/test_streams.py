@@ -9,7 +9,7 @@ import pytest
 
 from leveret.client import NotFound, Returned
 from leveret.wire.amqp0.methods import encode_arguments
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 from tests.client.amqp09.conftest import QUICK, Connect09, Open
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy

@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy
 
 @pytest.fixture(scope="session", params=["leveret", "rabbitmq"])
 def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    directory = tmp_path_factory.mktemp(f"amqp1-{request.param}")
+    directory = tmp_path_factory.mktemp(f"amqp10-{request.param}")
     if request.param == "rabbitmq":
         if not rabbitmq.available():
             pytest.skip("RabbitMQ is not installed")

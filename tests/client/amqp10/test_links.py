@@ -9,7 +9,7 @@ import pytest
 
 from leveret.client import LinkClosed, Nacked, NotFound, Returned, Timeout, amqp10
 from leveret.client.errors import InvalidMessage
-from leveret.wire.amqp1 import descriptors
+from leveret.wire.amqp10 import descriptors
 from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from leveret.client import AuthenticationFailed, ConnectionFailed, ConnectionLost, ProtocolMismatch, VhostRefused
-from leveret.wire.amqp1 import frames
-from leveret.wire.amqp1.frames import FrameReader
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.security import SaslMechanisms, SaslOutcome
-from leveret.wire.amqp1.transport import Begin, Close, End, Open
+from leveret.wire.amqp10 import frames
+from leveret.wire.amqp10.frames import FrameReader
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.security import SaslMechanisms, SaslOutcome
+from leveret.wire.amqp10.transport import Begin, Close, End, Open
 from tests.client.amqp10.conftest import Connect1
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
@@ -162,7 +162,7 @@ async def test_other_protocols(dial: Connect) -> None:
 
 async def test_server_that_closes_after_its_open(dial: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from leveret.wire.amqp1.transport import Error
+        from leveret.wire.amqp10.transport import Error
 
         peer = Peer(reader, writer)
         await peer.open()

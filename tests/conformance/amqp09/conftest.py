@@ -21,7 +21,7 @@ from tests.support.broker import Broker, LeveretProcess, leveret_only
 REALM = "realm"
 OWN, SHARED, CLOSED, UNKNOWN = "/own", "/shared", "/closed", "/unknown"
 RIGHTS = ("exclusive", "passive", "active", "write", "read")
-CONFIG_0_9 = CONFIG + """
+CONFIG_AMQP09 = CONFIG + """
 [vhosts.realm]
 
 [vhosts.realm.realms."/own"]
@@ -65,7 +65,7 @@ def _leveret_only() -> None:
 @pytest.fixture(scope="session")
 def broker09(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
     """One broker for all tests but those that restart it."""
-    process = LeveretProcess(tmp_path_factory.mktemp("broker09"), config=CONFIG_0_9).start()
+    process = LeveretProcess(tmp_path_factory.mktemp("broker09"), config=CONFIG_AMQP09).start()
     yield process
     process.stop()
     process.check_log()
@@ -79,7 +79,7 @@ def broker(broker09: LeveretProcess) -> LeveretProcess:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
     """A broker for one test, to stop, kill and start again. It is not started where `config` is to change."""
-    process = LeveretProcess(tmp_path / "own", config=CONFIG_0_9).start()
+    process = LeveretProcess(tmp_path / "own", config=CONFIG_AMQP09).start()
     yield process
     process.kill()
     process.check_log()

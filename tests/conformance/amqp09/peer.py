@@ -14,7 +14,7 @@ from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, TIMEO
 
 __all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "frame_bytes"]
 
-HEADER_0_9 = b"AMQP\x01\x01\x00\x09"
+HEADER_AMQP09 = b"AMQP\x01\x01\x00\x09"
 
 
 class Content(base.Content):
@@ -117,7 +117,7 @@ class Peer(base.Peer):
 
     def begin(self) -> Method:
         """Send the protocol header and read connection.start."""
-        self.send_bytes(HEADER_0_9)
+        self.send_bytes(HEADER_AMQP09)
         return self.expect_method(0, "connection.start")
 
     def log_in(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",

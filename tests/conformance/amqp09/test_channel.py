@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect
+from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect
 from tests.conformance.amqp09.peer import Channel, Peer, frame_bytes
 from tests.conformance.peer import HEADER_FRAME
 from tests.support.broker import LeveretProcess
@@ -116,7 +116,7 @@ def test_flow_is_answered_in_the_middle_of_a_stream_of_content(connect: Connect,
 
 @pytest.fixture
 def tight(tmp_path: Path) -> Iterator[LeveretProcess]:
-    config = CONFIG_0_9 + f"\n[limits]\nmemory_high_watermark = {WATERMARK}\n"
+    config = CONFIG_AMQP09 + f"\n[limits]\nmemory_high_watermark = {WATERMARK}\n"
     process = LeveretProcess(tmp_path / "tight", config=config).start()
     yield process
     process.kill()

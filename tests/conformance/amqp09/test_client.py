@@ -16,8 +16,8 @@ import pytest
 import leveret
 from leveret import blocking
 from leveret.client import AuthenticationFailed, ConnectionFailed
-from tests.conformance.amqp09.conftest import CONFIG_0_9
-from tests.conformance.amqp09.peer import HEADER_0_9, TIMEOUT, Peer
+from tests.conformance.amqp09.conftest import CONFIG_AMQP09
+from tests.conformance.amqp09.peer import HEADER_AMQP09, TIMEOUT, Peer
 from tests.support.broker import LeveretProcess, free_port
 
 Connect = Callable[..., int]
@@ -51,7 +51,7 @@ class Server:
             accepted, _ = self.listener.accept()
             with accepted:
                 peer = ServerSide(accepted)
-                assert peer.read_bytes(8) == HEADER_0_9
+                assert peer.read_bytes(8) == HEADER_AMQP09
                 self.script(peer)
         except BaseException as error:
             self.failed.append(error)
@@ -144,7 +144,7 @@ def test_the_client_does_not_fall_back_to_a_lower_profile(connect: Connect) -> N
 
 @pytest.mark.rule("0-9", "connection.redirect.usage")
 def test_the_client_goes_where_it_is_sent(connect: Connect, broker: LeveretProcess, tmp_path: Path) -> None:
-    config = CONFIG_0_9 + f'redirect = "{broker.host}:{broker.port}"\nknown_hosts = ["127.0.0.1:{free_port()}"]\n'
+    config = CONFIG_AMQP09 + f'redirect = "{broker.host}:{broker.port}"\nknown_hosts = ["127.0.0.1:{free_port()}"]\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
         assert connect(redirecting.url()) == broker.port
 
@@ -152,7 +152,7 @@ def test_the_client_goes_where_it_is_sent(connect: Connect, broker: LeveretProce
 @pytest.mark.rule("0-9", "connection.redirect.usage")
 def test_the_client_goes_to_a_known_host_where_that_one_is_not_there(connect: Connect, broker: LeveretProcess,
                                                                     tmp_path: Path) -> None:
-    config = CONFIG_0_9 + (f'redirect = "127.0.0.1:{free_port()}"\n'
+    config = CONFIG_AMQP09 + (f'redirect = "127.0.0.1:{free_port()}"\n'
                            f'known_hosts = ["127.0.0.1:{free_port()}", "{broker.host}:{broker.port}"]\n')
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
         assert connect(redirecting.url()) == broker.port
@@ -161,7 +161,7 @@ def test_the_client_goes_to_a_known_host_where_that_one_is_not_there(connect: Co
 @pytest.mark.rule("0-9", "connection.redirect.usage")
 def test_where_none_of_them_is_there_the_error_says_so(connect: Connect, tmp_path: Path) -> None:
     nowhere = [free_port(), free_port()]
-    config = CONFIG_0_9 + f'redirect = "127.0.0.1:{nowhere[0]}"\nknown_hosts = ["127.0.0.1:{nowhere[1]}"]\n'
+    config = CONFIG_AMQP09 + f'redirect = "127.0.0.1:{nowhere[0]}"\nknown_hosts = ["127.0.0.1:{nowhere[1]}"]\n'
     with (LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting,
           pytest.raises(ConnectionFailed, match=str(nowhere[1]))):
         connect(redirecting.url())

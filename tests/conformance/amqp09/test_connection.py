@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.conformance.amqp09 import codec
-from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect, Raw
-from tests.conformance.amqp09.peer import HEADER_0_9, Peer, frame_bytes
+from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect, Raw
+from tests.conformance.amqp09.peer import HEADER_AMQP09, Peer, frame_bytes
 from tests.conformance.peer import METHOD_FRAME
 from tests.support.broker import LeveretProcess
 
-VERSIONS = [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", HEADER_0_9]
+VERSIONS = [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", HEADER_AMQP09]
 
 
 @pytest.mark.rule("0-9", "connection.start.protocol-name")
@@ -196,7 +196,7 @@ def test_an_unknown_virtual_host_is_an_invalid_path(raw: Raw) -> None:
 @pytest.mark.rule("0-9", "connection.open.response.redirect")
 @pytest.mark.rule("0-9", "connection.redirect.host.assert.notnull")
 def test_who_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
-    config = CONFIG_0_9 + 'redirect = "elsewhere:5672"\nknown_hosts = ["elsewhere:5672", "third:5672"]\n'
+    config = CONFIG_AMQP09 + 'redirect = "elsewhere:5672"\nknown_hosts = ["elsewhere:5672", "third:5672"]\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as broker:
         peer = raw(broker)
         opened = peer.connect(insist=True)
@@ -213,7 +213,7 @@ def test_who_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
 
 @pytest.mark.rule("0-9", "connection.open.insist.behaviour")
 def test_who_insists_and_is_not_wanted_gets_a_close(tmp_path: Path, raw: Raw) -> None:
-    config = CONFIG_0_9 + 'redirect = "elsewhere:5672"\n'
+    config = CONFIG_AMQP09 + 'redirect = "elsewhere:5672"\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as broker:
         peer = raw(broker)
         peer.reach_open("limited", "secret")
@@ -267,6 +267,6 @@ def test_a_socket_that_ends_without_close_ok_is_logged(broker: LeveretProcess, c
 @pytest.mark.rule("0-9", "section.connection.start")
 def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
     peer: Peer = raw()
-    for byte in HEADER_0_9:
+    for byte in HEADER_AMQP09:
         peer.send_bytes(bytes((byte,)))
     assert peer.expect_method(0, "connection.start").version_minor == 9

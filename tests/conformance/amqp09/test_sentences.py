@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.codec import INLINE, Body
-from tests.conformance.amqp09.conftest import CONFIG_0_9, Connect
+from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect
 from tests.conformance.amqp09.kinds import KINDS, consume, publish, receive, receive_all
 from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.catalogue import rules_of
@@ -386,7 +386,7 @@ def test_zero_asks_for_no_limit(raw: Callable[..., Peer], name: str) -> None:
 
 @pytest.mark.rule(V, "connection.tune.heartbeat.text.zero")
 def test_a_server_may_want_no_heartbeats(raw: Callable[..., Peer], tmp_path: Path) -> None:
-    with LeveretProcess(tmp_path / "unasking", config=CONFIG_0_9 + "\n[amqp]\nheartbeat = 0\n").start() as process:
+    with LeveretProcess(tmp_path / "unasking", config=CONFIG_AMQP09 + "\n[amqp]\nheartbeat = 0\n").start() as process:
         peer = raw(process)
         peer.begin()
         peer.log_in()

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from leveret.wire.amqp1.messaging import Accepted
+from leveret.wire.amqp10.messaging import Accepted
 from tests.conformance.peer1 import Closed, message
 from tests.faults.power.workload import Event, Journal, Survivor, Workload, in_threads
-from tests.faults.test_amqp1_links_kill9 import Sending, Taking, drain
+from tests.faults.test_amqp10_links_kill9 import Sending, Taking, drain
 from tests.support.broker import LeveretProcess
 
 MOST = 1 << 30

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from leveret.wire.amqp1.composites import decode_composite
-from leveret.wire.amqp1.decode import decode_value
-from leveret.wire.amqp1.encode import encode_pairs, encode_value
-from leveret.wire.amqp1.messaging import Header, Properties, Rejected
-from leveret.wire.amqp1.sections import Sections, split
-from leveret.wire.amqp1.values import Decimal64, Described, Int, Map, Symbol, Timestamp, UByte, ULong
+from leveret.wire.amqp10.composites import decode_composite
+from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.encode import encode_pairs, encode_value
+from leveret.wire.amqp10.messaging import Header, Properties, Rejected
+from leveret.wire.amqp10.sections import Sections, split
+from leveret.wire.amqp10.values import Decimal64, Described, Int, Map, Symbol, Timestamp, UByte, ULong
 from tests.protocols import support as amqp0
+from tests.protocols.amqp10.support import Session, body_of, connect, make_site, message
 from tests.protocols.support import Site, bytes_of, properties_of
-from tests.protocols.v1_0.support import Session, body_of, connect, make_site, message
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ HEADERS = {"n": 1, "text": "ü", "yes": True, "bytes": b"\x00\xff", "pi": 3.5, "
            "decimal": Decimal("1.5")}
 
 
-def test_to_amqp1(channel: amqp0.Channel, session: Session) -> None:
+def test_to_amqp10(channel: amqp0.Channel, session: Session) -> None:
     channel.publish(body=b"body", headers=HEADERS, content_type="text/plain", content_encoding="gzip", delivery_mode=2,
                     priority=3, correlation_id="c", reply_to="re ply", expiration="60000", message_id="m",
                     timestamp=1_700_000_000, type="kind", user_id="user", app_id="app", cluster_id="cluster")
@@ -85,7 +85,7 @@ def test_to_amqp1(channel: amqp0.Channel, session: Session) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 70000, 300000])
-def test_bodies_to_amqp1(channel: amqp0.Channel, session: Session, size: int) -> None:
+def test_bodies_to_amqp10(channel: amqp0.Channel, session: Session, size: int) -> None:
     channel.publish(body=b"x" * size)
     channel.run()
     payload = b"".join(frame.payload for frame in session.receiver("q", credit=1).deliveries())

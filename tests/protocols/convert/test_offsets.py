@@ -8,9 +8,9 @@ import pytest
 
 from leveret.protocols.convert.annotations import encode_annotations
 from leveret.protocols.convert.offsets import with_stream_offset
-from leveret.wire.amqp1.decode import decode_value
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.values import Described, Map, Symbol
+from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.values import Described, Map, Symbol
 
 PROPERTIES = b"\x00\x53\x73\x45"
 

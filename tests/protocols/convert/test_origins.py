@@ -8,10 +8,10 @@ import pytest
 
 from leveret.broker.message import make_address
 from leveret.protocols.convert.origins import annotate
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.message import message_annotations
-from leveret.wire.amqp1.sections import split
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.message import message_annotations
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.values import Symbol
 
 SECTION = b"\x00\x53\x72"
 BODY = b"\x00\x53\x75\xa0\x01b"

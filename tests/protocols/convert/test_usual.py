@@ -10,14 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message, make_address
-from leveret.protocols.convert import to_amqp0, to_amqp1, usual_amqp0, usual_amqp1
+from leveret.protocols.convert import to_amqp0, to_amqp10, usual_amqp0, usual_amqp10
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp1.composites import encode_composite
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.errors import EncodeError
-from leveret.wire.amqp1.messaging import Header, Properties
-from leveret.wire.amqp1.values import Symbol, Timestamp, ULong
-from tests.protocols.v1_0.support import make_site
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.errors import EncodeError
+from leveret.wire.amqp10.messaging import Header, Properties
+from leveret.wire.amqp10.values import Symbol, Timestamp, ULong
+from tests.protocols.amqp10.support import make_site
 
 QUEUE = make_site().vhost.declare_queue("q", None)
 TEXT = st.sampled_from(["", "a", "id-4711", "ü", "x" * 127, "x" * 128, "x" * 255, "\udcff"])
@@ -38,13 +38,13 @@ DIFFERING0 = {"message_id": TEXT, "correlation_id": TEXT,
 @example({"app_id": "a", "headers": {"x-opt-to": "there"}}, [{"message_id": "m"}, {"message_id": "n", "timestamp": 1}])
 @example({"headers": {"x-opt-message-id-type": "ulong"}}, [{"message_id": "17"}, {"message_id": "18"}])
 def test_sections(stable: dict[str, Any], differing: list[dict[str, Any]]) -> None:
-    usual_amqp1._cache.clear()
-    to_amqp1._cache.clear()
+    usual_amqp10._cache.clear()
+    to_amqp10._cache.clear()
     for ids in differing:
         address = make_address("exchange", "key")
         message = Message(address, encode_header(60, 0, {**stable, **ids}), b"", 0, False)
-        expected = to_amqp1._sections(address, to_amqp1._properties(message))
-        assert to_amqp1._plain_sections(message, address) == expected
+        expected = to_amqp10._sections(address, to_amqp10._properties(message))
+        assert to_amqp10._plain_sections(message, address) == expected
 
 
 IDS = st.sampled_from(["", "a", "id-4711", "ü", "x" * 255, "x" * 256, UUID(int=1), ULong(7), b"\xff", None])
@@ -102,12 +102,12 @@ def test_sections_that_cannot_be_read_are_converted_as_far_as_before(octets: byt
 
 def test_ids_and_times_do_not_fill_the_memory() -> None:
     usual_amqp0._cache.clear()
-    usual_amqp1._cache.clear()
+    usual_amqp10._cache.clear()
     address = make_address("", "q")
     for number in range(50):
         header = encode_header(60, 0, {"message_id": f"m{number}", "timestamp": number, "headers": {"n": 1}})
-        to_amqp1._plain_sections(Message(address, header, b"", 0, False), address)
+        to_amqp10._plain_sections(Message(address, header, b"", 0, False), address)
         octets = sections(True, True, {"message_id": f"m{number}", "creation_time": Timestamp(number)}, {"n": 1})
         message = Message(address, octets, b"", 0, False, format=FORMAT_AMQP1)
         to_amqp0.convert(Entry(QUEUE, message, 1))
-    assert len(usual_amqp0._cache) == len(usual_amqp1._cache) == 1
+    assert len(usual_amqp0._cache) == len(usual_amqp10._cache) == 1

@@ -26,7 +26,7 @@ from leveret.broker.message import (
     AVAILABLE,
     DEFAULT_PRIORITY,
     ENTRY_OVERHEAD,
-    FORMAT_CLASS_0_9,
+    FORMAT_CLASS_AMQP09,
     Entry,
     Message,
     Overlay,
@@ -314,7 +314,7 @@ class Queue:
         self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
-        if message.format == FORMAT_CLASS_0_9 and limits.is_stream(message):
+        if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
             self.streams = True
         if self.browsers:
             browsing.came_late(self, entry)
@@ -347,7 +347,7 @@ class Queue:
             self.memory += message.size + ENTRY_OVERHEAD
             if message.expires_at or overlay is not None:
                 self.expiring = True
-            if message.format == FORMAT_CLASS_0_9 and limits.is_stream(message):
+            if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
                 self.streams = True
         self._insert_run(backlog, run)
         if self.max_length >= 0 or self.max_bytes >= 0:
@@ -556,7 +556,7 @@ class Queue:
         self.memory += message.size + ENTRY_OVERHEAD
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
-        if message.format == FORMAT_CLASS_0_9 and limits.is_stream(message):
+        if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
             self.streams = True
         if self.max_length >= 0 or self.max_bytes >= 0:
             limits.shorten(self)

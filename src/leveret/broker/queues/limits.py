@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_0_9, Entry, Message
+from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_AMQP09, Entry, Message
 from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import SEQ, Backlog
 
@@ -42,12 +42,12 @@ def turns_away(queue: Queue, message: Message) -> bool:
 
 def is_file(message: Message) -> bool:
     """Whether it is a content of class file of 0-9, which overflow never discards: its publishers are slowed down."""
-    return message.format == FORMAT_CLASS_0_9 and message.header[1] == FILE
+    return message.format == FORMAT_CLASS_AMQP09 and message.header[1] == FILE
 
 
 def is_stream(message: Message) -> bool:
     """Whether it is a content of class stream of 0-9, which is the first to go, by its priority."""
-    return message.format == FORMAT_CLASS_0_9 and message.header[1] == STREAM
+    return message.format == FORMAT_CLASS_AMQP09 and message.header[1] == STREAM
 
 
 def drop_stream(queue: Queue, below: int = ANY_LEVEL) -> bool:

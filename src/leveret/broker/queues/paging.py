@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_0_9, KIND_SHIFT, Entry, Overlay
+from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_AMQP09, KIND_SHIFT, Entry, Overlay
 from leveret.broker.queues import delayed, expiry, limits, pending_dead_letters
 from leveret.broker.queues.backlog import Backlog
 
@@ -219,7 +219,7 @@ def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) 
         handed_out_until: Sequence number up to which all entries count as delivered before.
     """
     message = item.message
-    if not publisher and message.format >= FORMAT_BASIC_0_9:
+    if not publisher and message.format >= FORMAT_BASIC_AMQP09:
         publisher = message.header[1] << KIND_SHIFT
     message.publisher = publisher
     entry = Entry(queue, item.message, item.seq)

@@ -10,7 +10,7 @@ from leveret.client.message import Message
 
 if TYPE_CHECKING:
     from leveret.client.message import AnyTransaction
-    from leveret.wire.amqp1.composite import Composite
+    from leveret.wire.amqp10.composite import Composite
 
 
 class BlockingMessage(Message):

@@ -30,7 +30,7 @@ from leveret.wire.amqp0.commands import Error as WireError
 from leveret.wire.amqp0.constants import CLIENT, CONNECTION_FORCED, INTERNAL_ERROR
 from leveret.wire.amqp0.engine import Engine
 from leveret.wire.amqp0.model import Version
-from leveret.wire.amqp0.table_0_9_1 import V0_9_1
+from leveret.wire.amqp0.table_amqp091 import V0_9_1
 
 # Reply codes of a server that stops or has failed: worth a reconnect. Any other code is an error of the client that a
 # reconnect would repeat.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leveret.protocols.convert.values import text_of, typed
-from leveret.wire.amqp1.decode import decode_value
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.sections import split
-from leveret.wire.amqp1.values import Described, Map, Symbol
+from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.values import Described, Map, Symbol
 
 # Annotations of other names than x-opt-... would have to be understood by whoever gets them.
 DEATHS: Final = "x-opt-deaths"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
-from leveret.wire.amqp1.values import Timestamp, ULong
+from leveret.wire.amqp10.values import Timestamp, ULong
 
 # The `type` of a content whose body is encoded sections of AMQP 1.0 that are no data.
 AMQP_ENCODED: Final = "amqp-1.0"

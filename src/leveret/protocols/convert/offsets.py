@@ -6,9 +6,9 @@ import struct
 from typing import Final
 
 from leveret.protocols.convert.annotations import merged
-from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.decode import value_end
-from leveret.wire.amqp1.errors import DecodeError, EncodeError
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.decode import value_end
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
 
 NAME: Final = "x-stream-offset"
 _OCTETS: Final = NAME.encode()

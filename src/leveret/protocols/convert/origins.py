@@ -8,11 +8,11 @@ from typing import Final
 
 from leveret.protocols.convert.annotations import merged
 from leveret.protocols.convert.values import text_of
-from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.decode import value_end
-from leveret.wire.amqp1.encode import encode_pairs
-from leveret.wire.amqp1.errors import DecodeError, EncodeError
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.decode import value_end
+from leveret.wire.amqp10.encode import encode_pairs
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.values import Symbol
 
 EXCHANGE: Final = "x-exchange"
 ROUTING_KEY: Final = "x-routing-key"

@@ -9,25 +9,25 @@ from uuid import UUID
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import AT_ONCE, FORMAT_CLASS_0_9, ONLY_OFFSET, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, ONLY_OFFSET, Entry, Message
+from leveret.protocols.amqp10.delays import delivery_time, expiry_of
+from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.convert.annotations import DEATHS, PREFIX
 from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
 from leveret.protocols.convert.parts import Part
 from leveret.protocols.convert.usual_amqp0 import usual_properties
 from leveret.protocols.convert.values import name_of, plain
-from leveret.protocols.v1_0.delays import delivery_time, expiry_of
-from leveret.protocols.v1_0.errors import LinkRefused
 from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header, overlay_header
-from leveret.wire.amqp1 import codes, descriptors
-from leveret.wire.amqp1.composites import decode_composite
-from leveret.wire.amqp1.decode import decode_text, decode_value, value_end
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.sections import MAX_SECTIONS, Sections, section_ranges, split
-from leveret.wire.amqp1.values import Described, Map, ULong
+from leveret.wire.amqp10 import codes, descriptors
+from leveret.wire.amqp10.composites import decode_composite
+from leveret.wire.amqp10.decode import decode_text, decode_value, value_end
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.sections import MAX_SECTIONS, Sections, section_ranges, split
+from leveret.wire.amqp10.values import Described, Map, ULong
 
 BASIC: Final = 60
 MAX_NAME_BYTES: Final = 255
@@ -53,7 +53,7 @@ _FIXED_SIZE: Final = 12
 def convert(entry: Entry) -> Message:
     """The message as one of class basic, with the overlay of the entry in its headers."""
     message = entry.message
-    if message.format == FORMAT_CLASS_0_9:
+    if message.format == FORMAT_CLASS_AMQP09:
         return _convert_class(entry)
     body, kind = _body_of(message)
     size = body.size if isinstance(body, StoredBody) else len(body)
@@ -293,7 +293,7 @@ def _take_id(properties: dict[str, Any], name: str, value: Any) -> None:
         properties["headers"][PREFIX + name.replace("_", "-") + "-type"] = kind
 
 
-class Amqp1HeaderReader(HeaderReader):
+class Amqp10HeaderReader(HeaderReader):
     """Reads properties of messages that came over AMQP 1.0."""
 
     def headers(self, message: Message) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from typing import Any, Final
 from leveret.broker.message import Message
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp1 import codes
-from leveret.wire.amqp1.decode import value_end
-from leveret.wire.amqp1.descriptors import PROPERTIES
-from leveret.wire.amqp1.errors import DecodeError
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.decode import value_end
+from leveret.wire.amqp10.descriptors import PROPERTIES
+from leveret.wire.amqp10.errors import DecodeError
 
 _BASIC: Final = 60
 _FLAGS_AT: Final = 12

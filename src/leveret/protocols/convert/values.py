@@ -8,8 +8,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from leveret.wire.amqp0.values import RawTimestamp
-from leveret.wire.amqp1.errors import EncodeError
-from leveret.wire.amqp1.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp
+from leveret.wire.amqp10.errors import EncodeError
+from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp
 
 MAX_DEPTH: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

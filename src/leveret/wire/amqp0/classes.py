@@ -21,7 +21,7 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec
 from leveret.wire.amqp0.properties import decode_header, encode_header
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 BASIC: Final = 60
 FILE: Final = 70

@@ -1,6 +1,6 @@
 """Constants of AMQP 0-x: frame types and reply codes (0-9-1 section 1.1).
 
-The tables (`table_0_9_1.py`, `table_0_9.py`) have every constant of their version; a test compares them with these.
+The tables (`table_amqp091.py`, `table_amqp09.py`) have every constant of their version; a test compares them with these.
 """
 
 from __future__ import annotations

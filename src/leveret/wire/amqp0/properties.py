@@ -18,7 +18,7 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_short_string, encode_table, value_end
 from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec, Version
-from leveret.wire.amqp0.table_0_9_1 import V0_9_1
+from leveret.wire.amqp0.table_amqp091 import V0_9_1
 
 _U32: Final = struct.Struct(">I").unpack_from
 _FIXED: Final = struct.Struct(">HHQ")

@@ -25,7 +25,7 @@ from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned,
 from leveret.client.files import FileContent
 from leveret.client.message import Message
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, ContentMethod, Method
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp09.connection import Amqp09Connection

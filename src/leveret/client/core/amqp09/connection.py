@@ -17,7 +17,7 @@ from leveret.wire.amqp0.commands import CONTENT_PART, CONTENT_START, Command, Co
 from leveret.wire.amqp0.constants import CHANNEL_ERROR, CONNECTION_FORCED
 from leveret.wire.amqp0.engine import Engine
 from leveret.wire.amqp0.model import Version
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 QUEUE_CLASS: Final = 50
 

@@ -16,7 +16,7 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.fieldtable import encode_timestamp
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 # Fields of `Properties` that content classes other than basic lack.
 _DELIVERY_PROPERTIES: Final = ("delivery_mode",)

@@ -13,7 +13,7 @@ from leveret.wire.amqp0.classes import STREAM, to_basic
 from leveret.wire.amqp0.commands import ContentMethod, Deliver
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp0.table_0_9 import V0_9
+from leveret.wire.amqp0.table_amqp09 import V0_9
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp09.channel import Amqp09Channel

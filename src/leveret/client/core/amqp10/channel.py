@@ -25,12 +25,12 @@ from leveret.client.errors import (
     TransactionLost,
     copy_error,
 )
-from leveret.wire.amqp1 import descriptors
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.messaging import Modified, Rejected, Source, Target
-from leveret.wire.amqp1.short import ACCEPTED_STATE, RELEASED_STATE
-from leveret.wire.amqp1.transactions import TransactionalState
-from leveret.wire.amqp1.values import Int, Symbol
+from leveret.wire.amqp10 import descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import Modified, Rejected, Source, Target
+from leveret.wire.amqp10.short import ACCEPTED_STATE, RELEASED_STATE
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.values import Int, Symbol
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.connection import Amqp10Connection

@@ -18,10 +18,10 @@ from leveret.client.errors import (
     ResourceLocked,
     Returned,
 )
-from leveret.wire.amqp1 import constants, descriptors
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.messaging import Modified, Rejected
-from leveret.wire.amqp1.transport import Error as Condition
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import Modified, Rejected
+from leveret.wire.amqp10.transport import Error as Condition
 
 _KINDS: Final[dict[str, type[Error]]] = {
     constants.NOT_FOUND: NotFound,

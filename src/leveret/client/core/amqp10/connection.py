@@ -17,11 +17,11 @@ from leveret.client.core.base import OPENED, OPENING, RECOVERING, AnyChannel, Ba
 from leveret.client.core.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
-from leveret.wire.amqp1 import constants, descriptors, frames
-from leveret.wire.amqp1.composite import Performative
-from leveret.wire.amqp1.frames import Failure
-from leveret.wire.amqp1.transport import Begin, Close, Open
-from leveret.wire.amqp1.transport import Error as Condition
+from leveret.wire.amqp10 import constants, descriptors, frames
+from leveret.wire.amqp10.composite import Performative
+from leveret.wire.amqp10.frames import Failure
+from leveret.wire.amqp10.transport import Begin, Close, Open
+from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.session import Session

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.client.parameters import Parameters
-from leveret.wire.amqp1 import frames
-from leveret.wire.amqp1.composite import Performative
-from leveret.wire.amqp1.frames import FrameReader
-from leveret.wire.amqp1.output import Output
-from leveret.wire.amqp1.transport import Open
+from leveret.wire.amqp10 import frames
+from leveret.wire.amqp10.composite import Performative
+from leveret.wire.amqp10.frames import FrameReader
+from leveret.wire.amqp10.output import Output
+from leveret.wire.amqp10.transport import Open
 
 DEFAULT_FRAME_MAX: Final = 131072
 DEFAULT_CHANNEL_MAX: Final = 1023

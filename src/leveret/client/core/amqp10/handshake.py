@@ -19,11 +19,11 @@ from leveret.client.errors import (
     VhostRefused,
 )
 from leveret.client.parameters import SCRAM
-from leveret.wire.amqp1 import constants
-from leveret.wire.amqp1.frames import Header
-from leveret.wire.amqp1.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
-from leveret.wire.amqp1.transport import Open
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.frames import Header
+from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
+from leveret.wire.amqp10.transport import Open
+from leveret.wire.amqp10.values import Symbol
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.connection import Amqp10Connection

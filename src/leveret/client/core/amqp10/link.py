@@ -8,7 +8,7 @@ from leveret.client.core.amqp10.conditions import link_error
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, LinkClosed, copy_error
-from leveret.wire.amqp1.transport import Attach, Detach, Disposition, Flow
+from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.session import Session

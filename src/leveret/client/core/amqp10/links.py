@@ -15,10 +15,10 @@ from leveret.client.core.amqp10.sender import OUTCOMES, SenderCore
 from leveret.client.core.amqp10.transactions import TransactionCore
 from leveret.client.core.frontend import Waiter
 from leveret.client.errors import InvalidMessage, NotSupported
-from leveret.wire.amqp1 import constants
-from leveret.wire.amqp1.message import encode_data_head
-from leveret.wire.amqp1.messaging import Modified, Source, Target
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.message import encode_data_head
+from leveret.wire.amqp10.messaging import Modified, Source, Target
+from leveret.wire.amqp10.values import Symbol
 
 _NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
 

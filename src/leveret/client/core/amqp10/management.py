@@ -24,8 +24,8 @@ from leveret.client.errors import (
     ResourceLocked,
     copy_error,
 )
-from leveret.wire.amqp1.messaging import Source, Target
-from leveret.wire.amqp1.values import Symbol
+from leveret.wire.amqp10.messaging import Source, Target
+from leveret.wire.amqp10.values import Symbol
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.connection import Amqp10Connection

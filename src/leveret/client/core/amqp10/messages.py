@@ -6,12 +6,12 @@ from typing import Any
 
 from leveret.client.amqp10 import Message, Sequence, Value
 from leveret.client.errors import InvalidMessage
-from leveret.wire.amqp1 import message as sections_of
-from leveret.wire.amqp1.descriptors import AMQP_SEQUENCE, AMQP_VALUE
-from leveret.wire.amqp1.errors import DecodeError, EncodeError
-from leveret.wire.amqp1.messaging import Properties
-from leveret.wire.amqp1.sections import Sections
-from leveret.wire.amqp1.values import ULong
+from leveret.wire.amqp10 import message as sections_of
+from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, AMQP_VALUE
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.sections import Sections
+from leveret.wire.amqp10.values import ULong
 
 _FIELDS = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
            "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")

@@ -10,10 +10,10 @@ from leveret.client.core.pending_confirms import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported
 from leveret.client.properties import Properties, from_keywords
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.errors import DecodeError
-from leveret.wire.amqp1.message import encode_data_head
-from leveret.wire.amqp1.sections import split
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.message import encode_data_head
+from leveret.wire.amqp10.sections import split
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.addresses import Addresses

@@ -10,12 +10,12 @@ from uuid import UUID
 from leveret.client.core.amqp10.addresses import Addresses
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties
-from leveret.wire.amqp1 import message
-from leveret.wire.amqp1.encode import encode_value
-from leveret.wire.amqp1.errors import DecodeError, EncodeError
-from leveret.wire.amqp1.messaging import Properties as Fields
-from leveret.wire.amqp1.sections import Sections
-from leveret.wire.amqp1.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Symbol, Timestamp, ULong
+from leveret.wire.amqp10 import message
+from leveret.wire.amqp10.encode import encode_value
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.messaging import Properties as Fields
+from leveret.wire.amqp10.sections import Sections
+from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Symbol, Timestamp, ULong
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)

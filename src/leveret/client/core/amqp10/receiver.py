@@ -13,10 +13,10 @@ from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, copy_error
-from leveret.wire.amqp1 import constants
-from leveret.wire.amqp1.messaging import Source, Target
-from leveret.wire.amqp1.transport import Attach, Disposition, Flow
-from leveret.wire.amqp1.transport import Transfer as Performative
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.messaging import Source, Target
+from leveret.wire.amqp10.transport import Attach, Disposition, Flow
+from leveret.wire.amqp10.transport import Transfer as Performative
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.channel import SessionCore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.client.core.amqp10.receiver import ReceiverCore
 from leveret.client.core.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
-from leveret.wire.amqp1.messaging import Source
+from leveret.wire.amqp10.messaging import Source
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.channel import SessionCore

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.core.amqp10.conditions import publish_error
-from leveret.wire.amqp1 import descriptors
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.messaging import Received
-from leveret.wire.amqp1.sections import section_ranges
-from leveret.wire.amqp1.transport import Transfer as Performative
-from leveret.wire.amqp1.values import Map
+from leveret.wire.amqp10 import descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import Received
+from leveret.wire.amqp10.sections import section_ranges
+from leveret.wire.amqp10.transport import Transfer as Performative
+from leveret.wire.amqp10.values import Map
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.outgoing import Transfer

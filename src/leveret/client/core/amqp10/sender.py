@@ -10,11 +10,11 @@ from leveret.client.core.amqp10.link import Link
 from leveret.client.core.amqp10.outgoing import Transfer
 from leveret.client.core.amqp10.resumption import resume
 from leveret.client.errors import Error, LinkClosed, NotFound, Returned, copy_error
-from leveret.wire.amqp1 import constants
-from leveret.wire.amqp1.messaging import Source
-from leveret.wire.amqp1.transactions import TransactionalState
-from leveret.wire.amqp1.transport import Attach, Flow
-from leveret.wire.amqp1.transport import Transfer as Performative
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.messaging import Source
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Attach, Flow
+from leveret.wire.amqp10.transport import Transfer as Performative
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.channel import SessionCore

@@ -10,12 +10,12 @@ from leveret.client.core.amqp10.outgoing import Transfer
 from leveret.client.core.frontend import Waiter
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage
-from leveret.wire.amqp1 import constants, descriptors
-from leveret.wire.amqp1.composite import Composite, Performative
-from leveret.wire.amqp1.errors import EncodeError
-from leveret.wire.amqp1.transactions import TransactionalState
-from leveret.wire.amqp1.transport import Attach, Begin, Detach, Disposition, End, Flow
-from leveret.wire.amqp1.transport import Transfer as TransferFrame
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.errors import EncodeError
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, End, Flow
+from leveret.wire.amqp10.transport import Transfer as TransferFrame
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.connection import Amqp10Connection

@@ -12,10 +12,10 @@ from leveret.client.core.amqp10.sender import SenderCore
 from leveret.client.core.frontend import Procedure
 from leveret.client.core.waiters import Waiters
 from leveret.client.errors import ConnectionClosed, Error, TransactionLost, copy_error
-from leveret.wire.amqp1.composite import Composite
-from leveret.wire.amqp1.message import encode_body_value
-from leveret.wire.amqp1.messaging import Rejected
-from leveret.wire.amqp1.transactions import Coordinator, Declare, Declared, Discharge
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.message import encode_body_value
+from leveret.wire.amqp10.messaging import Rejected
+from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge
 
 if TYPE_CHECKING:
     from leveret.client.core.amqp10.channel import SessionCore

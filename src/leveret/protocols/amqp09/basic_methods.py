@@ -1,0 +1,66 @@
+"""Class basic of 0-9 but for its hot methods: tags of the whole connection, recover without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.arguments import BROWSE
+from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.consumers import NO_CONSUME, BasicConsumer, is_set
+from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.realms import READ
+from leveret.protocols.amqp091 import basic_methods
+from leveret.wire.amqp0.classes import BASIC
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            nowait: bool, filter: dict[str, Any]) -> None:
+    """basic.consume"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    if consumer_tag and channel.tag_owner(consumer_tag) is not None:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    channel.make_way(name)
+    if is_set(filter, NO_CONSUME):
+        filter[BROWSE] = no_ack = True
+    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
+    """basic.cancel, also of another channel's consumer."""
+    owner = channel.tag_owner(consumer_tag)
+    if owner is not None:
+        owner.cancel(consumer_tag)
+    if not nowait:
+        channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
+
+
+def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
+    """basic.get"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    basic_methods.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
+
+
+def recover(channel: Channel, requeue: bool) -> None:
+    """basic.recover: there is no answer to it in 0-9."""
+    if channel.transacted:
+        raise PreconditionFailed("basic.recover is not for a transacted channel: roll back instead")
+    if requeue or channel.active:
+        basic_methods.recover_async(channel, requeue)
+    else:
+        channel.recovers = True  # the client takes no contents now
+
+
+def recover_sync(channel: Channel, requeue: bool) -> None:
+    """basic.recover-sync: the same with an answer, which later XML of Qpid's has."""
+    recover(channel, requeue)
+    channel.connection.engine.send(channel.number, "basic.recover-sync-ok", {})
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "basic.qos": basic_methods.qos, "basic.consume": consume, "basic.cancel": cancel, "basic.get": get,
+    "basic.recover": recover, "basic.recover-sync": recover_sync,
+}

@@ -1,0 +1,110 @@
+"""Classes channel and access of 0-9: open with an identity, flow, ping and pong, close, tickets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
+from leveret.broker.log import CommitWaiter
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
+from leveret.protocols.amqp091 import basic_methods, channel_methods
+from leveret.protocols.amqp091.replies import reply_when_stored
+from leveret.protocols.amqp091.reply_codes import CODES, reply_text
+from leveret.wire.amqp0.commands import Method
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp09.connection import Connection
+
+
+def open_channel(connection: Connection, command: Method) -> None:
+    """channel.open, channel.resume"""
+    if connection.closing or connection.vhost is None:
+        return
+    channel_methods.check_limit(connection)
+    if command.name == "channel.resume":
+        _resume(connection, command)
+        return
+    if command.arguments["out_of_band"]:
+        raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
+    channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
+    channel_methods.add_channel(connection, channel)
+    connection.services.interrupted.open[channel.id] = channel
+    connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
+
+
+def _resume(connection: Connection, command: Method) -> None:
+    """channel.resume"""
+    number = command.channel
+    engine = connection.engine
+    try:
+        connection.services.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
+    except (NotFound, ResourceLocked) as error:
+        # The channel is open on the wire, and nothing else of it is there yet.
+        code = CODES[error.condition]
+        engine.send(number, "channel.close", {
+            "reply_code": code, "reply_text": reply_text(code, str(error)), "class_id": command.class_id,
+            "method_id": command.method_id})
+        return
+    engine.send(number, "channel.ok", {})
+    connection.channels[number].wake()
+
+
+def _text(id: bytes | str) -> str:
+    return id if isinstance(id, str) else id.decode("utf-8", "replace")
+
+
+def flow(channel: Channel, active: bool) -> None:
+    """channel.flow: what was to be recovered in a pause comes first when it ends."""
+    channel_methods.flow(channel, active)
+    if active and channel.recovers:
+        channel.recovers = False
+        basic_methods.recover_async(channel, False)
+
+
+def ping(channel: Channel) -> None:
+    """channel.ping: done when everything that came before it is on disk, and a pong in return. Publishers have no other
+    confirm."""
+    reply_when_stored(channel, "channel.ok", {}, True, False)
+    if channel.stalled:
+        channel.log.wait(_Pong(channel))
+    else:
+        channel.connection.engine.send(channel.number, "channel.pong", {})
+
+
+class _Pong(CommitWaiter):
+    """Follows an answer that waits."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def committed(self, batch: int) -> None:
+        channel = self.channel
+        if not channel.closing:
+            channel.connection.engine.send(channel.number, "channel.pong", {})
+            channel.connection.mark()
+
+
+def pong(channel: Channel) -> None:
+    """channel.pong"""
+    channel.connection.engine.send(channel.number, "channel.ok", {})
+
+
+def ok(channel: Channel) -> None:
+    """channel.ok: the client has taken our pong."""
+
+
+def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active: bool, write: bool, read: bool) -> None:
+    """access.request"""
+    asked = {EXCLUSIVE: exclusive, PASSIVE: passive, ACTIVE: active, WRITE: write, READ: read}
+    ticket = channel.tickets.request(realm, frozenset(right for right, wanted in asked.items() if wanted))
+    channel.connection.engine.send(channel.number, "access.request-ok", {"ticket": ticket.number})
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "channel.flow": flow, "channel.flow-ok": channel_methods.flow_ok,
+    "channel.close": channel_methods.close, "channel.close-ok": channel_methods.close_ok, "channel.ping": ping,
+    "channel.pong": pong, "channel.ok": ok, "access.request": request,
+}

@@ -1,0 +1,57 @@
+"""What the methods of classes file and stream have in common: consume, cancel, the way of a message to its queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.broker.arguments import BROWSE
+from leveret.broker.errors import NotAllowed, PreconditionFailed, ResourceLocked
+from leveret.broker.leases.reading import LEASE
+from leveret.broker.message import Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.routing import Route
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.consumers import ClassConsumer
+from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.realms import READ
+from leveret.protocols.amqp091 import basic_methods
+from leveret.protocols.amqp091.channel import WIDE_FANOUT
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            nowait: bool, filter: dict[str, Any], kind: type[ClassConsumer], name: str) -> None:
+    """The consume method of the class `name`."""
+    queue = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, queue)
+    if consumer_tag and channel.tag_owner(consumer_tag) is not None:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
+    channel.make_way(queue)
+    found = channel.vhost.find_queue(queue)
+    if found is not None and (found.is_exclusive() or (exclusive and found.is_consumed())):
+        raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
+    if LEASE in filter or filter.get(BROWSE) is True:
+        raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")
+    basic_methods.consume(channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind,
+                          f"{name}.consume-ok")
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:
+    """A cancel method, also of another channel's consumer."""
+    owner = channel.tag_owner(consumer_tag)
+    if owner is not None:
+        owner.cancel(consumer_tag)
+    if not nowait:
+        channel.connection.engine.send(channel.number, answer, {"consumer_tag": consumer_tag})
+
+
+def publish(channel: Channel, route: Route, message: Message, flags: int) -> list[Queue]:
+    """Bring a message to its queues, which are returned."""
+    channel.publish_count += 1
+    queues = channel.route_message(route, message)
+    if flags or not queues:
+        queues = channel.flagged(message, queues, flags)
+    for queue in queues:
+        queue.push(message)
+    if len(queues) > WIDE_FANOUT:
+        channel.broker.work += len(queues)
+    return queues

@@ -1,0 +1,93 @@
+"""A connection of 0-9: the dispatch of its methods, over what 0-9-1 has for everything else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.protocols.amqp09 import channel_methods, handshake, methods
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.realms import Realms, Tickets
+from leveret.protocols.amqp09.streams import Pace
+from leveret.protocols.amqp091 import alarms
+from leveret.protocols.amqp091.channel import Channel as Channel091
+from leveret.protocols.amqp091.connection import Connection as Connection091
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Services
+from leveret.wire.amqp0.commands import Command, ContentPart, Method
+from leveret.wire.amqp0.specs import V0_9
+
+# Class and method id of file.stage.
+STAGE: Final = (70, 50)
+
+
+# So many channels, as a power of two, are asked for a consumer tag in 1 µs.
+CHANNELS_SHIFT: Final = 3
+
+
+class Connection(Connection091):
+    """One 0-9 connection.
+
+    realms   those of its vhost
+    tickets  of each of its channels
+    pace     what stream.qos asked for, for all of them together
+    of_qpid  the client is one of Qpid's, which have ways of their own (docs/amqp-0-9.md, Dialects)
+    """
+
+    def __init__(self, peer: Peer, services: Services) -> None:
+        super().__init__(peer, services, V0_9, "AMQP 0-9")
+        self.qos_spec = True
+        self.engine.max_staged_size = self.broker.uploads.settings.max_bytes
+        self.realms = Realms({})
+        self.tickets: list[Tickets] = []
+        self.pace: Pace | None = None
+        self.of_qpid = False
+
+    def start(self) -> None:
+        handshake.start(self)
+
+    def perform_on_connection(self, command: Method) -> None:
+        handshake.perform(self, command)
+
+    def open_channel(self, command: Method) -> None:
+        channel_methods.open_channel(self, command)
+
+    def perform_method(self, channel: Channel091, command: Method) -> None:
+        if isinstance(channel, Channel):
+            channel.request = command.request
+            channel.answers_from = command.answers_from
+            channel.answers_to = command.answers_to
+        methods.perform(channel, command)
+
+    def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
+        if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
+            return STAGE
+        return Connection091.ids_of(self, channel, command)
+
+    def published(self, channel: Channel091) -> None:
+        """A content of another class than basic was published: alarms concern its publisher, too."""
+        if not self.published_any:
+            alarms.first_publish(self, channel)
+
+    def channels_of_0_9(self) -> dict[int, Channel]:
+        """Its channels, all of which are of this version."""
+        return {number: channel for number, channel in self.channels.items() if isinstance(channel, Channel)}
+
+    def connection_lost(self) -> None:
+        if self.opened and not self.closing:
+            self.services.interrupted.interrupt(self)
+        Connection091.connection_lost(self)
+
+    def _release(self) -> None:
+        Connection091._release(self)
+        if self.pace is not None:
+            self.pace.close(self.broker.timers)
+
+    def tag_owner(self, tag: str) -> Channel091 | None:
+        """The channel that has the consumer of this tag: tags are local to the connection here, but for Qpid's clients,
+        which begin with 1 on each channel."""
+        if not self.of_qpid:
+            self.broker.work += len(self.channels) >> CHANNELS_SHIFT
+            for channel in self.channels.values():
+                if tag in channel.consumers:
+                    return channel
+        return None

@@ -1,0 +1,68 @@
+"""Contents of the classes file, stream and message as the broker needs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.broker.broker import HeaderReader
+from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message
+from leveret.broker.queues.expiry import expires_at
+from leveret.protocols.amqp091 import content
+from leveret.protocols.convert import to_amqp0
+from leveret.wire.amqp0 import offsets
+from leveret.wire.amqp0.classes import class_of, from_basic, to_basic, with_headers
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.values import LongLong
+
+
+class ClassHeaderReader(HeaderReader):
+    """Reads properties as those of class basic that say the same."""
+
+    def headers(self, message: Message) -> dict[str, Any]:
+        headers: dict[str, Any] = _properties(message).get("headers") or {}
+        return headers
+
+    def property(self, message: Message, name: str) -> str:
+        value = _properties(message).get(name.replace("-", "_"))
+        return "" if value is None else str(value)
+
+    def expiration(self, message: Message) -> str | None:
+        value: str | None = _properties(message).get("expiration")
+        return value
+
+
+def as_class(entry: Entry, kind: int) -> Message:
+    """The message of an entry as a content of a class, with what the broker adds to it."""
+    message = entry.message
+    overlay = entry.overlay
+    if message.format == FORMAT_CLASS_AMQP09 and class_of(message.header) == kind:
+        if overlay is None:
+            return message
+        changes = dict(overlay.headers)
+        if overlay.shows_offset:
+            changes[offsets.NAME] = LongLong(entry.seq - 1)
+        return _with_header(message, with_headers(message.header, changes, overlay.drop_expiration))
+    if message.format & 1:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    else:
+        header = content.header_of(entry)
+    due = expires_at(entry)
+    return _with_header(message, from_basic(header, kind, message.size, -(-due // 1000) if due > AT_ONCE else 0))
+
+
+def _with_header(message: Message, header: bytes) -> Message:
+    return Message(message.address, header, message.body, message.size, message.persistent, message.priority,
+                   message.expires_at, -1, message.publisher, FORMAT_CLASS_AMQP09)
+
+
+def address_of(entry: Entry) -> bytes:
+    """Where the message of an entry was published to, as its consumers see it."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.address is not None:
+        return overlay.address
+    return entry.message.address
+
+
+def _properties(message: Message) -> dict[str, Any]:
+    return decode_header(to_basic(message.header))[2]

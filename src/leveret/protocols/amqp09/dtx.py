@@ -1,0 +1,148 @@
+"""What a channel of 0-9 does in branches of distributed transactions.
+
+While it works in a branch it collects publishes and acknowledgements as in a transaction, and hands them over when that
+work ends. Outside of branches they take effect at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.branch import Branch
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.transactions import REQUEUE
+from leveret.protocols.amqp091 import tx_methods
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp09.channel import Channel
+
+PRECONDITION_FAILED: Final = 406
+
+
+class Work:
+    """A channel's part in one branch, `suspended` or going on."""
+
+    def __init__(self, session: DtxSession) -> None:
+        self.session = session
+        self.demarcated = session.demarcated
+        self.branch: Branch | None = None
+        self.suspended = False
+
+    def flush(self, branch: Branch) -> None:
+        session = self.session
+        if session.current is not self:
+            return
+        channel = session.channel
+        publishes = channel.tx_publishes
+        settlements = channel.tx_settlements
+        tx_methods.begin_transaction(channel)
+        for pending in publishes:
+            branch.publish(pending.message, tx_methods.queues_of(channel, pending))
+        for tag, entry, outcome in settlements:
+            channel.uncount(tag, entry)
+            if outcome == REQUEUE:
+                entry.queue.refuse(entry, channel.scope)
+            branch.settle(entry, outcome)
+        channel.transaction_ended(True)
+        if settlements:
+            channel.wake()
+
+    def through(self) -> None:
+        self.session.leave(self)
+
+    def lost(self, branch: Branch, reason: str) -> None:
+        if self.demarcated:
+            # The client is told when it ends its work.
+            self.flush(branch)
+            branch.release()
+        else:
+            # Nothing else would tell it.
+            channel = self.session.channel
+            channel.connection.refuse(channel, PRECONDITION_FAILED, reason, 0, 0)
+
+
+class DtxSession:
+    """The branches that one channel works in.
+
+    demarcated  its client says where its work in a branch ends (class dtx-demarcation); otherwise it ends when the branch
+                is prepared or decided (class dtx)
+    current     the one that it works in now, None outside of all; works: this one, and those that are suspended, by name
+    """
+
+    def __init__(self, channel: Channel, demarcated: bool) -> None:
+        self.channel = channel
+        self.demarcated = demarcated
+        self.current: Work | None = None
+        self.works: dict[str, Work] = {}
+        self.started = False
+
+    def start(self, name: str, join: bool = False) -> None:
+        """Begin a branch, or join one that others work in."""
+        if self.current is not None:
+            raise PreconditionFailed(f"the channel works in {self.current.branch} already")
+        if name in self.works:
+            raise PreconditionFailed(f"the channel's work in {self.works[name].branch} is suspended: resume it")
+        channel = self.channel
+        branches = channel.vhost.branches
+        work = Work(self)
+        if join:
+            work.branch = branches.find(name, channel.connection.user)
+            work.branch.join(work)
+        else:
+            work.branch = branches.begin(name, channel.connection.user, work)
+        self.started = True
+        self.works[name] = work
+        self._enter(work)
+
+    def suspend(self, name: str) -> Branch:
+        """Work outside of the branch until it is resumed."""
+        work = self.current
+        if work is None or self.works.get(name) is not work or work.branch is None:
+            raise PreconditionFailed("the channel does not work in a branch of this name")
+        work.flush(work.branch)
+        work.suspended = True
+        self._outside()
+        return work.branch
+
+    def resume(self, name: str) -> None:
+        work = self.works.get(name)
+        if work is None or not work.suspended:
+            raise PreconditionFailed("the channel has not suspended a branch of this name")
+        if self.current is not None:
+            raise PreconditionFailed(f"the channel works in {self.current.branch} already")
+        work.suspended = False
+        self._enter(work)
+
+    def end(self, name: str, failed: bool) -> Branch:
+        """The work in a branch is over, well or not."""
+        work = self.works.get(name)
+        if work is None or work.branch is None:
+            raise PreconditionFailed("the channel does not work in a branch of this name")
+        work.branch.end(work, failed)
+        self.leave(work)
+        return work.branch
+
+    def leave(self, work: Work) -> None:
+        branch = work.branch
+        if branch is not None:
+            self.works.pop(branch.name, None)
+        if self.current is work:
+            self._outside()
+
+    def close(self) -> None:
+        """The channel is gone: what it worked in can only be rolled back."""
+        works = self.works
+        self.works = {}
+        self.current = None
+        for work in works.values():
+            if work.branch is not None:
+                work.branch.workers.pop(work, None)
+                work.branch.fail()
+
+    def _enter(self, work: Work) -> None:
+        self.current = work
+        self.channel.transacted = True
+
+    def _outside(self) -> None:
+        self.current = None
+        self.channel.transacted = False

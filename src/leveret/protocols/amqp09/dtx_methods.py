@@ -1,0 +1,220 @@
+"""Class dtx, and the classes dtx-demarcation and dtx-coordination that Qpid's peers knew before AMQP 0-10.
+
+Class dtx has no method for the end of a branch: a coordinator prepares and decides it, over the control socket or by class
+dtx-coordination. The latter two are those of a preview; whatever is wrong in their use ends the connection with 503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from leveret.broker.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
+from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
+from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
+from leveret.protocols.amqp09 import tx_methods
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.dtx import DtxSession
+
+Handler = Callable[..., None]
+
+OK: Final = 8
+RBROLLBACK: Final = 1
+RBTIMEOUT: Final = 2
+FLAGS: Final = {DONE: OK, WAS_ROLLED_BACK: RBROLLBACK, HAS_TIMED_OUT: RBTIMEOUT}
+
+
+# Class dtx
+
+
+def select(channel: Channel) -> None:
+    """dtx.select"""
+    _select(channel, False)
+    channel.connection.engine.send(channel.number, "dtx.select-ok", {})
+
+
+def start(channel: Channel, dtx_identifier: str) -> None:
+    """dtx.start: a new branch. It is the first that a channel does, but for the branches that it had before."""
+    session = channel.dtx
+    if session is None or session.demarcated:
+        raise PreconditionFailed("dtx.start: dtx.select comes first")
+    if not session.started and (channel.publish_count or channel.consumers or channel.next_tag > 1):
+        raise PreconditionFailed("dtx.start comes before whatever publishes or consumes on the channel")
+    session.start(dtx_identifier)
+    channel.connection.engine.send(channel.number, "dtx.start-ok", {})
+
+
+def _select(channel: Channel, demarcated: bool) -> None:
+    if channel.dtx is None:
+        if channel.transacted:
+            raise PreconditionFailed("the channel has transactions of its own, by tx.select")
+        channel.dtx = DtxSession(channel, demarcated)
+    elif channel.dtx.demarcated != demarcated:
+        raise PreconditionFailed("a channel has branches by class dtx, or by class dtx-demarcation")
+
+
+def _unless_distributed(handler: Handler) -> Handler:
+    """The methods of class tx are not for channels with distributed transactions."""
+
+    @wraps(handler)
+    def checked(channel: Channel) -> None:
+        if channel.dtx is not None:
+            raise PreconditionFailed("the channel has distributed transactions, and none of its own")
+        handler(channel)
+
+    return checked
+
+
+# What Qpid's peers know
+
+
+def _preview(handler: Handler) -> Handler:
+    """Misuse ends the connection."""
+
+    @wraps(handler)
+    def checked(channel: Channel, **arguments: Any) -> None:
+        try:
+            handler(channel, **arguments)
+        except ResourceError:
+            raise
+        except BrokerError as error:
+            raise CommandInvalid(str(error)) from None
+
+    return checked
+
+
+def _answer(channel: Channel, name: str, flags: int) -> None:
+    channel.connection.engine.send(channel.number, name, {"flags": flags})
+
+
+def demarcation_select(channel: Channel) -> None:
+    """dtx-demarcation.select"""
+    _select(channel, True)
+    channel.connection.engine.send(channel.number, "dtx-demarcation.select-ok", {})
+
+
+def demarcation_start(channel: Channel, ticket: int, xid: str, join: bool, resume: bool) -> None:
+    """dtx-demarcation.start: a new branch, or one that others work in, or one that was suspended here."""
+    session = _demarcated(channel)
+    if join and resume:
+        raise PreconditionFailed("a branch is joined or resumed, not both")
+    if resume:
+        session.resume(xid)
+    else:
+        session.start(xid, join)
+    _answer(channel, "dtx-demarcation.start-ok", OK)
+
+
+def demarcation_end(channel: Channel, ticket: int, xid: str, fail: bool, suspend: bool) -> None:
+    """dtx-demarcation.end"""
+    session = _demarcated(channel)
+    if fail and suspend:
+        raise PreconditionFailed("work in a branch fails or is suspended, not both")
+    branch = session.suspend(xid) if suspend else session.end(xid, fail)
+    _answer(channel, "dtx-demarcation.end-ok", _flags_of(branch))
+
+
+def _demarcated(channel: Channel) -> DtxSession:
+    session = channel.dtx
+    if session is None or not session.demarcated:
+        raise PreconditionFailed("dtx-demarcation.select comes first")
+    return session
+
+
+def _flags_of(branch: Branch) -> int:
+    if branch.timed_out:
+        return RBTIMEOUT
+    return RBROLLBACK if branch.state in (ROLLBACK_ONLY, ROLLED_BACK) else OK
+
+
+class _Decision:
+    """Answers a coordinator once the log has what it decided. The channel does nothing else until then."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.channel = channel
+        self.name = name
+
+    def done(self, outcome: int) -> None:
+        channel = self.channel
+        if outcome == FAILED:
+            channel.fail()
+        elif not channel.closing:
+            _answer(channel, self.name, FLAGS[outcome])
+            channel.connection.mark()
+            channel.resume()
+
+
+def _find(channel: Channel, xid: str) -> Branch:
+    return channel.vhost.branches.find(xid, channel.connection.user)
+
+
+def _decide(channel: Channel, name: str, decide: Callable[[Callable[[int], None]], None]) -> None:
+    channel.stall()
+    try:
+        decide(_Decision(channel, name).done)
+    except BrokerError:
+        channel.stalled = False
+        raise
+
+
+def prepare(channel: Channel, ticket: int, xid: str) -> None:
+    """dtx-coordination.prepare"""
+    branch = _find(channel, xid)
+    _decide(channel, "dtx-coordination.prepare-ok", lambda done: channel.vhost.branches.prepare(branch, done))
+
+
+def commit(channel: Channel, ticket: int, xid: str, one_phase: bool) -> None:
+    """dtx-coordination.commit"""
+    branch = _find(channel, xid)
+    _decide(channel, "dtx-coordination.commit-ok", lambda done: channel.vhost.branches.commit(branch, one_phase, done))
+
+
+def rollback(channel: Channel, ticket: int, xid: str) -> None:
+    """dtx-coordination.rollback"""
+    branch = _find(channel, xid)
+    _decide(channel, "dtx-coordination.rollback-ok", lambda done: channel.vhost.branches.rollback(branch, done))
+
+
+def forget(channel: Channel, ticket: int, xid: str) -> None:
+    """dtx-coordination.forget"""
+    channel.vhost.branches.forget(_find(channel, xid))
+    channel.connection.engine.send(channel.number, "dtx-coordination.forget-ok", {})
+
+
+def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> None:
+    """dtx-coordination.recover: the branches in doubt, all at once."""
+    found = bytearray()
+    for branch in channel.vhost.branches.in_doubt(channel.connection.user):
+        data = branch.name.encode("utf-8", "surrogateescape")
+        found.append(len(data))
+        found += data
+    channel.connection.engine.send(channel.number, "dtx-coordination.recover-ok", {
+        "xids": {"xids": found.decode("utf-8", "surrogateescape")}})
+
+
+def get_timeout(channel: Channel, xid: str) -> None:
+    """dtx-coordination.get-timeout: what was set, in seconds; 0 where nobody has, although `dtx.timeout` counts then"""
+    channel.connection.engine.send(channel.number, "dtx-coordination.get-timeout-ok", {
+        "timeout": _find(channel, xid).asked_timeout})
+
+
+def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
+    """dtx-coordination.set-timeout, in seconds; 0 is none"""
+    branch = _find(channel, xid)
+    branch.asked_timeout = timeout
+    branch.timeout = timeout * 1000
+    branch.start_timer()
+    channel.connection.engine.send(channel.number, "dtx-coordination.set-timeout-ok", {})
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    **{name: _unless_distributed(handler) for name, handler in tx_methods.HANDLERS.items()},
+    "dtx.select": select, "dtx.start": start,
+    **{name: _preview(handler) for name, handler in (
+        ("dtx-demarcation.select", demarcation_select), ("dtx-demarcation.start", demarcation_start),
+        ("dtx-demarcation.end", demarcation_end), ("dtx-coordination.prepare", prepare),
+        ("dtx-coordination.commit", commit), ("dtx-coordination.rollback", rollback),
+        ("dtx-coordination.forget", forget), ("dtx-coordination.recover", recover),
+        ("dtx-coordination.get-timeout", get_timeout), ("dtx-coordination.set-timeout", set_timeout))},
+}

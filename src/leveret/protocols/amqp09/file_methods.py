@@ -1,0 +1,147 @@
+"""Class file of 0-9: reliable transfer of files by staging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.bodies import StoredBody
+from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
+from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.protocols.amqp09 import class_methods
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.consumers import mix, publisher_of
+from leveret.protocols.amqp09.files import KIND, FileConsumer
+from leveret.protocols.amqp09.realms import WRITE
+from leveret.protocols.amqp091 import basic_methods
+from leveret.protocols.amqp091.channel import PendingPublish
+from leveret.protocols.amqp091.replies import reply_when_stored
+from leveret.protocols.amqp091.reply_codes import CODES
+from leveret.wire.amqp0.classes import FILE
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.table_amqp09 import V0_9
+
+# What a publish of a transaction costs beside its body, which is elsewhere.
+PENDING_PUBLISH_BYTES: Final = 1000
+# Of the method file.open.
+OPEN: Final = 40
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
+    """file.qos: the windows are those of the channel, for all classes."""
+    basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            nowait: bool, filter: dict[str, Any]) -> None:
+    """file.consume"""
+    class_methods.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
+                          KIND)
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
+    """file.cancel. What is being staged is still delivered."""
+    class_methods.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
+
+
+class _Opening:
+    """A `file.open-ok` that waits until what it reports is on disk."""
+
+    def __init__(self, channel: Channel, size: int) -> None:
+        self.channel = channel
+        self.size = size
+
+    def kept(self, error: BrokerError | None) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if error is not None:
+            channel.connection.refuse(channel, CODES[error.condition], str(error), FILE, OPEN)
+        else:
+            channel.connection.engine.send(channel.number, "file.open-ok", {"staged_size": self.size})
+            channel.connection.mark()
+            channel.resume()
+
+
+def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
+    """file.open: answered with how much of the upload is here.
+
+    The reply waits until the upload itself is on disk, and the bytes that an earlier channel sent. A client that sends one
+    piece after the other does not wait for the disk in between.
+    """
+    connection = channel.connection
+    staged = channel.broker.uploads.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
+                                         take_over=True)
+    if staged.synced < channel.files.add(staged):
+        channel.stall()
+        staged.confirm(_Opening(channel, staged.size).kept)
+    else:
+        reply_when_stored(channel, "file.open-ok", {"staged_size": staged.size}, True, False)
+
+
+def open_ok(channel: Channel, staged_size: int) -> None:
+    """file.open-ok, of the client"""
+    channel.files.open_ok(staged_size)
+
+
+def stage(channel: Channel, command: ContentMethod) -> None:
+    """file.stage"""
+    channel.files.stage(command)
+
+
+def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
+            identifier: str) -> None:
+    """file.publish"""
+    channel.tickets.check(ticket, WRITE, exchange)
+    connection = channel.opened_on
+    address = make_address(exchange, routing_key)
+    route = connection.find_route(address)
+    staged = channel.broker.uploads.find(channel.vhost.name, connection.user, KIND, identifier)
+    if staged is None or staged.taken:
+        raise NotFound(f"file.publish: no content is staged as '{identifier}'")
+    if not staged.complete:
+        raise NotFound(f"file.publish: of '{identifier}' {staged.size} of {staged.announced} bytes are staged: stage the"
+                       " rest first")
+    if staged.owner is not None:
+        raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
+    files = channel.files
+    files.check_pause()
+    header = staged.header
+    properties = decode_header(header, QPID, V0_9)[2]
+    message = Message(address, header, staged.finish(), staged.size, True, properties.get("priority", -1), 0, -1,
+                      publisher_of(connection, FILE), FORMAT_CLASS_AMQP09)
+    flags = MANDATORY * mandatory | IMMEDIATE * immediate
+    mix(channel.vhost)
+    if channel.transacted:
+        channel.publish_count += 1
+        channel.grow_transaction(PENDING_PUBLISH_BYTES)
+        channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
+        staged.taken = True
+        files.pending.append(staged)
+        files.slow_down(route.queues)
+        return
+    queues = class_methods.publish(channel, route, message, flags)
+    if isinstance(message.body, StoredBody):
+        connection.spools = True
+    staged.published()
+    files.slow_down(queues)
+    connection.published(channel)
+
+
+def ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
+    """file.ack"""
+    channel.ack(delivery_tag, multiple)
+
+
+def reject(channel: Channel, delivery_tag: int, requeue: bool) -> None:
+    """file.reject"""
+    channel.nack(delivery_tag, False, requeue)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "file.qos": qos, "file.consume": consume, "file.cancel": cancel, "file.open": open_staging, "file.open-ok": open_ok,
+    "file.publish": publish, "file.ack": ack, "file.reject": reject,
+}
+CONTENT_HANDLERS: Final[dict[str, Callable[[Channel, ContentMethod], None]]] = {"file.stage": stage}

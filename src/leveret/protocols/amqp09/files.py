@@ -1,0 +1,276 @@
+"""What a channel has to do with class file of 0-9: contents that are being staged, in both directions.
+
+A client's content goes `file.open`, `file.open-ok`, `file.stage`, and is published by its identifier. A delivery is the
+same the other way round, then `file.deliver`; it has its delivery tag from then on. `file.open-ok` and `file.stage` name
+no identifier: they answer the oldest open that is not answered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues import limits
+from leveret.broker.queues.base import Queue
+from leveret.broker.timers import Timed
+from leveret.broker.uploads import Upload
+from leveret.protocols.amqp09.bodies import Incoming, Tail
+from leveret.protocols.amqp09.consumers import ClassConsumer
+from leveret.protocols.amqp09.content import address_of, as_class
+from leveret.wire.amqp0.classes import FILE
+from leveret.wire.amqp0.commands import ContentMethod
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp091.channel import Channel as Channel091
+
+KIND: Final = "file"
+# Deliveries of one channel whose open the client has not answered.
+MAX_OPEN: Final = 64
+# Milliseconds until it is looked whether an overfull queue has room again.
+OVERFLOW_CHECK_INTERVAL: Final = 50
+_SIZE: Final = struct.Struct(">Q").pack
+_SIZE_AT: Final = 4
+_SIZE_END: Final = 12
+
+
+def tail(body: Body, at: int) -> Body:
+    """A body from the byte `at` on."""
+    if not at:
+        return body
+    if isinstance(body, bytes):
+        return body[at:]
+    if isinstance(body, StoredBody):
+        return Tail(body, at)
+    return b"".join(body)[at:]
+
+
+def with_size(header: bytes, size: int) -> bytes:
+    """A content header for a body of another size."""
+    return header[:_SIZE_AT] + _SIZE(size) + header[_SIZE_END:]
+
+
+class FileConsumer(ClassConsumer):
+    """A consumer of class file. To the queue it acknowledges always: where the client does not (`automatic`), its message
+    is settled when it has been staged, not when staging begins."""
+
+    kind = FILE
+
+    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(channel, queue, tag, False, exclusive, no_local, priority, arguments)
+        self.automatic = no_ack
+        self.files: Files = channel.files  # type: ignore[attr-defined]  # a channel of 0-9
+
+    def can_take(self, size: int) -> bool:
+        channel = self.on_channel
+        if len(self.files.opens) >= MAX_OPEN:
+            return False
+        if not self.automatic:
+            return super().can_take(size)
+        return channel.active and not channel.connection.paused
+
+    def deliver(self, entry: Entry) -> None:
+        self.files.open(self, entry)
+
+
+class Open:
+    """A delivery that the client was asked to have staged."""
+
+    __slots__ = ("consumer", "entry", "identifier", "message")
+
+    def __init__(self, consumer: FileConsumer, entry: Entry, identifier: str) -> None:
+        self.consumer = consumer
+        self.entry = entry
+        self.identifier = identifier
+        self.message = as_class(entry, FILE)
+
+
+class _Overflow(Timed):
+    """Lets a publisher go on when the queues that were too full for it have room again."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self.files = files
+
+    def fire(self, now: int) -> None:
+        self.files.check_overflow(now)
+
+
+class Files:
+    """The staging of one channel.
+
+    opened   what the client may stage, in order; receiving: what it is staging
+    opens    deliveries whose `file.open` is not answered
+    pending  published in a transaction that is not committed
+    full     queues over their limits, because of which the client was asked to pause
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.opened: deque[Incoming] = deque()
+        self.receiving: Incoming | None = None
+        self.opens: deque[Open] = deque()
+        self.pending: list[Upload] = []
+        self.full: list[Queue] = []
+        self.overflow = _Overflow(self)
+        # The upload that was opened last, its turn, and its size before this channel wrote to it.
+        self._last_name = ""
+        self._last_turn = 0
+        self._found = 0
+
+    # From the client
+
+    def add(self, staged: Upload) -> int:
+        """Let the client stage the upload that it has just opened.
+
+        Returns how many of its bytes did not come from this channel: those must be on disk before they are reported.
+        """
+        if staged.name != self._last_name or staged.turn != self._last_turn + 1:
+            self._last_name = staged.name
+            self._found = staged.size
+        self._last_turn = staged.turn
+        self.opened.append(Incoming(staged))
+        return self._found
+
+    def begin(self, method: ContentMethod) -> Incoming:
+        """The content of a `file.stage` is about to come."""
+        if not self.opened:
+            raise CommandInvalid("file.stage without a file.open before it")
+        incoming = self.opened[0]
+        incoming.check()
+        staged = incoming.staged
+        if staged.announced is not None and staged.size + method.size > staged.announced:
+            raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} bytes and has"
+                                  f" {staged.size}: another {method.size} are too many")
+        self.receiving = self.opened.popleft()
+        return incoming
+
+    def stage(self, method: ContentMethod) -> None:
+        """A `file.stage` has come as a whole."""
+        if not method.spooled:
+            self.begin(method)  # it is empty
+        incoming = self.receiving
+        assert incoming is not None
+        incoming.check()
+        self.receiving = None
+        self.channel.incoming = []  # or the upload would live as long as the channel
+        staged = incoming.staged
+        staged.describe(with_size(method.header, staged.announced or 0))
+        staged.release()
+
+    def transaction_ended(self, committed: bool) -> None:
+        for staged in self.pending:
+            if committed:
+                staged.published()
+            else:
+                staged.taken = False
+        self.pending = []
+
+    # To the client
+
+    def open(self, consumer: FileConsumer, entry: Entry) -> None:
+        """Ask the client to have a delivery staged."""
+        channel = self.channel
+        queue = entry.queue
+        opened = Open(consumer, entry, f"{channel.broker.identity}.{queue.id}.{entry.seq}")
+        if channel.sized:
+            channel.unacked_size += entry.message.size
+            consumer.unacked_size += entry.message.size
+        self.opens.append(opened)
+        channel.connection.engine.send(channel.number, "file.open", {
+            "identifier": opened.identifier, "content_size": opened.message.size})
+        channel.connection.mark()
+
+    def open_ok(self, staged_size: int) -> None:
+        """Stage what the client has not got yet, and deliver."""
+        if not self.opens:
+            raise CommandInvalid("file.open-ok without a file.open before it")
+        opened = self.opens[0]
+        message = opened.message
+        if staged_size > message.size:
+            raise NotAllowed(f"file.open-ok: {staged_size} bytes of '{opened.identifier}' are staged already, but it has"
+                             f" {message.size}")
+        self.opens.popleft()
+        channel = self.channel
+        entry = opened.entry
+        rest = message.size - staged_size
+        header = with_size(message.header, rest)
+        channel.send_content("file.stage", {}, header, Message(message.address, header, tail(message.body, staged_size),
+                                                               rest, True))
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        exchange, routing_key = split_address(address_of(entry))
+        channel.connection.engine.send(channel.number, "file.deliver", {
+            "consumer_tag": opened.consumer.tag, "delivery_tag": tag, "redelivered": entry.acquired_count > 1,
+            "exchange": exchange, "routing_key": routing_key, "identifier": opened.identifier})
+        if opened.consumer.automatic:
+            channel.uncount(tag, entry)
+            entry.queue.settle(entry)
+        else:
+            channel.unacked[tag] = entry
+            if channel.times is not None:
+                channel.times[tag] = channel.broker.timers.now()
+        channel.wake()
+
+    def requeue_pending(self) -> None:
+        """The channel closes: what was not delivered goes back."""
+        opens = self.opens
+        self.opens = deque()
+        for opened in reversed(opens):
+            self.channel.uncount(0, opened.entry)
+            opened.entry.queue.requeue(opened.entry)
+
+    # Overflow
+
+    def check_pause(self) -> None:
+        """Raise PreconditionFailed where the client publishes although it was asked to pause, and should know."""
+        channel = self.channel
+        if self.full and (channel.pause_known or channel.broker.timers.now() > channel.pause_until):
+            raise PreconditionFailed(f"queue '{self.full[0].name}' is full and the channel was asked to pause by"
+                                     " channel.flow: the content stays staged")
+
+    def slow_down(self, queues: list[Queue]) -> None:
+        """Ask the client to pause where a queue holds more than its limits allow, for its files are not discarded."""
+        full = [queue for queue in queues if queue.guarded and limits.is_over(queue)]
+        if full:
+            self.full.extend(queue for queue in full if queue not in self.full)
+            self.channel.ask_to_pause()
+            timers = self.channel.broker.timers
+            timers.at(timers.now() + OVERFLOW_CHECK_INTERVAL, self.overflow)
+
+    def check_overflow(self, now: int) -> None:
+        self.full = [queue for queue in self.full if not queue.deleted and limits.is_over(queue)]
+        channel = self.channel
+        if channel.closing:
+            return
+        if self.full:
+            channel.broker.timers.at(now + OVERFLOW_CHECK_INTERVAL, self.overflow)
+        elif not channel.connection.services.alarm:
+            channel.ask_to_resume()
+            channel.connection.mark()
+
+    def interrupt(self) -> None:
+        """The connection is lost: uploads wait for another one, and what the client was to have staged goes back."""
+        self._detach()
+        self.requeue_pending()
+
+    def close(self) -> None:
+        """The channel is gone: uploads wait for another one."""
+        self._detach()
+        self.transaction_ended(False)
+        self.channel.broker.timers.cancel(self.overflow)
+
+    def _detach(self) -> None:
+        if self.receiving is not None:
+            self.opened.append(self.receiving)
+        for incoming in self.opened:
+            if incoming.turn == incoming.staged.turn:
+                incoming.staged.detach()
+        self.opened.clear()
+        self.receiving = None

@@ -1,0 +1,158 @@
+"""Channels whose connection was lost without a close: for a while they wait for `channel.resume`.
+
+An interrupted channel keeps what it had, but nothing goes to it: its connection is there still, as one whose socket is full
+for ever. The exclusive queues of a lost connection belong to what is left of it, and go to who resumes a channel of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from leveret.broker.errors import NotAllowed, NotFound, ResourceLocked
+from leveret.broker.queues.base import Queue
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.connection import Connection
+    from leveret.security.users import UserStore
+
+log = logging.getLogger("leveret.connection")
+
+
+class Interruption(Timed):
+    """What is left of one connection: its channels, by id."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.vhost: Vhost = connection.vhost
+        self.user = connection.user
+        self.channels: dict[str, Channel] = {}
+
+    def fire(self, now: int) -> None:
+        log.info("%s: %d channels were not resumed in time", self.connection.peer.name, len(self.channels))
+        self.end()
+
+    def end(self) -> None:
+        """What is left of the connection goes, too."""
+        for channel in list(self.channels.values()):
+            channel.close()
+
+
+class Interrupted:
+    """The channels of all connections of 0-9, by id.
+
+    open     those whose connection is there, as far as is known
+    kept     what those belong to that are interrupted, oldest first; of each user, too
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[str, Channel] = {}
+        self.kept: dict[str, Interruption] = {}
+        self.of_user: dict[str, dict[str, Interruption]] = {}
+
+    def interrupt(self, connection: Connection) -> None:
+        """A connection was lost: keep its channels for a while, as many as the user may have."""
+        settings = connection.services.amqp09
+        if settings.resume_timeout <= 0 or settings.resume_channels <= 0 or not connection.channels:
+            return
+        interruption = Interruption(connection)
+        of_user = self.of_user.setdefault(connection.user, {})
+        for number, channel in list(connection.channels_of_0_9().items()):
+            del connection.channels[number]
+            interruption.channels[channel.id] = channel
+            self.open.pop(channel.id, None)
+            self.kept[channel.id] = of_user[channel.id] = interruption
+        # From now on nothing goes out, not even by what finds its socket free.
+        connection.full = connection.paused = True
+        interruption.vhost.transfer_exclusive(connection, interruption)
+        for channel in list(interruption.channels.values()):
+            channel.interrupt()
+        while len(of_user) > settings.resume_channels:
+            id = next(iter(of_user))
+            of_user[id].channels[id].close()
+        if interruption.channels:
+            log.info("%s: %d channels may be resumed for %g s", connection.peer.name, len(interruption.channels),
+                     settings.resume_timeout)
+            timers = connection.broker.timers
+            timers.at(timers.now() + round(settings.resume_timeout * 1000), interruption)
+
+    def resume(self, connection: Connection, number: int, id: str) -> None:
+        """Go on with an interrupted channel as channel `number` of a connection. NotFound, in the same words, for what was
+        never there, is there no more, or is another user's or of another vhost."""
+        channel = self._find(connection, id)
+        if channel.stalled:
+            raise ResourceLocked("the channel still carries out what came last: resume it again")
+        for tag in channel.consumers:
+            if connection.tag_owner(tag) is not None:
+                raise NotAllowed(f"the channel has a consumer '{tag}', as another one of this connection: tags are unique"
+                                 " in the connection")
+        interruption = self.kept[id]
+        interruption.vhost.transfer_exclusive(interruption, connection)
+        self._forget(channel, interruption)
+        self.open[id] = channel
+        connection.channels[number] = channel
+        channel.move(connection, number)
+
+    def _find(self, connection: Connection, id: str) -> Channel:
+        there = self.open.get(id)
+        if there is not None and there.opened_on.user == connection.user and there.vhost is connection.vhost:
+            other = there.opened_on
+            if other is connection:
+                raise ResourceLocked("the channel is open on this connection")
+            # Its client must know better than we do that the connection is lost.
+            other.peer.abort()
+            other.connection_lost()
+        interruption = self.kept.get(id)
+        if interruption is None or interruption.user != connection.user or interruption.vhost is not connection.vhost:
+            raise NotFound("there is no interrupted channel of this channel-id")
+        return interruption.channels[id]
+
+    def closed(self, channel: Channel) -> None:
+        """A channel is gone, and with the last one of a lost connection what else was left of it."""
+        self.open.pop(channel.id, None)
+        interruption = self.kept.get(channel.id)
+        if interruption is not None:
+            self._forget(channel, interruption)
+            if not interruption.channels:
+                interruption.vhost.remove_exclusive(interruption)
+
+    def _forget(self, channel: Channel, interruption: Interruption) -> None:
+        del self.kept[channel.id]
+        del interruption.channels[channel.id]
+        of_user = self.of_user[interruption.user]
+        del of_user[channel.id]
+        if not of_user:
+            del self.of_user[interruption.user]
+        if not interruption.channels:
+            channel.broker.timers.cancel(interruption)
+
+    def make_way(self, user: str, queue: Queue | None) -> None:
+        """A user has come back without resuming: what an interrupted channel of its own has an exclusive queue or an
+        exclusive consumer for is not kept."""
+        if queue is None or not self.kept:
+            return
+        owner = queue.exclusive_owner
+        if isinstance(owner, Interruption):
+            if owner.user == user:
+                owner.end()
+        elif queue.exclusive_consumer is not None:
+            holder = queue.exclusive_consumer.channel
+            for id, interruption in self.of_user.get(user, {}).items():
+                if interruption.channels[id] is holder:
+                    interruption.channels[id].close()
+                    return
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        for interruption in set(self.kept.values()):
+            if interruption.vhost is vhost:
+                interruption.end()
+
+    def users_changed(self, users: UserStore) -> None:
+        """Nobody inherits the channels of a user that was deleted."""
+        for interruption in set(self.kept.values()):
+            if users.get(interruption.user) is None:
+                interruption.end()

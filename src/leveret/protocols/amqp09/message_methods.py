@@ -1,0 +1,278 @@
+"""Class message of 0-9, which the specification calls work in progress."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.arguments import BROWSE
+from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.errors import (
+    AccessRefused,
+    CommandInvalid,
+    ContentTooLarge,
+    NotAllowed,
+    PreconditionFailed,
+    SyntaxInvalid,
+)
+from leveret.broker.leases.reading import LEASE
+from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
+from leveret.protocols.amqp09.answers import Answer
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.consumers import NO_CONSUME, is_set, mix, publisher_of
+from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.realms import READ, WRITE
+from leveret.protocols.amqp09.references import find
+from leveret.protocols.amqp09.transfers import RESUMES, MessageConsumer
+from leveret.protocols.amqp091 import basic_methods
+from leveret.protocols.amqp091.basic_methods import REPLY_NAME
+from leveret.protocols.amqp091.channel import WIDE_FANOUT, PendingPublish
+from leveret.protocols.amqp091.content import MAX_EXPIRATION
+from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
+
+INLINE: Final = 0
+PERSISTENT: Final = 2
+# Reject codes.
+GENERIC: Final = 0
+NOT_IMMEDIATE: Final = 1
+# What a publish of a transaction costs beside its body.
+PENDING_PUBLISH_BYTES: Final = 1000
+
+
+class Rejected(Exception):
+    """A transfer is not taken, for which a client has `message.reject`."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+# Publish
+
+
+def transfer(channel: Channel, **arguments: Any) -> None:
+    """message.transfer: the destination is an exchange."""
+    channel.tickets.check(arguments["ticket"], WRITE, arguments["destination"])
+    check(channel, arguments)
+    kind, data = arguments["body"]
+    if kind != INLINE:
+        # It is published when everything is here.
+        find(channel, data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
+        return
+    limit = channel.connection.settings.max_message_size
+    if len(data) > limit:
+        raise ContentTooLarge(f"a body of {len(data)} bytes is larger than the {limit} that are taken; the setting is"
+                              " amqp.max_message_size")
+    answers = channel.messages.answers
+    answers.add(publish(channel, arguments, data, len(data), channel.request))
+
+
+def check(channel: Channel, arguments: dict[str, Any]) -> None:
+    """Refuse what is wrong with a transfer whatever its body is."""
+    if arguments["user_id"]:
+        channel.check_user(arguments["user_id"].encode("utf-8", "surrogateescape"))
+    if arguments["reply_to"] == REPLY_NAME:
+        arguments["reply_to"] = channel.reply_address()
+    if arguments["ttl"] > MAX_EXPIRATION:
+        raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: milliseconds are expected, at most {MAX_EXPIRATION}")
+    channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
+
+
+def publish(channel: Channel, arguments: dict[str, Any], body: Body, size: int, request: int) -> Answer:
+    """Publish a transfer of which everything is here; the answer to it, of the id `request`."""
+    connection = channel.opened_on
+    address = make_address(arguments["destination"], arguments["routing_key"])
+    route = connection.find_route(address)
+    now = channel.broker.timers.now()
+    ttl = arguments["ttl"]
+    expires_at = now + ttl if ttl else 0
+    header = encode_transfer(size, {**arguments, "timestamp": now // 1000, "expiration": -(-expires_at // 1000)})
+    message = Message(address, header, body, size, arguments["delivery_mode"] == PERSISTENT, arguments["priority"],
+                      expires_at, -1, publisher_of(connection, MESSAGE), FORMAT_CLASS_AMQP09)
+    mix(channel.vhost)
+    if route.request:
+        channel.requested = True
+    else:
+        channel.publish_count += 1
+    channel.check_pause()
+    if isinstance(body, StoredBody):
+        connection.spools = True
+    connection.published(channel)
+    queues = channel.route_message(route, message)
+    try:
+        queues = choose(queues, message, arguments)
+    except Rejected as rejected:
+        return Answer("message.reject", {"code": rejected.code, "text": str(rejected)}, request)
+    if channel.transacted:
+        channel.grow_transaction(PENDING_PUBLISH_BYTES + (0 if isinstance(body, StoredBody) else size))
+        channel.tx_publishes.append(PendingPublish(message, route, 0, now))
+        return Answer("message.ok", {}, request)
+    accepted = True
+    for queue in queues:
+        if not queue.push(message):
+            accepted = False
+    if len(queues) > WIDE_FANOUT:
+        connection.broker.work += len(queues)
+    batch = channel.log.filling if message.row is not None else 0
+    if not accepted:
+        return Answer("message.reject", {"code": GENERIC, "text": "a queue is full"}, request, batch)
+    return Answer("message.ok", {}, request, batch)
+
+
+def choose(queues: list[Queue], message: Message, arguments: dict[str, Any]) -> list[Queue]:
+    """The queues that take the message; Rejected where it asked for more than there is. `mandatory` is known to peers of
+    Qpid's only."""
+    if arguments.get("mandatory") and not queues:
+        raise Rejected(GENERIC, "NO_ROUTE")
+    if arguments["immediate"]:
+        queues = [queue for queue in queues if queue.can_deliver_now(message)]
+        if not queues:
+            raise Rejected(NOT_IMMEDIATE, "NO_CONSUMERS")
+    return queues
+
+
+# Consume
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
+    """message.qos: the windows are those of the channel, for all classes."""
+    basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "")
+    channel.messages.answers.ok()
+
+
+def consume(channel: Channel, ticket: int, queue: str, destination: str, no_local: bool, no_ack: bool, exclusive: bool,
+            filter: dict[str, Any]) -> None:
+    """message.consume"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    channel.make_way(name)
+    if destination and channel.tag_owner(destination) is not None:
+        raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
+    if LEASE in filter:
+        raise PreconditionFailed("message.consume: leases are for class basic")
+    if is_set(filter, NO_CONSUME):
+        filter[BROWSE] = no_ack = True
+    if no_ack and filter.get(RESUMES) is True:
+        raise PreconditionFailed(f"message.consume: who keeps checkpoints ({RESUMES}) acknowledges: consume without no-ack")
+    tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
+    basic_methods.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
+    consumer = channel.consumers[tag]
+    assert isinstance(consumer, MessageConsumer)
+    consumer.destination = destination
+    channel.messages.answers.ok()
+
+
+def cancel(channel: Channel, destination: str) -> None:
+    """message.cancel; without a destination all consumers of the channel that have none."""
+    if destination:
+        owner = channel.tag_owner(destination)
+        if owner is not None and owner is not channel:
+            raise NotAllowed(f"destination '{destination}' is that of a consumer of another channel")
+        channel.cancel(destination)
+    else:
+        for tag, consumer in list(channel.consumers.items()):
+            if isinstance(consumer, MessageConsumer) and not consumer.destination:
+                channel.cancel(tag)
+    channel.messages.answers.ok()
+
+
+class _Get(Waiting):
+    """A message.get that waits for the answers before its own, or for its message to be read from disk."""
+
+    def __init__(self, channel: Channel, queue: Queue, destination: str, no_ack: bool) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.destination = destination
+        self.no_ack = no_ack
+
+    def loaded(self) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if self.answer():
+            channel.resume()
+        else:
+            self.queue.wait_loaded(self)
+
+    def answer(self) -> bool:
+        """Answer, and transfer the message; False where it must be read from disk first."""
+        channel = self.channel
+        queue = self.queue
+        entry = queue.get(self.no_ack, MESSAGE, channel.scope)
+        if entry is None:
+            if queue.needs_loading(MESSAGE, channel.scope):
+                return False
+            channel.messages.answers.add(Answer("message.empty", {}, channel.request))
+            return True
+        if not self.no_ack:
+            channel.gets += 1
+            if channel.sized:
+                channel.unacked_size += entry.message.size
+        channel.messages.answers.ok()
+        channel.messages.deliver(entry, self.destination, not self.no_ack)
+        return True
+
+
+def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: bool) -> None:
+    """message.get: ok, and then the transfer."""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    connection = channel.connection
+    connection.check("read", name)
+    found = channel.vhost.queue(name, connection)
+    if channel.vhost.strict and found.is_exclusive():
+        raise AccessRefused(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
+    found.touch()
+    waiting = _Get(channel, found, destination, no_ack)
+    answers = channel.messages.answers
+    if answers.waiting:
+        channel.stall()
+        answers.when_empty(waiting.loaded)
+    elif not waiting.answer():
+        channel.stall()
+        found.wait_loaded(waiting)
+
+
+def recover(channel: Channel, requeue: bool) -> None:
+    """message.recover"""
+    if channel.transacted:
+        raise PreconditionFailed("message.recover is not for a transacted channel: roll back instead")
+    basic_methods.recover_async(channel, requeue)
+    channel.messages.answers.ok()
+
+
+# Answers of the client
+
+
+def ok(channel: Channel) -> None:
+    """message.ok: the client has a message."""
+    for tag in channel.messages.settled_by("message.ok"):
+        channel.ack(tag, False)
+
+
+def reject(channel: Channel, code: int, text: str) -> None:
+    """message.reject: the message is dead."""
+    if code not in (GENERIC, NOT_IMMEDIATE):
+        raise SyntaxInvalid(f"message.reject: {code} is no reject code: those are {GENERIC} and {NOT_IMMEDIATE}")
+    for tag in channel.messages.settled_by("message.reject"):
+        channel.nack(tag, False, False)
+
+
+def offset(channel: Channel, value: int) -> None:
+    """message.offset: the client has so much of a message that it was asked to resume."""
+    channel.messages.offset(value)
+
+
+def empty(channel: Channel) -> None:
+    """message.empty: nobody asks a client for a message."""
+    raise CommandInvalid("message.empty: there was no message.get")
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "message.transfer": transfer, "message.qos": qos, "message.consume": consume, "message.cancel": cancel,
+    "message.get": get, "message.recover": recover, "message.ok": ok, "message.reject": reject, "message.empty": empty,
+    "message.offset": offset,
+}

@@ -1,0 +1,110 @@
+"""What only Qpid's peers know: exchange.bound and exchange.query, class binding, class execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.queues.base import Queue
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.queue_methods import find
+from leveret.protocols.amqp09.realms import PASSIVE
+
+# Reply codes of exchange.bound-ok, as Qpid's brokers have them.
+OK: Final = 0
+EXCHANGE_NOT_FOUND: Final = 1
+QUEUE_NOT_FOUND: Final = 2
+NO_BINDINGS: Final = 3
+QUEUE_NOT_BOUND: Final = 4
+NO_QUEUE_BOUND_WITH_KEY: Final = 5
+QUEUE_NOT_BOUND_WITH_KEY: Final = 6
+
+
+def bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> None:
+    """exchange.bound: it carries no ticket, and tells no more than a passive declaration."""
+    code, text = _bound(channel, exchange, routing_key, queue)
+    channel.connection.engine.send(channel.number, "exchange.bound-ok", {"reply_code": code, "reply_text": text})
+
+
+def _bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> tuple[int, str]:
+    """What is asked for only as far as it is named."""
+    source = channel.vhost.exchanges.get(exchange)
+    if source is None:
+        return EXCHANGE_NOT_FOUND, f"exchange '{exchange}' not found"
+    found = _find(channel, queue)
+    if queue and found is None:
+        return QUEUE_NOT_FOUND, f"queue '{queue}' not found"
+    if _has(channel, source, found, routing_key, {}):
+        return OK, ""
+    if found is None:
+        if not routing_key:
+            return NO_BINDINGS, f"exchange '{exchange}' has no bindings"
+        return NO_QUEUE_BOUND_WITH_KEY, f"no queue is bound with routing key '{routing_key}' to exchange '{exchange}'"
+    if not routing_key:
+        return QUEUE_NOT_BOUND, f"queue '{queue}' is not bound to exchange '{exchange}'"
+    return (QUEUE_NOT_BOUND_WITH_KEY,
+            f"queue '{queue}' is not bound with routing key '{routing_key}' to exchange '{exchange}'")
+
+
+def query(channel: Channel, ticket: int, exchange: str) -> None:
+    """exchange.query"""
+    channel.tickets.check(ticket, PASSIVE, exchange)
+    found = channel.vhost.exchanges.get(exchange)
+    answer: dict[str, Any] = {"not_found": True}
+    if found is not None:
+        answer = {"type": found.type, "durable": found.durable, "arguments": found.arguments}
+    channel.connection.engine.send(channel.number, "exchange.query-ok", answer)
+
+
+def binding_query(channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str,
+                  arguments: dict[str, Any]) -> None:
+    """binding.query: whether there is a binding that has all that is named; if not, what no binding has."""
+    channel.tickets.check(ticket, PASSIVE, exchange)
+    if queue:
+        channel.tickets.check(ticket, PASSIVE, queue)
+    source = channel.vhost.exchanges.get(exchange)
+    found = _find(channel, queue)
+    answer: dict[str, Any] = {"exchange_not_found": source is None, "queue_not_found": bool(queue) and found is None}
+    if source is not None and not answer["queue_not_found"] and not _has(channel, source, found, routing_key, arguments):
+        answer["queue_not_matched"] = found is not None and not _has(channel, source, found, "", {})
+        answer["key_not_matched"] = bool(routing_key) and not _has(channel, source, None, routing_key, {})
+        answer["args_not_matched"] = bool(arguments) and not _has(channel, source, None, "", arguments)
+    channel.connection.engine.send(channel.number, "binding.query-ok", answer)
+
+
+def _find(channel: Channel, queue: str) -> Queue | None:
+    return find(channel, queue) if channel.vhost.find_queue(queue) is not None else None
+
+
+def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key: str, arguments: dict[str, Any]) -> bool:
+    """Whether there is a binding with whatever is given of its queue, key and arguments."""
+    if not exchange.name and not arguments:
+        # It has every queue under its name.
+        if queue is not None:
+            return routing_key in ("", queue.name)
+        return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
+    if queue is not None:
+        return any(_matches(binding, routing_key, arguments)
+                   for binding in exchange.by_destination.get(queue, {}).values())
+    return any(_matches(binding, routing_key, arguments) for own in exchange.by_destination.values()
+               for binding in own.values())
+
+
+def _matches(binding: Binding, routing_key: str, arguments: dict[str, Any]) -> bool:
+    return (not routing_key or binding.routing_key == routing_key) and (
+        not arguments or bool(freeze(binding.arguments) == freeze(arguments)))
+
+
+def flush(channel: Channel) -> None:
+    """execution.flush: what came before it has been carried out."""
+
+
+def complete(channel: Channel, mark: int) -> None:
+    """execution.complete: how far the client has got with what the broker sent, which nothing here waits for."""
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "exchange.bound": bound, "exchange.query": query, "binding.query": binding_query, "execution.flush": flush,
+    "execution.complete": complete,
+}

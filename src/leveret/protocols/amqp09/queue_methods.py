@@ -1,0 +1,137 @@
+"""Class queue of 0-9: properties are those of the first declaration.
+
+With `compat.strict` exclusive implies auto-delete, and failed binds, and whatever is tried with another connection's
+exclusive queue, end the connection, as the text of the specification has it. Its peers never knew it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFound, ResourceLocked
+from leveret.broker.queues.base import Queue
+from leveret.protocols import definitions
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
+from leveret.protocols.amqp091 import queue_methods
+from leveret.protocols.amqp091.replies import reply_when_stored
+
+
+def name_of(channel: Channel, queue: str) -> str:
+    """The queue that a method means; NotAllowed where it names none and the channel has declared none."""
+    if queue:
+        return queue
+    if not channel.last_queue:
+        raise NotAllowed("no queue name given, and no queue was declared on this channel before")
+    return channel.last_queue
+
+
+def find(channel: Channel, queue: str) -> Queue:
+    """The queue of that name. With `compat.strict` another connection's exclusive one is an error of the connection."""
+    channel.make_way(queue)
+    try:
+        return channel.vhost.queue(queue, channel.connection)
+    except ResourceLocked as error:
+        if channel.vhost.strict:
+            raise ChannelError(str(error)) from None
+        raise
+
+
+def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
+            nowait: bool, arguments: dict[str, Any]) -> None:
+    """queue.declare"""
+    connection = channel.connection
+    vhost = channel.vhost
+    if not queue:
+        if passive:
+            queue = name_of(channel, queue)
+        else:
+            queue = vhost.new_queue_name()
+    channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, queue)
+    channel.make_way(queue)
+    strict = vhost.strict
+    if durable and not auto_delete and channel.opened_on.of_qpid:
+        exclusive = False  # a durable subscription, which outlives its connection
+    if queue in vhost.queues or passive:
+        found = find(channel, queue)
+        if not passive:
+            connection.check("configure", queue)
+            if exclusive and found.exclusive_owner is None and not strict:
+                raise ResourceLocked(f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it was"
+                                     " declared without exclusive")
+        durable = False
+    else:
+        if queue.startswith("amq.") and queue not in vhost.new_names:
+            raise NotAllowed(f"queue name '{queue}' contains reserved prefix 'amq.*'")
+        found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
+                                          auto_delete=auto_delete or (exclusive and strict), arguments=arguments)
+    channel.last_queue = found.name
+    found.touch()
+    found.catch_up()
+    reply_when_stored(channel, "queue.declare-ok", {
+        "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
+        "consumer_count": len(found.consumers)}, durable, nowait)
+
+
+def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool,
+         arguments: dict[str, Any]) -> None:
+    """queue.bind. With `compat.strict` whatever is wrong with it ends the connection (queue.bind.failure)."""
+    try:
+        name = name_of(channel, queue)
+        if not queue and not routing_key:
+            routing_key = name
+        channel.tickets.check(ticket, ACTIVE, name)
+        found = find(channel, name)
+        source = channel.vhost.exchange(exchange)
+        if source.internal:
+            raise NotAllowed(f"exchange '{exchange}' in vhost '{channel.vhost.name}' is internal")
+        if found.durable and not source.durable:
+            raise NotAllowed(f"queue '{name}' in vhost '{channel.vhost.name}' is durable and exchange '{exchange}' is not")
+        if exchange:
+            definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
+        elif routing_key != name:
+            raise NotAllowed("the default exchange has a queue under its own name only")
+    except BrokerError as error:
+        error.closes_connection = channel.vhost.strict
+        raise
+    reply_when_stored(channel, "queue.bind-ok", {}, found.stored, nowait)
+
+
+def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
+    """queue.unbind; a binding that is not there is an error of the connection, a queue or exchange one of the channel."""
+    name = name_of(channel, queue)
+    if not queue and not routing_key:
+        routing_key = name
+    channel.tickets.check(ticket, ACTIVE, name)
+    vhost = channel.vhost
+    find(channel, name)
+    vhost.exchange(exchange)
+    definitions.check_queue_binding(channel.connection, name, exchange)
+    if not vhost.is_bound(name, exchange, routing_key, arguments):
+        raise NotFound(f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost"
+                       f" '{vhost.name}'", closes_connection=True)
+    definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
+    reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
+
+
+def purge(channel: Channel, ticket: int, queue: str, nowait: bool) -> None:
+    """queue.purge"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, READ, name)
+    queue_methods.purge(channel, name, nowait)
+
+
+def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty: bool, nowait: bool) -> None:
+    """queue.delete"""
+    name = name_of(channel, queue)
+    channel.tickets.check(ticket, ACTIVE, name)
+    find(channel, name)
+    if channel.opened_on.of_qpid and not channel.connection.engine.uses_requests:
+        nowait = False  # Qpid's brokers have always answered it, and clients up to 0.32 wait for that
+    queue_methods.delete(channel, name, if_unused, if_empty, nowait)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "queue.declare": declare, "queue.bind": bind, "queue.unbind": unbind, "queue.purge": purge, "queue.delete": delete,
+}

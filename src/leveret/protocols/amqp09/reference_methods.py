@@ -1,0 +1,112 @@
+"""Class message of 0-9: bodies by reference, with checkpoints from which they are resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.broker.errors import BrokerError
+from leveret.protocols.amqp09.answers import Answer
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.message_methods import publish
+from leveret.protocols.amqp09.references import KIND, Reference, check_new, find, leave
+from leveret.protocols.amqp091.reply_codes import CODES
+from leveret.wire.amqp0.classes import MESSAGE
+
+
+def open_reference(channel: Channel, reference: str) -> None:
+    """message.open"""
+    check_new(channel, reference)
+    connection = channel.opened_on
+    staged = channel.broker.uploads.begin(channel.vhost.name, connection.user, KIND, connection)
+    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.answers.ok()
+
+
+def append(channel: Channel, reference: str, bytes: bytes) -> None:
+    """message.append"""
+    found = find(channel, reference)
+    channel.opened_on.published(channel)
+    channel.check_pause()
+    found.staged.append(bytes)
+    channel.messages.answers.ok()
+
+
+# Of the method.
+CHECKPOINT: Final = 90
+
+
+class _Checkpoint:
+    """A checkpoint that is being made durable."""
+
+    def __init__(self, channel: Channel, answer: Answer) -> None:
+        self.channel = channel
+        self.answer = answer
+
+    def kept(self, error: BrokerError | None) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if error is not None:
+            channel.connection.refuse(channel, CODES[error.condition], str(error), MESSAGE, CHECKPOINT)
+        else:
+            channel.messages.answers.release(self.answer)
+            channel.resume()
+
+
+def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
+    """message.checkpoint: answered when everything up to here is on disk. The channel does nothing else until then, or it
+    could have others wait behind any number of syncs."""
+    found = find(channel, reference)
+    answer = Answer("message.ok", {}, channel.request, deferred=True)
+    channel.messages.answers.add(answer)
+    channel.stall()
+    try:
+        found.staged.checkpoint(identifier, _Checkpoint(channel, answer).kept)
+    except BrokerError:
+        channel.stalled = False
+        raise
+
+
+def resume(channel: Channel, reference: str, identifier: str) -> None:
+    """message.resume: a reference is open again, from its checkpoint on. One that nobody knows begins at 0."""
+    check_new(channel, reference)
+    connection = channel.opened_on
+    uploads = channel.broker.uploads
+    vhost = channel.vhost.name
+    staged = uploads.resume(vhost, connection.user, KIND, identifier, connection)
+    if staged is None:
+        staged = uploads.begin(vhost, connection.user, KIND, connection)
+    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.answers.add(Answer("message.offset", {"value": staged.size}, channel.request))
+
+
+def close(channel: Channel, reference: str) -> None:
+    """message.close: everything is here, and what refers to it is published."""
+    messages = channel.messages
+    found = find(channel, reference)
+    del messages.references[reference]
+    messages.answers.ok()
+    staged = found.staged
+    if not found.transfers:
+        staged.discard()
+        return
+    size = staged.size
+    try:
+        body = staged.finish()
+        for arguments, request in found.transfers:
+            messages.answers.add(publish(channel, arguments, body, size, request))
+    except BrokerError:
+        leave(staged)
+        raise
+    if channel.transacted:
+        staged.taken = True
+        messages.pending.append(staged)
+    else:
+        staged.published()
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "message.open": open_reference, "message.append": append, "message.checkpoint": checkpoint,
+    "message.resume": resume, "message.close": close,
+}

@@ -1,0 +1,78 @@
+"""Class stream of 0-9: messages that are worth something in time only, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.protocols.amqp09 import class_methods
+from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.consumers import mix, publisher_of
+from leveret.protocols.amqp09.realms import WRITE
+from leveret.protocols.amqp09.streams import Pace, StreamConsumer
+from leveret.protocols.amqp091.channel import PendingPublish
+from leveret.wire.amqp0.classes import STREAM
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
+from leveret.wire.amqp0.dialects import QPID
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.table_amqp09 import V0_9
+
+# What a publish of a transaction costs beside its body.
+PENDING_PUBLISH_BYTES: Final = 1000
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate: int, **flags: bool) -> None:
+    """stream.qos: of this class alone, for nothing of it is ever unacknowledged."""
+    connection = channel.opened_on
+    if flags["global"]:
+        pace = connection.pace
+        if pace is None:
+            pace = connection.pace = Pace(connection.channels)
+    else:
+        pace = channel.pace
+        if pace is None:
+            pace = channel.pace = Pace({channel.number: channel})
+    pace.set(consume_rate, prefetch_size, prefetch_count)
+    connection.engine.send(channel.number, "stream.qos-ok", {})
+    pace.fire(0)
+
+
+def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, exclusive: bool, nowait: bool,
+            filter: dict[str, Any]) -> None:
+    """stream.consume"""
+    class_methods.consume(channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer,
+                          "stream")
+
+
+def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
+    """stream.cancel"""
+    class_methods.cancel(channel, consumer_tag, nowait, "stream.cancel-ok")
+
+
+def publish(channel: Channel, command: ContentMethod) -> None:
+    """stream.publish: never persistent, for nobody would miss it."""
+    arguments = command.arguments
+    exchange: str = arguments["exchange"]
+    channel.tickets.check(arguments["ticket"], WRITE, exchange)
+    connection = channel.opened_on
+    address = make_address(exchange, arguments["routing_key"])
+    route = connection.find_route(address)
+    priority: int = decode_header(command.header, QPID, V0_9)[2].get("priority", -1)
+    message = Message(address, command.header, command.body, command.size, False, priority, 0, -1,
+                      publisher_of(connection, STREAM), FORMAT_CLASS_AMQP09)
+    flags = MANDATORY * arguments["mandatory"] | IMMEDIATE * arguments["immediate"]
+    mix(channel.vhost)
+    channel.check_pause()
+    if channel.transacted:
+        channel.publish_count += 1
+        channel.grow_transaction(message.size + PENDING_PUBLISH_BYTES)
+        channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
+    else:
+        for queue in class_methods.publish(channel, route, message, flags):
+            queue.streams = True
+    connection.published(channel)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {"stream.qos": qos, "stream.consume": consume, "stream.cancel": cancel}
+CONTENT_HANDLERS: Final[dict[str, Callable[[Channel, ContentMethod], None]]] = {"stream.publish": publish}

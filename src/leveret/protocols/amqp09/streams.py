@@ -1,0 +1,159 @@
+"""Class stream of 0-9 on its way to clients: unreliable, and no faster than they asked for.
+
+Nobody says when a client is done with a message of a stream, for none is acknowledged: it is taken to use them up at the
+consume-rate of `stream.qos`, and the prefetch windows say how far ahead of that they may be sent. Without a rate they
+come as fast as they can, and there is nothing that windows could count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.dead_letter import split_address
+from leveret.broker.message import Entry, Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.timers import Timed, Timers
+from leveret.protocols.amqp09.consumers import ClassConsumer
+from leveret.protocols.amqp09.content import address_of, as_class
+from leveret.wire.amqp0.classes import STREAM
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp091.channel import Channel as Channel091
+
+# Milliseconds that a client without prefetch windows may be ahead of its rate: the timers are as coarse as that.
+AHEAD: Final = 100
+# Milliseconds until it is looked again whether a refused message may go, at the most.
+MAX_RETRY_INTERVAL: Final = 60_000
+
+
+class Pace(Timed):
+    """What the channels of a qos may be sent.
+
+    rate    bytes of bodies a second, 0 for as many as there are
+    size, count  prefetch windows, in bytes and messages; 0 is no limit of their own
+    """
+
+    def __init__(self, channels: dict[int, Channel091]) -> None:
+        super().__init__()
+        self.channels = channels
+        self.rate = 0
+        self.size = 0
+        self.count = 0
+        # Bytes that were sent and are not used up as of `at`, and the sizes of the messages that they are of.
+        self.ahead = 0.0
+        self.at = 0
+        self.sizes: deque[int] = deque()
+        self.total = 0
+
+    def set(self, rate: int, size: int, count: int) -> None:
+        """From now on it goes so."""
+        self.rate = rate
+        self.size = size
+        self.count = count
+        if not rate:
+            self.ahead = 0.0
+            self.sizes.clear()
+            self.total = 0
+
+    def wait(self, size: int, now: int) -> int:
+        """Milliseconds until a message of `size` bytes may go, 0 where that is now. One of any size may go when nothing is
+        ahead of it."""
+        rate = self.rate
+        if not rate:
+            return 0
+        self._use_up(now)
+        ahead = self.ahead
+        if ahead <= 0.0:
+            return 0
+        too_much = 0.0
+        if self.size:
+            too_much = min(ahead + size - self.size, ahead)
+        elif not self.count:
+            too_much = ahead - rate * AHEAD / 1000
+        if self.count and len(self.sizes) >= self.count:
+            too_much = max(too_much, ahead - (self.total - self.sizes[0]))
+        if too_much <= 0.0:
+            return 0
+        return min(int(too_much * 1000 / rate) + 1, MAX_RETRY_INTERVAL)
+
+    def took(self, size: int, now: int) -> None:
+        """A message was sent."""
+        if not self.rate:
+            return
+        self._use_up(now)
+        self.ahead += size
+        self.sizes.append(size)
+        self.total += size
+
+    def _use_up(self, now: int) -> None:
+        if self.ahead > 0.0:
+            self.ahead = max(0.0, self.ahead - self.rate * max(0, now - self.at) / 1000)
+            sizes = self.sizes
+            while sizes and self.total - sizes[0] >= self.ahead:
+                self.total -= sizes.popleft()
+        self.at = now
+
+    def fire(self, now: int) -> None:
+        for channel in list(self.channels.values()):
+            channel.wake_own()
+
+    def close(self, timers: Timers) -> None:
+        """Nobody is left to be served."""
+        timers.cancel(self)
+        self.channels = {}
+
+
+class StreamConsumer(ClassConsumer):
+    """A consumer of class stream. What is delivered is settled."""
+
+    kind = STREAM
+
+    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
+                 priority: int, arguments: dict[str, object]) -> None:
+        super().__init__(channel, queue, tag, True, exclusive, no_local, priority, arguments)
+        self.streaming: Channel = channel  # type: ignore[assignment]  # one of 0-9
+
+    def can_take(self, size: int) -> bool:
+        if not super().can_take(size):
+            return False
+        channel = self.streaming
+        pace = channel.pace
+        other = channel.opened_on.pace
+        if pace is None and other is None:
+            return True
+        timers = channel.broker.timers
+        now = timers.now()
+        for limit in (pace, other):
+            if limit is None:
+                continue
+            wait = limit.wait(size, now)
+            if wait:
+                if not limit.due or now + wait < limit.due:
+                    timers.at(now + wait, limit)
+                return False
+        return True
+
+    def deliver(self, entry: Entry) -> None:
+        channel = self.streaming
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        message = as_class(entry, STREAM)
+        exchange, _ = split_address(address_of(entry))
+        channel.send_content("stream.deliver", {
+            "consumer_tag": self.tag, "delivery_tag": tag, "exchange": exchange, "queue": self.queue.name},
+            message.header, message)
+        self._count(message)
+
+    def _count(self, message: Message) -> None:
+        channel = self.streaming
+        pace = channel.pace
+        other = channel.opened_on.pace
+        if pace is None and other is None:
+            return
+        now = channel.broker.timers.now()
+        if pace is not None:
+            pace.took(message.size, now)
+        if other is not None:
+            other.took(message.size, now)

@@ -1,0 +1,295 @@
+"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). Publish and ack are methods of the channel."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from leveret.broker.arguments import BROWSE, STREAM, parse_consumer_arguments
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
+from leveret.broker.leases import reading
+from leveret.broker.leases.reading import LEASE
+from leveret.broker.message import NOT_BASIC
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
+from leveret.protocols import direct_reply
+from leveret.protocols.amqp091 import content
+from leveret.protocols.amqp091.channel import REPLY_TO, Channel
+from leveret.protocols.amqp091.consumers import ChannelConsumer
+from leveret.protocols.amqp091.queue_methods import find, name_of
+from leveret.protocols.amqp091.timeouts import watch_timeout
+from leveret.protocols.convert import to_amqp0
+
+REPLY_NAME: Final = REPLY_TO.decode()
+# Unacknowledged deliveries whose sizes may be summed in one turn, and how many (as a power of two) take 1 µs.
+MAX_COUNTED: int = 100_000  # not Final: tests lower it
+COUNTED_SHIFT: Final = 4
+
+
+def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
+    """Perform basic.qos."""
+    set_qos(channel, prefetch_size, prefetch_count, flags["global"], "basic.qos-ok")  # `global` is a Python keyword
+
+
+def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywhere: bool, answer: str) -> None:
+    """Set the windows of prefetch.
+
+    With RabbitMQ's meaning of `global`, false sets the window of each new consumer and true that of the channel. With the
+    spec's meaning (`amqp.qos_global`), false sets the window of the channel and true that of the connection.
+
+    Args:
+        channel: the channel.
+        prefetch_size: window in bytes; 0 is no limit.
+        prefetch_count: window in messages; 0 is no limit.
+        everywhere: the flag `global`.
+        answer: name of the reply; empty for none.
+    """
+    connection = channel.connection
+    if prefetch_size:
+        _check_countable(channel, everywhere and connection.qos_spec)
+    if connection.qos_spec:
+        if everywhere:
+            connection.prefetch = prefetch_count
+            connection.prefetch_size = prefetch_size
+            for other in connection.channels.values():
+                other.set_counted()
+                other.update_window()
+        else:
+            channel.prefetch = prefetch_count
+            channel.prefetch_size = prefetch_size
+    elif everywhere:
+        channel.prefetch = prefetch_count
+        channel.prefetch_size = prefetch_size
+    else:
+        channel.default_prefetch = prefetch_count
+        channel.default_prefetch_size = prefetch_size
+    channel.set_counted()
+    if answer:
+        connection.engine.send(channel.number, answer, {})
+    if everywhere and connection.qos_spec:
+        connection.window_freed()
+    else:
+        channel.wake()
+
+
+def _check_countable(channel: Channel, everywhere: bool) -> None:
+    """Raise PreconditionFailed if summing the sizes of the unacknowledged deliveries takes longer than a turn."""
+    channels = channel.connection.channels.values() if everywhere else [channel]
+    count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
+    if count > MAX_COUNTED:
+        raise PreconditionFailed(f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with"
+                                 f" at most {MAX_COUNTED}: set it before consuming")
+    channel.broker.work += count >> COUNTED_SHIFT
+
+
+def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
+            no_wait: bool, arguments: dict[str, Any], kind: type[ChannelConsumer] = ChannelConsumer,
+            answer: str = "basic.consume-ok") -> None:
+    """Perform basic.consume. 0-9 passes the `kind` of consumer for its other classes."""
+    connection = channel.connection
+    if consumer_tag in channel.consumers:
+        raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
+    if queue == REPLY_NAME:
+        found = _reply_queue(channel, no_ack)
+    else:
+        connection.check("read", name_of(channel, queue))
+        found = find(channel, queue)
+    settings = parse_consumer_arguments(arguments, strict=channel.vhost.strict)
+    limit = connection.settings.consumers_per_channel
+    if limit and len(channel.consumers) >= limit:
+        raise ResourceError(f"the channel already has {limit} consumers; the limit is set by limits.consumers_per_channel")
+    if not consumer_tag:
+        consumer_tag = "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    browses = arguments.get(BROWSE) is True
+    if browses:
+        _check_browser(channel, found, no_ack, exclusive)
+    elif found.is_exclusive() or (exclusive and found.is_consumed()):
+        raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
+    if exclusive and found.settings.single_active_consumer:
+        raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
+                            " exclusive consumers are not permitted")
+    if LEASE in arguments:
+        reading.check(found, arguments, no_ack)
+    elif found.settings.type == STREAM:
+        _check_reader(channel, found, no_ack)
+    found.check_consumer(arguments)
+    consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
+    if browses:
+        consumer.seen = {}
+        consumer.apart = True
+    channel.consumers[consumer_tag] = consumer
+    if not no_wait:
+        connection.engine.send(channel.number, answer, {"consumer_tag": consumer_tag})
+    watch_timeout(channel, settings.timeout, found)
+    found.add_consumer(consumer)
+
+
+def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
+    """Raise an error if a consumer of a stream has no prefetch or no acknowledgements, as RabbitMQ does."""
+    if no_ack:
+        raise NotImplementedByBroker(f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"
+                                     " has no automatic acknowledgement: consume without no-ack", closes_connection=True)
+    if not channel.default_prefetch and not channel.prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first")
+
+
+def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
+    """Raise PreconditionFailed if a browsing consumer acknowledges, is exclusive, or reads a stream."""
+    if queue.settings.type == STREAM:
+        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': consumers of a stream always browse")
+    if not no_ack or exclusive:
+        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+                                 f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively")
+
+
+def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
+    """Create the reply queue of this channel (RabbitMQ's direct reply-to)."""
+    if not no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge: consume from 'amq.rabbitmq.reply-to' with no-ack")
+    if channel.reply_queue is not None:
+        raise PreconditionFailed("reply consumer already set on this channel")
+    channel.reply_queue = direct_reply.make_queue(channel.vhost)
+    return channel.reply_queue
+
+
+def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
+    """Perform basic.cancel."""
+    if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.cancelled_tags:
+        raise NotAllowed(f"unknown consumer tag '{consumer_tag}' on this channel")
+    channel.cancel(consumer_tag)
+    channel.cancelled_tags.pop(consumer_tag, None)
+    if not no_wait:
+        channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
+
+
+def cancel_ok(channel: Channel, consumer_tag: str) -> None:
+    """Ignore basic.cancel-ok, the reply to a cancel notification."""
+
+
+class _Get(Waiting):
+    """A basic.get whose message is being read from disk."""
+
+    def __init__(self, channel: Channel, queue: Queue, no_ack: bool, kind: int) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.no_ack = no_ack
+        self.kind = kind
+
+    def loaded(self) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        if _answer_get(channel, self.queue, self.no_ack, self.kind):
+            channel.resume()
+        else:
+            self.queue.wait_loaded(self)
+
+
+def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
+    """Perform basic.get. With a `kind`, get the first message of that content class (0-9)."""
+    name = name_of(channel, queue)
+    channel.connection.check("read", name)
+    found = channel.vhost.queue(name, channel.connection)
+    if channel.vhost.strict and found.is_exclusive():
+        raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
+    found.touch()
+    if not _answer_get(channel, found, no_ack, kind):
+        channel.stall()
+        found.wait_loaded(_Get(channel, found, no_ack, kind))
+
+
+def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
+    """Send get-ok or get-empty. Return False if the message must be read from disk first."""
+    scope = channel.scope if channel.excludes_rejecting_channel() else None
+    entry = queue.get(no_ack, kind, scope)
+    connection = channel.connection
+    if entry is None:
+        if not queue.deleted and queue.needs_loading(kind, scope):
+            return False
+        connection.engine.send(channel.number, "basic.get-empty", {})
+        connection.mark()
+        return True
+    tag = channel.next_tag
+    channel.next_tag = tag + 1
+    message = entry.message
+    if not no_ack:
+        channel.unacked[tag] = entry
+        channel.gets += 1
+        if channel.sized:
+            channel.unacked_size += message.size
+    overlay = entry.overlay
+    header = message.header
+    if message.format & NOT_BASIC:
+        message = to_amqp0.convert(entry)
+        header = message.header
+    elif overlay is not None:
+        header = content.header_of(entry)
+    exchange = message.exchange
+    routing_key = message.routing_key
+    if overlay is not None and overlay.address is not None:
+        exchange, routing_key = split_address(overlay.address)
+    channel.send_content("basic.get-ok", {
+        "delivery_tag": tag, "redelivered": entry.acquired_count > 1, "exchange": exchange, "routing_key": routing_key,
+        "message_count": min(queue.ready_count, 0xFFFFFFFF)}, header, message)
+    return True
+
+
+def recover(channel: Channel, requeue: bool) -> None:
+    """Perform basic.recover."""
+    _recover(channel, requeue, partial(channel.connection.engine.send, channel.number, "basic.recover-ok", {}))
+
+
+def recover_async(channel: Channel, requeue: bool) -> None:
+    """Perform basic.recover-async, which has no reply."""
+    _recover(channel, requeue, None)
+
+
+def _recover(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
+    channel.carry_out(_recovering(channel, requeue), partial(_recovered, channel, requeue, done))
+
+
+def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
+    if requeue:
+        yield from channel.requeuing()
+        return
+    # Redeliver to the original consumers that still exist; requeue the rest.
+    unacked = channel.unacked
+    back: list[int] = []
+    tags = sorted(unacked)
+    yield len(tags) >> 5
+    tags.reverse()
+    while tags:
+        tag = tags.pop()
+        entry = unacked.get(tag)
+        if entry is None:
+            continue
+        holder = entry.holder
+        if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
+            del unacked[tag]
+            channel.uncount(tag, entry)
+            entry.acquired_count += 1
+            holder.deliver(entry)
+        else:
+            back.append(tag)
+        yield 2
+    yield from channel.requeuing_tags(back)
+
+
+def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
+    channel.update_window()
+    if done is not None:
+        done()
+    if requeue:
+        channel.wake()
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "basic.qos": qos, "basic.consume": consume, "basic.cancel": cancel, "basic.cancel-ok": cancel_ok, "basic.get": get,
+    "basic.recover": recover, "basic.recover-async": recover_async,
+}

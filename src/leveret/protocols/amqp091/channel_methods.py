@@ -1,0 +1,86 @@
+"""Class channel: open, flow, close; and confirm.select (0-9-1 section 1.5, RabbitMQ's class 85)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.protocols.amqp091.channel import Channel
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp091.connection import Connection
+
+
+def open_channel(connection: Connection, number: int) -> None:
+    """channel.open"""
+    if connection.closing or connection.vhost is None:
+        return
+    limit = connection.engine.channel_max
+    if number > limit and connection.vhost.strict:
+        # RabbitMQ counts the channels that are open, as the engine does, and takes any number.
+        raise NotAllowed(f"channel number {number} is above the channel-max of {limit} that was agreed (compat.strict is"
+                         f" set for vhost '{connection.vhost_name}')")
+    check_limit(connection)
+    add_channel(connection, Channel(connection, number))
+    connection.engine.send(number, "channel.open-ok", {})
+
+
+def check_limit(connection: Connection) -> None:
+    """NotAllowed where the user has its most channels."""
+    user = connection.services.users.get(connection.user)
+    if user is not None and user.limits.max_channels:
+        connection.services.check_channel_limit(connection.user, user.limits.max_channels)
+
+
+def add_channel(connection: Connection, channel: Channel) -> None:
+    connection.channels[channel.number] = channel
+    channel.set_counted()
+    connection.broker.holders[channel] = None
+
+
+def flow(channel: Channel, active: bool) -> None:
+    """channel.flow: the client stops or starts deliveries; gets are not affected."""
+    channel.active = active
+    channel.connection.engine.send(channel.number, "channel.flow-ok", {"active": active})
+    if active:
+        channel.wake()
+
+
+def flow_ok(channel: Channel, active: bool) -> None:
+    """channel.flow-ok: the client's answer to our own flow. Whether it obeys shows in what it publishes from now on."""
+    channel.pause_known = not active
+
+
+def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
+    """channel.close"""
+    connection = channel.connection
+    channel.resolve()
+    connection.close_channel(channel, partial(_closed, connection, channel.number))
+
+
+def _closed(connection: Connection, number: int) -> None:
+    """Answer channel.close: nothing of the channel is left in the queues."""
+    if not connection.closing:
+        connection.engine.send(number, "channel.close-ok", {})
+        connection.mark()
+
+
+def close_ok(channel: Channel) -> None:
+    """channel.close-ok: nothing is left to do, the channel was forgotten when its close was sent."""
+
+
+def confirm_select(channel: Channel, no_wait: bool) -> None:
+    """confirm.select"""
+    if channel.transacted:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
+    channel.confirming = True
+    if not no_wait:
+        channel.connection.engine.send(channel.number, "confirm.select-ok", {})
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "channel.flow": flow, "channel.flow-ok": flow_ok, "channel.close": close, "channel.close-ok": close_ok,
+    "confirm.select": confirm_select,
+}

@@ -1,0 +1,673 @@
+"""Connections: dispatch of commands to channels, output and flow control of the socket (0-9-1 class connection).
+
+`data_received` performs every complete command in the data. When all ready sockets have been read, the broker ends the
+turn: it delivers, commits and calls `flush`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from leveret.broker.errors import BrokerError
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Message
+from leveret.broker.queues.base import Queue
+from leveret.broker.vhost import Vhost
+from leveret.protocols.amqp091 import alarms, handshake, methods
+from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.consumers import QUANTUM
+from leveret.protocols.amqp091.heartbeat import Heartbeat
+from leveret.protocols.amqp091.login import Login
+from leveret.protocols.amqp091.outgoing import Outgoing, Sending
+from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
+from leveret.protocols.peer import Peer
+from leveret.protocols.services import Services
+from leveret.protocols.vhost_session import VhostSession
+from leveret.wire.amqp0.commands import (
+    CHANNEL_SCOPE,
+    SOCKET_SCOPE,
+    Ack,
+    Command,
+    ContentPart,
+    ContentStart,
+    Error,
+    Method,
+    Nack,
+    Publish,
+)
+from leveret.wire.amqp0.constants import INTERNAL_ERROR
+from leveret.wire.amqp0.engine import SERVER, Engine
+from leveret.wire.amqp0.model import Version
+from leveret.wire.amqp0.specs import V0_9_1
+
+log = logging.getLogger("leveret.connection")
+
+# Methods that open a channel; the second one in 0-9 only.
+OPENING: Final = ("channel.open", "channel.resume")
+# Bytes of replies that a client may leave unread before the broker stops reading its socket.
+MAX_UNWRITTEN: Final = 4 << 20
+# Seconds that a client has to answer connection.close, or to read it if its frames cannot be parsed any more.
+CLOSE_TIMEOUT: Final = 5.0
+UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
+# Units of work that all connections together may do in one turn. Beyond it, each connection performs one command per
+# turn, so that a flood does not delay others.
+MAX_WORK: Final = 10_000
+# Units of work that parsing the data of one read may take.
+MAX_PARSED: Final = 8000
+# Seconds between checks whether a throttled publisher may resume with data that was read already.
+THROTTLE_RETRY_INTERVAL: Final = 0.02
+# Bytes waiting for the disk above which the broker stops reading publishers.
+MAX_UNCOMMITTED: Final = 64 << 20
+# Commands and content bytes that a channel may send ahead of a reply before the broker stops reading its connection.
+MAX_BACKLOG: Final = 10_000
+MAX_BACKLOG_SIZE: Final = 4 << 20
+# Units of work of a method other than publish, ack and nack.
+METHOD_WORK: Final = 15
+# Units of work of opening a channel.
+OPEN_WORK: Final = 30
+# Units of work of closing a channel.
+CHANNEL_WORK: Final = 5
+# Content up to this size may be a request to the broker, which is known only when it is complete.
+MAX_REQUEST_BYTES: Final = 64 << 10
+
+
+class ReadOn(CommitWaiter):
+    """Resumes reading a publisher once the disk has caught up."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def committed(self, batch: int) -> None:
+        self.connection.release_input("commit")
+
+
+class Connection(VhostSession):
+    """One 0-9-1 connection. The 0-9 connection is a subclass with other methods.
+
+    Attributes:
+        number: identifies the connection within the process.
+        protocol: name of the protocol.
+        paused: whether deliveries stop because the socket's buffer is `full` or a large content is being sent.
+        starved: whether a consumer was parked because of `paused` or the quantum.
+        outgoing: output from a large content on; None if there is none.
+        published_any: whether the connection has published; during an alarm, since the alarm began.
+        spools: whether it has published a body that went to the spool.
+        max_encoded: size in bytes of the largest body that is encoded as a whole.
+        routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
+    """
+
+    def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1,
+                 protocol: str = "AMQP 0-9-1") -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.peer = peer
+        self.services = services
+        self.broker = services.broker
+        self.settings = services.settings
+        self.number = services.new_number()
+        settings = services.settings
+        self.engine = Engine(SERVER, version, frame_max=settings.frame_max, channel_max=settings.channel_max,
+                             heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
+                             spool_threshold=settings.spool_threshold, strict_framing=settings.strict)
+        self.engine.max_cost = MAX_PARSED
+        self.vhost = None
+        self.vhost_name = ""
+        self.qos_spec = settings.qos_spec
+        self.consumer_timeout = 0
+        self.user = ""
+        self.user_bytes = b""
+        self.may_impersonate = False
+        self.login: Login | None = None
+        self.client_properties: dict[str, Any] = {}
+        self.notify_cancel = False
+        # By queue: cancel notifications that must follow the reply to this connection's own queue.delete.
+        self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
+        self.notify_blocked = False
+        self.close_on_auth_failure = False
+        self.channels: dict[int, Channel] = {}
+        self.opened = False
+        self.operation = ""
+        self.closing = False
+        self.lost = False
+        self.awaits_close_ok = False
+        # The client has sent connection.close. The reply is sent when the broker has released the connection.
+        self.owes_close_ok = False
+        # Number of closing channels and other parts that are being released.
+        self.releasing = 0
+        # Output
+        self.dirty = False
+        self.paused = False
+        self.full = False
+        self.outgoing: Outgoing | None = None
+        self.max_encoded = min(QUANTUM, settings.spool_threshold)
+        self.starved = False
+        self.sent_any = False
+        self.unread_answers = 0
+        self.confirming: list[Channel] = []
+        # Input
+        self.reading_paused = False
+        self.blocked = False
+        self.published_any = False
+        self.spools = False
+        self.pause_reasons: set[str] = set()
+        # Commands that the previous turn did not perform.
+        self.rest: list[Command] = []
+        # The spec's global window (qos_spec)
+        self.prefetch = 0
+        self.prefetch_size = 0
+        # Deliveries and bytes in it, and whether it got room in this turn.
+        self.window_count = 0
+        self.window_size = 0
+        self.freed = False
+        # The channel that asked last for a delivery.
+        self.granted: Channel | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.heartbeat: Heartbeat | None = None
+        services.add(self)
+        self.start()
+        self.mark()
+        self.broker.end_turn()
+
+    # Overridden by 0-9
+
+    def start(self) -> None:
+        """Send connection.start."""
+        handshake.start(self)
+
+    def perform_on_connection(self, command: Method) -> None:
+        """Perform a method of channel 0."""
+        handshake.perform(self, command)
+
+    def open_channel(self, command: Method) -> None:
+        """Perform channel.open."""
+        methods.open_channel(self, command.channel)
+
+    def perform_method(self, channel: Channel, command: Method) -> None:
+        """Perform a method of a channel other than publish, ack and nack."""
+        methods.perform(channel, command)
+
+    # Input
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        self.broker.inputs += 1
+        self.operation = ""
+        self.services.served.append(self.number)
+        waits = bool(self.rest) or self.engine.more
+        commands = self._parse(data)
+        if waits:
+            self.rest.extend(commands)
+        else:
+            self._perform_all(commands)
+
+    def _parse(self, data: bytes) -> list[Command]:
+        """Return the commands in the data, or as many as one turn may parse."""
+        commands = self.engine.receive(data)
+        self.broker.work += self.engine.cost
+        return commands
+
+    def _perform_all(self, commands: list[Command]) -> None:
+        """Perform commands, or as many as one turn may perform."""
+        channels = self.channels
+        broker = self.broker
+        done = 0
+        for command in commands:
+            done += 1
+            number = command.channel
+            channel = channels.get(number)
+            if channel is None:
+                broker.work += OPEN_WORK
+                self._control(command)
+            elif channel.stalled:
+                self._queue_command(channel, command)
+            else:
+                self.perform(channel, command)
+            if broker.work > MAX_WORK:
+                break
+        if done < len(commands) or self.engine.more:
+            self.rest = commands[done:]
+            self.pause_input("turn")
+            self.peer.call_soon(self._perform_rest)
+        confirming = self.confirming
+        if confirming:
+            for channel in confirming:
+                channel.listed = False
+                if not channel.closing:
+                    channel.resolve()
+            confirming.clear()
+            self.mark()
+        if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
+            alarms.block(self, self.services.alarm)  # its first message is incomplete, but it publishes
+        store = self.broker.log
+        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any and (
+                self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
+            self.pause_input("commit")
+            store.wait(ReadOn(self))
+        self.services.end_turn_soon()
+
+    def _perform_rest(self) -> None:
+        """Perform the commands left from the previous turn, unless the publisher is throttled for another reason."""
+        if len(self.pause_reasons) > 1 and not self.lost:
+            self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
+            return
+        commands = self.rest
+        self.rest = []
+        if not self.lost:
+            if not commands and self.engine.more:
+                commands = self._parse(b"")
+            self._perform_all(commands)
+            if not self.rest and not self.engine.more:
+                self.release_input("turn")
+
+    def _queue_command(self, channel: Channel, command: Command) -> None:
+        channel.backlog.append(command)
+        if isinstance(command, ContentPart):
+            channel.backlog_size += len(command.data)
+        elif isinstance(command, Publish) and not command.spooled:
+            channel.backlog_size += command.size
+        elif isinstance(command, Method):
+            channel.backlog_size += methods.size_of(command)
+        if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
+            self.pause_input("backlog")
+
+    def perform(self, channel: Channel, command: Command) -> None:
+        """Perform one command. An error closes the channel or the connection."""
+        try:
+            if isinstance(command, Publish):
+                channel.publish(command)
+                if not self.published_any:
+                    alarms.first_publish(self, channel)
+            elif isinstance(command, Ack):
+                channel.ack(command.delivery_tag, command.multiple)
+            elif isinstance(command, Nack):
+                channel.nack(command.delivery_tag, command.multiple, command.requeue)
+            elif isinstance(command, Method):
+                self.operation = command.name
+                self.broker.work += METHOD_WORK
+                self.perform_method(channel, command)
+                self.mark()
+            elif isinstance(command, ContentPart):
+                channel.incoming.append(command.data)
+            elif isinstance(command, ContentStart):
+                if command.publish is not None:
+                    channel.begin_content(command.publish)
+                elif command.method is not None:
+                    channel.begin_stage(command.method)
+            elif isinstance(command, Error):
+                self._protocol_error(command)
+        except BrokerError as error:
+            class_id, method_id = self.ids_of(channel, command)
+            if error.closes_connection:
+                self.close(CODES[error.condition], str(error), class_id, method_id)
+            else:
+                self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
+        except Exception:
+            log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
+            class_id, method_id = methods.ids_of(command)
+            self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
+
+    def ids_of(self, channel: Channel, command: Command) -> tuple[int, int]:
+        """Return the class and method id of a refused command."""
+        return methods.ids_of(command)
+
+    def _control(self, command: Command) -> None:
+        """Perform a command on channel 0 or on a channel that is not open."""
+        if isinstance(command, Error):
+            self._protocol_error(command)
+        elif isinstance(command, Method):
+            try:
+                if command.name in OPENING:
+                    self.open_channel(command)
+                elif command.name == "channel.close" and not self.engine.is_closing(command.channel):
+                    self.engine.send(command.channel, "channel.close-ok", {})
+                elif command.channel == 0:
+                    self.perform_on_connection(command)
+            except BrokerError as error:
+                self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
+            except Exception:
+                log.exception("%s: internal error in %s", self.peer.name, command.name)
+                self.close(INTERNAL_ERROR, FAILURE, command.class_id, command.method_id)
+            self.mark()
+
+    def _protocol_error(self, error: Error) -> None:
+        log.info("%s: %d %s", self.peer.name, error.code, error.text)
+        if error.scope == CHANNEL_SCOPE:
+            channel = self.channels.get(error.channel)
+            if channel is not None:
+                self.refuse(channel, error.code, error.text, error.class_id, error.method_id)
+        elif error.scope == SOCKET_SCOPE:
+            # The specification asks to close the socket without sending anything (0-9-1 section 4.2.3, connection.tune-ok).
+            self.closing = True
+            self.drop_output()
+            self.engine.to_send()
+            self.peer.close()
+        else:
+            self.close(error.code, error.text, error.class_id, error.method_id)
+
+    def refuse(self, channel: Channel, code: int, text: str, class_id: int, method_id: int) -> None:
+        """Close the channel, or the connection if the error is a hard one."""
+        if code in HARD_ERRORS:
+            self.close(code, text, class_id, method_id)
+            return
+        said = reply_text(code, text)
+        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, said)
+        channel.resolve()
+        self.close_channel(channel)
+        # The engine drops this if the client has already sent channel.close.
+        self.engine.send(channel.number, "channel.close", {
+            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
+        self.mark()
+
+    def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
+        """Remove a channel, requeue its unacknowledged entries, then call `done`."""
+        self.channels.pop(channel.number, None)
+        if self.granted is channel:
+            self.granted = None
+        self.releasing += 1
+        channel.close(partial(self._channel_closed, done))
+        channel.update_window()
+        if self.prefetch or self.prefetch_size:
+            channel.wake()  # its share of the window is free for the others
+
+    def _channel_closed(self, done: Callable[[], None] | None) -> None:
+        if done is not None:
+            done()
+        self._part_released()
+
+    def release_notices(self, queue: Queue) -> None:
+        """Send the cancel notifications that waited for the reply to queue.delete."""
+        for channel, tag in self.pending_cancels.pop(queue, ()):
+            channel.notify_cancel(tag)
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Send connection.close. From now on, everything but connection.close-ok is discarded."""
+        if self.closing or self.lost:
+            return
+        said = reply_text(code, text)
+        log.info("%s: connection closed with %d: %s", self.peer.name, code, said)
+        self.closing = True
+        self.awaits_close_ok = True
+        self.drop_output()
+        self.engine.send(0, "connection.close", {
+            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
+        self._release()
+        self.mark()
+        self.resume_reading()
+        # Without frame boundaries, no close-ok can be parsed. The socket is not closed at once all the same: unread input
+        # would cause a reset, which could overtake connection.close.
+        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
+
+    def _close_timed_out(self) -> None:
+        """Close the socket of a client that did not answer connection.close in time."""
+        if not self.lost:
+            self.peer.close()
+
+    def _release(self) -> None:
+        """Release channels, consumers and exclusive queues."""
+        channels = dict(self.channels)
+        self.channels.clear()
+        self.granted = None
+        for channel in channels.values():
+            channel.abandoned = True
+        self.paused = True  # no more deliveries while consumers are removed in steps
+        self.releasing += 1
+        if self.broker.jobs.carry_out(self._releasing(channels), self._part_released, self._part_released):
+            self._part_released()
+        if self.vhost is not None:
+            self.releasing += 1
+            handshake.release(self, self._part_released)
+
+    def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
+        """Close the channels one by one. Large ones close in steps of their own."""
+        left = list(channels.values())
+        channels.clear()
+        left.reverse()
+        while left:
+            channel = left.pop()  # frees them one by one
+            self.releasing += 1
+            try:
+                channel.close(self._part_released)
+            except Exception:
+                log.exception("%s: channel %d failed to close", self.peer.name, channel.number)
+                self._part_released()
+            yield CHANNEL_WORK
+
+    def _part_released(self) -> None:
+        """Count a released part. When all are released, connection.close is answered."""
+        self.releasing -= 1
+        if self.owes_close_ok and not self.releasing:
+            self.owes_close_ok = False
+            if not self.lost:
+                self.engine.send(0, "connection.close-ok", {})
+                self.flush()
+                self.peer.close()
+
+    def connection_lost(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        if self.opened and not self.closing:
+            log.warning("%s: connection lost without connection.close", self.peer.name)
+        elif self.awaits_close_ok:
+            log.warning("%s: connection lost without connection.close-ok", self.peer.name)
+        self.closing = True
+        self.services.remove(self)
+        self.login = None
+        if self.heartbeat is not None:
+            self.broker.timers.cancel(self.heartbeat)
+            self.heartbeat.connection = None  # the timers may keep a reference for a while
+            self.heartbeat = None
+        self.drop_output()
+        self._release()
+        self.broker.end_turn()
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        if self.vhost is vhost:
+            self.shut_down(f"vhost '{vhost.name}' was deleted")
+
+    def users_changed(self) -> None:
+        if self.user and self.services.users.get(self.user) is None:
+            self.shut_down(f"user '{self.user}' was deleted")
+
+    def shut_down(self, reason: str) -> None:
+        if not self.opened:
+            self.peer.close()
+            return
+        self.close(320, reason)
+        self.broker.end_turn()
+
+    # Output
+
+    def mark(self) -> None:
+        """Have `flush` called at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.broker.outputs.append(self)
+
+    def has_credit(self, channel: Channel, size: int) -> bool:
+        """Return whether the connection's window (`qos_spec`) allows a delivery of `size` bytes to a channel.
+
+        Channels report their unacknowledged deliveries when these may have changed, so that no sum is needed here.
+        """
+        granted = self.granted
+        if granted is not None and granted is not channel:
+            granted.update_window()  # it got its delivery
+        self.granted = channel
+        channel.update_window()
+        if 0 < self.prefetch <= self.window_count:
+            return False
+        return not (self.prefetch_size and self.window_count and self.window_size + size > self.prefetch_size)
+
+    def count_unacked(self, count: int, size: int) -> None:
+        """Add to the deliveries and bytes in the connection's window."""
+        self.window_count += count
+        self.window_size += size
+
+    def window_freed(self) -> None:
+        """Wake all channels at the end of the turn: the connection's window has room again."""
+        self.freed = True
+        self.mark()
+
+    def flush(self) -> None:
+        self.dirty = False
+        if self.freed and self.broker.in_turn:
+            self.freed = False
+            self.broker.work += len(self.channels) >> 3
+            for channel in self.channels.values():
+                channel.wake_own()
+        data = self.engine.to_send()
+        if data and not self.lost:
+            self.sent_any = True
+            self.bytes_out += len(data)
+            if self.paused:
+                # Deliveries stop while the socket is full, so these are replies that the client does not read.
+                self.unread_answers += len(data)
+                if self.unread_answers > MAX_UNWRITTEN:
+                    self.pause_input("output")
+            if self.outgoing is None:
+                self.peer.write(data)
+            else:
+                self.outgoing.items.append(data)
+        if self.outgoing is not None:
+            self.outgoing.write()
+        if self.starved and not self.paused:
+            self.starved = False
+            self.peer.call_soon(self.wake)
+
+    def wake(self) -> None:
+        """Wake consumers: the output has room again."""
+        if self.lost:
+            return
+        self.broker.inputs += 1
+        for channel in self.channels.values():
+            channel.wake_own()
+        self.broker.end_turn()
+
+    def send_body(self, number: int, message: Message) -> None:
+        """Send the body of a message that is too large to be encoded as a whole, after its header.
+
+        Other output follows the body.
+        """
+        self.send_later(Sending(number, message.body, message.size))
+
+    def send_later(self, sending: Sending) -> None:
+        """Send a large content as the socket accepts it, after output that is encoded and before later output."""
+        outgoing = self.outgoing
+        if outgoing is None:
+            outgoing = Outgoing(self)
+            self.outgoing = outgoing
+        data = self.engine.to_send()
+        self.bytes_out += len(data)
+        outgoing.items.append(data)
+        outgoing.items.append(sending)
+        self.paused = True
+        self.mark()
+
+    def everything_written(self) -> None:
+        """Resume deliveries: the last large content and the output after it have been written."""
+        self.outgoing = None
+        if not self.full:
+            self.paused = False
+            self.unread_answers = 0
+            self.release_input("output")
+
+    def drop_output(self) -> None:
+        """Drop the rest of a large content and the output after it: the connection is closing."""
+        if self.outgoing is not None:
+            self.outgoing = None
+            self.paused = self.full
+            self.engine.to_send()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        if self.outgoing is not None:
+            self.flush()
+            return
+        self.paused = False
+        self.starved = False
+        self.unread_answers = 0
+        self.release_input("output")
+        self.wake()
+
+    def after_backlog(self) -> None:
+        """Confirm publishes and resume reading after a channel has performed its backlog."""
+        self.release_input("backlog")
+        for channel in self.confirming:
+            channel.listed = False
+            if not channel.closing:
+                channel.resolve()
+        self.confirming.clear()
+        self.mark()
+
+    def peer_name(self) -> str:
+        return self.peer.name
+
+    def channel_count(self) -> int:
+        return len(self.channels)
+
+    # Back pressure
+
+    def alarm(self, reason: str) -> None:
+        alarms.changed(self, reason)
+
+    def pause_input(self, reason: str) -> None:
+        """Stop reading the socket until every reason is released."""
+        self.pause_reasons.add(reason)
+        if not self.reading_paused and not self.closing:
+            self.reading_paused = True
+            self.peer.pause_reading()
+
+    def heartbeat_exempt(self) -> bool:
+        """Return whether the client is silent because the broker does not read its socket."""
+        return self.reading_paused and "output" not in self.pause_reasons
+
+    def release_input(self, reason: str) -> None:
+        self.pause_reasons.discard(reason)
+        if not self.pause_reasons:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.reading_paused and not self.lost:
+            self.reading_paused = False
+            self.peer.resume_reading()
+
+    def check_peer(self) -> None:
+        if self.reading_paused and self.peer.hung_up():
+            log.warning("%s: the client disconnected while it was throttled", self.peer.name)
+            self.peer.abort()
+
+    # Statistics
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "number": self.number, "name": self.peer.name, "protocol": self.protocol, "user": self.user,
+            "vhost": self.vhost_name, "state": self._state(), "channels": len(self.channels), "tls": self.peer.tls,
+            "octets_in": self.bytes_in, "octets_out": self.bytes_out, "client_properties": self.client_properties,
+            "frame_max": self.engine.frame_max, "channel_max": self.engine.channel_max,
+            "heartbeat": self.engine.heartbeat,
+        }
+
+    def describe_channels(self) -> Iterator[dict[str, Any]]:
+        for channel in list(self.channels.values()):
+            yield {
+                "number": channel.number, "consumers": len(channel.consumers), "unacked": len(channel.unacked),
+                "prefetch": channel.prefetch, "published": channel.publish_count,
+                "unconfirmed": channel.published - channel.confirmed if channel.confirming else 0,
+                "mode": "tx" if channel.transacted else "confirm" if channel.confirming else "",
+                "state": "running" if channel.active else "flow off",
+            }
+
+    def _state(self) -> str:
+        if self.closing:
+            return "closing"
+        if not self.opened:
+            return "opening"
+        return "blocked" if "alarm" in self.pause_reasons else "running"

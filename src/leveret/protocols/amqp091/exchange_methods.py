@@ -1,0 +1,53 @@
+"""Class exchange: declare, delete, and RabbitMQ's bind and unbind (0-9-1 section 1.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.broker.errors import AccessRefused
+from leveret.protocols import definitions
+from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.names import without_line_ends
+from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
+
+
+def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
+            no_wait: bool, arguments: dict[str, Any]) -> None:
+    """exchange.declare"""
+    vhost = channel.vhost
+    exchange = without_line_ends(vhost, exchange)
+    if passive:
+        if not exchange:
+            raise AccessRefused("the default exchange cannot be declared, not even passively")
+        vhost.exchange(exchange)
+    else:
+        definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
+                                     internal=internal, arguments=arguments)
+    reply_when_stored(channel, "exchange.declare-ok", {}, durable, no_wait)
+
+
+def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> None:
+    """exchange.delete"""
+    exchange = without_line_ends(channel.vhost, exchange)
+    definitions.delete_exchange(channel.connection, exchange, if_unused=if_unused)
+    reply_when_removed(channel, "exchange.delete-ok", {}, True, no_wait)
+
+
+def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
+         arguments: dict[str, Any]) -> None:
+    """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
+    definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
+    reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
+
+
+def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
+           arguments: dict[str, Any]) -> None:
+    """exchange.unbind (RabbitMQ's)"""
+    definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
+    reply_when_stored(channel, "exchange.unbind-ok", {}, True, no_wait)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "exchange.declare": declare, "exchange.delete": delete, "exchange.bind": bind, "exchange.unbind": unbind,
+}

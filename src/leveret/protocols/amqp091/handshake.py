@@ -1,0 +1,150 @@
+"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). `login` has the authentication."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.errors import InvalidPath, NotAllowed
+from leveret.protocols.amqp091.heartbeat import Heartbeat
+from leveret.protocols.amqp091.login import Login
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp091.connection import Connection
+    from leveret.wire.amqp0.commands import Method
+
+log = logging.getLogger("leveret.connection")
+
+CAPABILITIES: Final = {
+    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
+    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
+    "per_consumer_qos": True, "direct_reply_to": True,
+}
+
+def start(connection: Connection) -> None:
+    """Send connection.start with server properties and mechanisms."""
+    start_with(connection, {
+        **server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}",
+        "capabilities": CAPABILITIES})
+
+
+def server_properties(connection: Connection) -> dict[str, Any]:
+    """Return the server properties that are strings."""
+    return {
+        "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
+        "copyright": "The Leveret authors", "information": "Licensed under the Apache License 2.0",
+        **connection.services.server_properties,
+    }
+
+
+def start_with(connection: Connection, properties: dict[str, Any]) -> None:
+    login = Login(connection)
+    connection.login = login
+    connection.engine.send(0, "connection.start", {
+        "version_major": 0, "version_minor": 9, "server_properties": properties,
+        "mechanisms": " ".join(login.offered), "locales": "en_US"})
+
+
+def perform(connection: Connection, command: Method) -> None:
+    """Perform a method of class connection. The engine has checked that it is allowed in this state."""
+    arguments = command.arguments
+    name = command.name
+    if name == "connection.start-ok":
+        _start_ok(connection, **arguments)
+    elif name == "connection.secure-ok":
+        if connection.login is not None:
+            connection.login.secure_ok(_encoded(arguments["response"]))
+    elif name == "connection.tune-ok":
+        pass  # the engine has applied the values
+    elif name == "connection.open":
+        open_vhost(connection, arguments["virtual_host"])
+        opened(connection, {})
+    elif name == "connection.close":
+        connection.closing = True
+        connection.drop_output()
+        connection.owes_close_ok = True
+        connection.releasing += 1  # until all parts are counted
+        connection._release()
+        connection._part_released()
+    elif name == "connection.close-ok":
+        connection.awaits_close_ok = False
+        connection.peer.close()
+    elif name == "connection.update-secret":
+        # Nothing to do: credentials are checked at login only.
+        connection.engine.send(0, "connection.update-secret-ok", {})
+
+
+def _start_ok(connection: Connection, client_properties: dict[str, Any], mechanism: str, response: bytes | str,
+              locale: str) -> None:
+    connection.client_properties = client_properties
+    capabilities = client_properties.get("capabilities")
+    if isinstance(capabilities, dict):
+        connection.notify_cancel = bool(capabilities.get("consumer_cancel_notify"))
+        connection.notify_blocked = bool(capabilities.get("connection.blocked"))
+        connection.close_on_auth_failure = bool(capabilities.get("authentication_failure_close"))
+    if connection.login is not None:
+        connection.login.start_ok(mechanism, _encoded(response))
+
+
+def _encoded(response: bytes | str) -> bytes:
+    return response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
+
+
+def open_vhost(connection: Connection, virtual_host: str) -> None:
+    """Open a vhost for the connection.
+
+    Raises:
+        NotAllowed: the vhost does not exist, or the user may not open it.
+        InvalidPath: the vhost does not exist, with `server.compat.strict`.
+    """
+    services = connection.services
+    vhost = services.broker.vhosts.get(virtual_host)
+    if vhost is None:
+        unknown = InvalidPath if services.settings.strict else NotAllowed
+        raise unknown(f"vhost {virtual_host} not found")
+    if not services.users.may_open(connection.user, virtual_host):
+        raise NotAllowed(f"access to vhost '{virtual_host}' refused for user '{connection.user}'")
+    connection.services.check_limits(connection.user, vhost, NotAllowed)
+    connection.vhost = vhost
+    connection.vhost_name = virtual_host
+    settings = services.vhost_settings.get(virtual_host)
+    if settings is not None:
+        if settings.qos_spec is not None:
+            connection.qos_spec = settings.qos_spec
+        connection.consumer_timeout = settings.consumer_timeout
+    vhost.connections += 1
+    services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
+    connection.opened = True
+    connection.peer.opened()
+
+
+def opened(connection: Connection, arguments: dict[str, Any]) -> None:
+    """Send connection.open-ok and start heartbeats."""
+    services = connection.services
+    connection.engine.send(0, "connection.open-ok", arguments)
+    interval = connection.engine.heartbeat
+    if interval:
+        connection.heartbeat = Heartbeat(connection, interval)
+        timers = connection.broker.timers
+        timers.at(timers.now() + connection.heartbeat.quarter, connection.heartbeat)
+    if services.alarm:
+        connection.alarm(services.alarm)
+
+
+def release(connection: Connection, done: Callable[[], None]) -> None:
+    """Leave the vhost, delete the exclusive queues of the connection, then call `done`."""
+    vhost = connection.vhost
+    connection.vhost = None
+    vhost.connections -= 1
+    by_user = connection.services.by_user
+    count = by_user.get(connection.user, 0) - 1
+    if count > 0:
+        by_user[connection.user] = count
+    else:
+        by_user.pop(connection.user, None)
+    vhost.remove_exclusive(connection, done)
+
+

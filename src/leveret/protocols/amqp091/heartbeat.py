@@ -1,0 +1,52 @@
+"""Heartbeats of one connection (0-9-1 section 4.2.7)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from leveret.broker.timers import Timed
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp091.connection import Connection
+
+log = logging.getLogger("leveret.connection")
+
+
+class Heartbeat(Timed):
+    """Timer that sends heartbeats, and closes a connection that sends nothing for two intervals (0-9-1 section 4.2.7).
+
+    A heartbeat is sent after half an interval without output. The timer checks four times per interval. `quiet_checks`
+    counts the checks since the last output. Output since the previous check may be as old as that check.
+    """
+
+    def __init__(self, connection: Connection, interval: int) -> None:
+        super().__init__()
+        self.connection: Connection | None = connection
+        self.quarter = interval * 250
+        self.silent = 0
+        self.quiet_checks = 0
+
+    def fire(self, now: int) -> None:
+        connection = self.connection
+        if connection is None or connection.lost:
+            return
+        if connection.engine.received_any or connection.heartbeat_exempt():
+            connection.engine.received_any = False
+            self.silent = 0
+        else:
+            self.silent += 1
+            if self.silent >= 8:
+                log.warning("%s: no heartbeat for %d seconds, closing", connection.peer.name, self.quarter // 125)
+                connection.peer.abort()
+                return
+        self.quiet_checks = 1 if connection.sent_any else self.quiet_checks + 1
+        connection.sent_any = False
+        connection.broker.timers.at(now + self.quarter, self)
+        if self.quiet_checks >= 2:
+            self.quiet_checks = 0
+            connection.engine.send_heartbeat()
+            connection.mark()
+            connection.broker.end_turn()
+            # The heartbeat does not count as output: the next one is due all the same.
+            connection.sent_any = False

@@ -1,0 +1,93 @@
+"""Authentication: start, start-ok, secure, secure-ok, up to tune (0-9-1 section 2.2.4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.authentication import REFUSAL_DELAY, Authentication
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.fieldtable import decode_table
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp091.connection import Connection
+
+log = logging.getLogger("leveret.connection")
+
+
+def _read_pairs(data: bytes) -> dict[str, Any]:
+    try:
+        return decode_table(data, 0, len(data), RABBITMQ)
+    except WireError as error:
+        raise ValueError(str(error)) from None
+
+
+class Login(Authentication):
+    """The login of one connection. The engine checks that start-ok and secure-ok arrive in order.
+
+    Attributes:
+        proven: name of the authenticated user while the reply to the last challenge is missing.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        services = connection.services
+        super().__init__(connection.peer, services, services.mechanisms, services.anonymous_user, _read_pairs)
+        self.connection = connection
+        self.proven = ""
+
+    def start_ok(self, mechanism: str, response: bytes) -> None:
+        connection = self.connection
+        if not self.start(mechanism, response):
+            # start-ok.mechanism.validity: closed without sending anything
+            log.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
+            connection.login = None
+            connection.peer.close()
+
+    def secure_ok(self, response: bytes) -> None:
+        if not self.proven:
+            self.respond(response)
+        elif response:
+            self.refuse_for(f"a response to the end of {self.mechanism}")
+        else:
+            self._tune(self.proven)
+
+    def is_lost(self) -> bool:
+        return self.connection.lost
+
+    def wait(self, waiting: bool) -> None:
+        # The client may send nothing meanwhile, so its input is not paused.
+        if not waiting:
+            self.connection.mark()
+            self.connection.broker.end_turn()
+
+    def challenge(self, data: bytes) -> None:
+        self.connection.engine.send(0, "connection.secure", {"challenge": data})
+
+    def accept(self, name: str, data: bytes) -> None:
+        if data:
+            # connection.tune cannot carry it: it is sent as a challenge with an empty response (RFC 4422 section 5).
+            self.proven = name
+            self.challenge(data)
+        else:
+            self._tune(name)
+
+    def refuse(self) -> None:
+        connection = self.connection
+        connection.login = None
+        if connection.close_on_auth_failure:
+            connection.close(403, f"Login was refused using authentication mechanism {self.mechanism}. For"
+                                  " details see the broker's log.")
+        else:
+            connection.peer.call_later(REFUSAL_DELAY, connection.peer.close)
+
+    def _tune(self, name: str) -> None:
+        connection = self.connection
+        connection.login = None
+        connection.user = name
+        connection.user_bytes = name.encode("utf-8", "surrogateescape")
+        user = connection.services.users.get(name)
+        connection.may_impersonate = user is not None and "impersonator" in user.tags
+        engine = connection.engine
+        engine.send(0, "connection.tune", {
+            "channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat})

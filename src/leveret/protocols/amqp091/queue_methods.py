@@ -1,0 +1,108 @@
+"""Class queue: declare, bind, unbind, purge, delete (0-9-1 section 1.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from leveret.broker.errors import NotFound
+from leveret.broker.queues.base import Queue
+from leveret.protocols import definitions
+from leveret.protocols.amqp091.channel import REPLY_TO, Channel
+from leveret.protocols.amqp091.names import without_line_ends
+from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
+
+REPLY_PREFIX: Final = REPLY_TO.decode()
+
+
+def name_of(channel: Channel, queue: str) -> str:
+    """Return the name of the queue; an empty one means the last queue declared on the channel (domain queue-name)."""
+    if queue:
+        return queue
+    if not channel.last_queue:
+        raise NotFound("the queue name is empty, but no queue was declared on this channel")
+    return channel.last_queue
+
+
+def find(channel: Channel, queue: str) -> Queue:
+    """Return the queue of a method if this connection may use it."""
+    return channel.vhost.queue(name_of(channel, queue), channel.connection)
+
+
+def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
+            no_wait: bool, arguments: dict[str, Any]) -> None:
+    """Perform queue.declare."""
+    connection = channel.connection
+    vhost = channel.vhost
+    if passive or queue.startswith(REPLY_PREFIX):
+        if queue == REPLY_PREFIX and channel.reply_queue is not None:
+            queue = channel.reply_queue.name
+        found = vhost.queue(without_line_ends(vhost, name_of(channel, queue)), connection)
+        durable = False
+    else:
+        queue = without_line_ends(vhost, queue)
+        if not queue:
+            queue = vhost.new_queue_name()
+        found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
+                                          auto_delete=auto_delete, arguments=arguments)
+    channel.last_queue = found.name
+    found.touch()
+    found.catch_up()
+    reply_when_stored(channel, "queue.declare-ok", {
+        "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
+        "consumer_count": len(found.consumers)}, durable, no_wait)
+
+
+def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
+         arguments: dict[str, Any]) -> None:
+    """Perform queue.bind. Without queue name and routing key, the key is the name of the last queue."""
+    name = name_of(channel, queue)
+    if not queue and not routing_key:
+        routing_key = name
+    found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
+    reply_when_stored(channel, "queue.bind-ok", {}, found.stored, no_wait)
+
+
+def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
+    """Perform queue.unbind. In strict mode, a missing queue or exchange closes the connection."""
+    try:
+        name = name_of(channel, queue)
+        if not queue and not routing_key:
+            routing_key = name
+        definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
+    except NotFound as error:
+        error.closes_connection = channel.vhost.strict  # rule queue.unbind.01
+        raise
+    reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
+
+
+def purge(channel: Channel, queue: str, no_wait: bool) -> None:
+    """Perform queue.purge."""
+    count, stored = definitions.purge_queue(channel.connection, name_of(channel, queue))
+    reply_when_removed(channel, "queue.purge-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait)
+
+
+def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
+    """Perform queue.delete."""
+    name = without_line_ends(channel.vhost, name_of(channel, queue))
+    connection = channel.connection
+    found = channel.vhost.find_queue(name)
+    if found is None or no_wait:
+        answered = None
+    else:
+        # Blocking clients mistake a cancel notification before the reply for the result of their call.
+        connection.pending_cancels[found] = []
+        answered = partial(connection.release_notices, found)
+    try:
+        count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)
+    except Exception:
+        if answered is not None:
+            answered()
+        raise
+    reply_when_removed(channel, "queue.delete-ok", {"message_count": min(count, 0xFFFFFFFF)}, stored, no_wait, answered)
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {
+    "queue.declare": declare, "queue.bind": bind, "queue.unbind": unbind, "queue.purge": purge, "queue.delete": delete,
+}

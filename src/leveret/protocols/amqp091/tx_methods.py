@@ -1,0 +1,169 @@
+"""Class tx: select, commit, rollback (0-9-1 section 1.9). Atomic over any number of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.jobs import logged
+from leveret.broker.message import AT_ONCE
+from leveret.broker.queues.base import Queue, freeze
+from leveret.broker.transactions import LARGE, REQUEUE, Transaction
+from leveret.protocols.amqp091.channel import Channel, PendingPublish
+from leveret.protocols.amqp091.reply_codes import CODES
+
+# Class and method id of tx.commit.
+COMMIT: Final = (90, 20)
+
+
+def select(channel: Channel) -> None:
+    """Perform tx.select."""
+    if channel.confirming:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    channel.transacted = True
+    channel.connection.engine.send(channel.number, "tx.select-ok", {})
+
+
+def commit(channel: Channel) -> None:
+    """Perform tx.commit. The reply is sent when the transaction is on disk."""
+    _check(channel, "commit")
+    if len(channel.tx_publishes) + len(channel.tx_settlements) > LARGE:
+        channel.stall()
+        large = _LargeCommit(channel)
+        channel.broker.jobs.commits.add(large.pieces(), large.written, large.failed)
+        return
+    transaction = Transaction(channel.log)
+    for pending in channel.tx_publishes:
+        transaction.publish(pending.message, queues_of(channel, pending))
+    for tag, entry, outcome in channel.tx_settlements:
+        channel.uncount(tag, entry)
+        if outcome == REQUEUE and channel.excludes_rejecting_channel():
+            entry.queue.refuse(entry, channel.scope)
+        transaction.settle(entry, outcome)
+    begin_transaction(channel)
+    channel.transaction_ended(True)
+    channel.stall()
+    transaction.commit(_Commit(channel).done)
+
+
+def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
+    """Return the queues of a pending publish. An undeliverable mandatory or immediate message goes back to the client."""
+    message = pending.message
+    if message.expires_at > AT_ONCE:
+        message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
+    queues = [queue for queue in channel.route_message(pending.route, message) if not queue.deleted]
+    if pending.flags or not queues:
+        return channel.flagged(message, queues, pending.flags)
+    return queues
+
+
+class _LargeCommit:
+    """A commit in steps. It completes even if the client closes the channel meanwhile."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.transaction = Transaction(channel.log)
+        self.publishes = channel.tx_publishes
+        self.refusal: BrokerError | None = None
+        channel.committing = True
+        channel.tx_publishes = []
+        channel.tx_size = 0
+        channel.transaction_ended(True)
+
+    def pieces(self) -> Iterator[int]:
+        channel = self.channel
+        transaction = self.transaction
+        # Routing errors must be found before anything is written.
+        for pending in self.publishes:
+            try:
+                transaction.publish(pending.message, queues_of(channel, pending))
+            except BrokerError as error:
+                self.refusal = error
+                return
+            yield 2
+        settlements = channel.tx_settlements
+        settlements.reverse()
+        transaction.begin(channel.broker.jobs)
+        try:
+            yield from transaction.writing()
+            # Entries count in the windows of the channel until they are settled.
+            while settlements:
+                tag, entry, outcome = settlements.pop()
+                channel.uncount(tag, entry)
+                if outcome == REQUEUE:
+                    if channel.excludes_rejecting_channel():
+                        entry.queue.refuse(entry, channel.scope)
+                    freeze(entry.queue, transaction.frozen)
+                transaction.write_settlement(entry, outcome)
+                yield 2
+        finally:
+            transaction.end()
+
+    def failed(self) -> None:
+        self._roll_back()
+        self.channel.fail()
+
+    def _roll_back(self) -> None:
+        """Return unsettled entries to the channel. If it has closed, requeue them."""
+        channel = self.channel
+        channel.committing = False
+        if channel.closing:
+            channel.broker.jobs.carry_out(logged(channel.requeuing_all()))
+
+    def written(self) -> None:
+        channel = self.channel
+        refusal = self.refusal
+        if refusal is None:
+            channel.committing = False
+            self.transaction.finish(_Commit(channel).done, channel.fail)
+            return
+        self._roll_back()
+        if not channel.closing and not channel.abandoned:
+            connection = channel.connection
+            if refusal.closes_connection:
+                connection.close(CODES[refusal.condition], str(refusal), *COMMIT)
+            else:
+                connection.refuse(channel, CODES[refusal.condition], str(refusal), *COMMIT)
+
+
+class _Commit:
+    """Completion of a commit: sends commit-ok when the transaction is on disk."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def done(self) -> None:
+        channel = self.channel
+        if channel.closing:
+            return
+        channel.connection.engine.send(channel.number, "tx.commit-ok", {})
+        channel.connection.mark()
+        channel.wake()
+        channel.resume()
+
+
+def rollback(channel: Channel) -> None:
+    """Perform tx.rollback: drop publishes and acknowledgements. Deliveries stay unacknowledged."""
+    _check(channel, "rollback")
+    for tag, entry, _ in channel.tx_settlements:
+        channel.unacked[tag] = entry
+        channel.low_tag = min(channel.low_tag, tag)
+    begin_transaction(channel)
+    channel.transaction_ended(False)
+    channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
+
+
+def _check(channel: Channel, what: str) -> None:
+    if not channel.transacted:
+        raise PreconditionFailed(f"tx.{what}: the channel is not transacted: send tx.select first")
+
+
+def begin_transaction(channel: Channel) -> None:
+    """Clear the pending publishes and settlements of the channel."""
+    channel.tx_publishes = []
+    channel.tx_settlements = []
+    channel.tx_size = 0
+
+
+HANDLERS: Final[dict[str, Callable[..., None]]] = {"tx.select": select, "tx.commit": commit, "tx.rollback": rollback}

@@ -1,0 +1,62 @@
+"""Errors of AMQP 1.0 that end a link, a session or the connection (transport 2.8.14 to 2.8.18)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.broker.errors import BrokerError
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.transport import Error
+
+# Error conditions of the broker's errors.
+CONDITIONS: Final[dict[str, str]] = {
+    "internal-error": constants.INTERNAL_ERROR,
+    "not-found": constants.NOT_FOUND,
+    "access-refused": constants.UNAUTHORIZED_ACCESS,
+    "precondition-failed": constants.PRECONDITION_FAILED,
+    "resource-locked": constants.RESOURCE_LOCKED,
+    "not-allowed": constants.NOT_ALLOWED,
+    "command-invalid": constants.ILLEGAL_STATE,
+    "not-implemented": constants.NOT_IMPLEMENTED,
+    "resource-error": constants.RESOURCE_LIMIT_EXCEEDED,
+    "content-too-large": constants.LINK_MESSAGE_SIZE_EXCEEDED,
+}
+# Longer texts, which may quote the client, are cut to fit a frame of 512 bytes.
+MAX_TEXT_LENGTH: Final = 300
+
+
+class Refusal(Exception):
+    """Base of the errors. `condition` is a symbol of the specification."""
+
+    def __init__(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.condition = condition
+        self.text = text
+        self.info = info
+
+    def error(self) -> Error:
+        return make_error(self.condition, self.text, self.info)
+
+
+class LinkRefused(Refusal):
+    """Error that detaches a link."""
+
+
+class SessionRefused(Refusal):
+    """Error that ends a session."""
+
+
+class ConnectionRefused(Refusal):
+    """Error that closes the connection."""
+
+
+def make_error(condition: str, text: str, info: dict[str, Any] | None = None) -> Error:
+    # Names that came over 0-9-1 may hold what is no Unicode text.
+    said = text.encode("utf-8", "replace").decode("utf-8")
+    if len(said) > MAX_TEXT_LENGTH:
+        said = said[: MAX_TEXT_LENGTH - 3] + "..."
+    return Error(condition, said, info)
+
+
+def condition_of(error: BrokerError) -> str:
+    return CONDITIONS.get(error.condition, constants.INTERNAL_ERROR)

@@ -1,0 +1,301 @@
+"""Filters of sources (messaging section 3.5.8): from the map of an attach to what a consumer asks of each message.
+
+The keys of the map are free, the descriptor of a value says what filter it is. What is not known is left out of the map
+that the client gets back.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+from leveret.broker.arguments import STREAM
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.leases import reading
+from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.expiry import expires_at
+from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.messages import sections_of
+from leveret.protocols.convert.values import plain
+from leveret.selectors import (
+    APPLICATION_PROPERTIES,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    Filter,
+    MessageView,
+    SelectorError,
+    application_properties_filter,
+    jms_selector,
+    properties_filter,
+    sql_filter,
+)
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.composites import decode_composite
+from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.sections import Sections, split
+from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128, Described, Map
+
+DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
+TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
+HEADERS_BINDING: Final = "apache.org:legacy-amqp-headers-binding:map"
+NO_LOCAL: Final = "apache.org:no-local-filter:list"
+SELECTOR: Final = "apache.org:selector-filter:string"
+SQL: Final = "amqp:sql-filter"
+PROPERTIES_FILTER: Final = "amqp:properties-filter"
+APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
+# Of streams, as RabbitMQ names them, and those of ours: what they mean stands in the arguments of a consumer of 0-9-1.
+STREAM_FILTERS: Final = {
+    "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
+    "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered", "leveret:stream-consumer": "x-stream-consumer",
+    "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
+    "leveret:stream-filter-routing-key": "x-stream-filter-routing-key",
+}
+# Of readers of leases.
+LEASE_FILTERS: Final = {
+    "leveret:lease": reading.LEASE, "leveret:lease-epoch": reading.EPOCH, "leveret:lease-batch": reading.BATCH,
+    "leveret:lease-first": reading.FIRST, "leveret:lease-count": reading.COUNT,
+}
+DESCRIPTORS: Final = {
+    0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,
+    0x0000468C00000003: NO_LOCAL, 0x0000468C00000004: SELECTOR, 0x120: SQL, 0x173: PROPERTIES_FILTER,
+    0x174: APPLICATION_PROPERTIES_FILTER,
+}
+
+
+# Values of a section that filters look at; what comes over AMQP 1.0 has no more.
+MAX_VALUES: Final = 8192
+
+
+class Wanted:
+    """What a source asks for.
+
+    filters    that every message must pass
+    no_local   nothing that this connection has published
+    binding    of a subscription: its key, None where no filter says it; arguments of the binding
+    stream     of a reader of a stream: the arguments of its consumer
+    lease      of a reader of a lease: the same
+    in_place   the map for the answer
+    """
+
+    __slots__ = ("arguments", "binding", "filters", "in_place", "lease", "no_local", "stream")
+
+    def __init__(self) -> None:
+        self.filters: list[Filter] = []
+        self.no_local = False
+        self.binding: str | None = None
+        self.arguments: dict[str, Any] = {}
+        self.stream: dict[str, Any] = {}
+        self.lease: dict[str, Any] = {}
+        self.in_place: dict[Any, Any] = {}
+
+    def fit_to_queue(self, queue: Queue, browses: bool, settled: bool) -> None:
+        """Leave out what makes no sense at this queue. BrokerError for a place in a stream, or a slice of a lease, that
+        there is not; who browses a stream begins with what is there."""
+        if self.lease:
+            reading.check(queue, self.lease, settled)
+            if self.filters or self.no_local:
+                raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]}' of queue '{queue.name}' is read without"
+                                         " other filters")
+        if queue.settings.type == STREAM:
+            if browses:
+                self.stream.setdefault("x-stream-offset", "first")
+            queue.check_consumer(self.stream)
+        elif self.stream:
+            self.stream = {}
+            self.in_place = {key: value for key, value in self.in_place.items()
+                             if str(value.descriptor) not in STREAM_FILTERS}
+
+
+def parse(filters: Any, is_exchange: bool) -> Wanted:
+    """What the filter map of a source asks for. Bindings are for exchanges only.
+
+    LinkRefused with `amqp:invalid-field` for a filter that is known and cannot be understood.
+    """
+    wanted = Wanted()
+    pairs = filters.pairs if isinstance(filters, Map) else list((filters or {}).items())
+    for key, value in pairs:
+        if not isinstance(value, Described):
+            continue
+        name = value.descriptor
+        if isinstance(name, int):
+            name = DESCRIPTORS.get(int(name))
+        try:
+            known = _add(wanted, str(name), value.value, is_exchange)
+        except SelectorError as error:
+            raise LinkRefused(constants.INVALID_FIELD, f"filter '{key}': {error}",
+                              {"invalid-field": "filter", "position": error.position}) from None
+        if known:
+            wanted.in_place[key] = value
+    return wanted
+
+
+def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
+    """Take one filter; whether it is known."""
+    if name in (SELECTOR, SQL):
+        text = _text(name, value)
+        wanted.filters.append(jms_selector(text) if name == SELECTOR else sql_filter(text))
+    elif name == PROPERTIES_FILTER:
+        wanted.filters.append(properties_filter(_map(name, value)))
+    elif name == APPLICATION_PROPERTIES_FILTER:
+        wanted.filters.append(application_properties_filter(_map(name, value)))
+    elif name == NO_LOCAL:
+        wanted.no_local = True
+    elif name in STREAM_FILTERS:
+        wanted.stream[STREAM_FILTERS[name]] = plain(value)
+    elif name in LEASE_FILTERS:
+        wanted.lease[LEASE_FILTERS[name]] = plain(value)
+    elif name in (DIRECT_BINDING, TOPIC_BINDING) and is_exchange:
+        wanted.binding = _text(name, value)
+    elif name == HEADERS_BINDING and is_exchange:
+        wanted.binding = ""
+        wanted.arguments = {str(key): plain(item) for key, item in _map(name, value).items()}
+    else:
+        return False
+    return True
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a string is expected")
+    return str(value)
+
+
+def _map(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a map is expected")
+    return {str(key): item for key, item in value.items()}
+
+
+# Bytes of a section that filters look into; in a larger one there is nothing for them.
+MAX_SECTION: Final = 256 << 10
+# So many bytes of a section, as a power of two, are decoded in a unit of work.
+SECTION_SHIFT: Final = 5
+
+
+class View(MessageView):
+    """A message as filters see it: as it would be delivered, with what outcomes and dead-lettering have added to it."""
+
+    __slots__ = ("_acquired", "_annotations", "_application", "_due", "_failed", "_message", "_overlay", "_properties",
+                 "_sections")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: Message | None = None
+        self._overlay: Overlay | None = None
+        # Of the entry: when it expires, hand-outs, failed attempts.
+        self._due = 0
+        self._acquired = 0
+        self._failed = 0
+        self._sections: Sections | None = None
+        self._annotations: dict[str, Any] | None = None
+        self._application: dict[str, Any] | None = None
+        self._properties: Properties | None = None
+
+    def set_entry(self, message: Message, entry: Entry | None) -> None:
+        """The message of this entry, None where it has none yet."""
+        overlay = None
+        if entry is None:
+            self._due = message.expires_at
+            self._acquired = self._failed = 0
+        else:
+            overlay = entry.overlay
+            self._due = expires_at(entry)
+            self._acquired = entry.acquired_count
+            self._failed = entry.delivery_count
+        # The overlay may have been added to since.
+        if message is not self._message or overlay is not None or self._overlay is not None:
+            self._message = message
+            self._overlay = overlay
+            self._sections = None
+            self._annotations = None
+            self._application = None
+            self._properties = None
+
+    def get(self, section: int, name: str) -> object:
+        if section == HEADER:
+            return self._header(name)
+        if section == MESSAGE_ANNOTATIONS:
+            annotations = self._annotations
+            if annotations is None:
+                sections = self._split()
+                self.work += (sections.message_annotations_end - sections.message_annotations) >> SECTION_SHIFT
+                annotations = _map_at(sections, sections.message_annotations, sections.message_annotations_end)
+                self._annotations = annotations
+            return annotations.get(name)
+        if section == APPLICATION_PROPERTIES:
+            application = self._application
+            if application is None:
+                sections = self._split()
+                self.work += (sections.application_properties_end - sections.application_properties) >> SECTION_SHIFT
+                application = _map_at(sections, sections.application_properties, sections.application_properties_end)
+                self._application = application
+            return application.get(name)
+        properties = self._properties
+        if properties is None:
+            properties = _properties_at(self._split())
+            self._properties = properties
+        return getattr(properties, name.replace("-", "_"), None)
+
+    def _header(self, name: str) -> object:
+        message = self._message
+        assert message is not None
+        if name == "durable":
+            return message.persistent
+        if name == "priority":
+            return message.priority if message.priority >= 0 else None
+        if name == "ttl" and self._due:
+            return max(self._due - self.now(), 0) if self._due > AT_ONCE else 0
+        if name == "first-acquirer":
+            return self._acquired == 0
+        if name == "delivery-count":
+            return self._failed
+        return None
+
+    def _split(self) -> Sections:
+        sections = self._sections
+        if sections is None:
+            message = self._message
+            assert message is not None
+            try:
+                sections = split(sections_of(message, self._overlay))
+            except DecodeError:
+                sections = split(b"")
+            self._sections = sections
+        return sections
+
+
+def _map_at(sections: Sections, begin: int, end: int) -> dict[str, Any]:
+    if begin < 0 or end - begin > MAX_SECTION:
+        return {}
+    try:
+        value = decode_value(sections.data, begin, end, MAX_VALUES)[0]
+    except DecodeError:
+        return {}
+    content = value.value if isinstance(value, Described) else None
+    pairs = content.pairs if isinstance(content, Map) else list((content or {}).items())
+    return {str(key): _number(item) for key, item in pairs if isinstance(key, str)}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (Decimal32, Decimal64, Decimal128)):
+        number: Decimal = value.decimal()
+        return number
+    return value
+
+
+def _properties_at(sections: Sections) -> Properties:
+    if sections.properties >= 0:
+        try:
+            found = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+        except DecodeError:
+            return Properties()
+        if isinstance(found, Properties):
+            return found
+    return Properties()
+
+
+# Consumers ask of the same message one after the other.
+VIEW: Final = View()

@@ -1,0 +1,194 @@
+"""Requests and answers of the management node, between messages and Python.
+
+A request has `to` = path and query, `subject` = method, `message-id` and `reply-to` = `$me`, and one value as its body. An
+answer has `subject` = status, `correlation-id` = the request's message-id with its type, the application property
+`http:response`, and one value as its body.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from leveret.protocols.convert.values import plain, text_of, typed
+from leveret.wire.amqp10 import descriptors, message
+from leveret.wire.amqp10.composites import decode_value
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.values import Described, Int, Map
+
+REPLY_TO: Final = "$me"
+# Descriptors of the body, by number and by name, and those of the other kinds of body.
+BODY: Final = (descriptors.AMQP_VALUE, "amqp:amqp-value:*")
+OTHER_BODIES: Final = (descriptors.DATA, "amqp:data:binary", descriptors.AMQP_SEQUENCE, "amqp:amqp-sequence:list")
+# Texts of refusals are cut: what the client sent may be part of them.
+MAX_TEXT_LENGTH: Final = 1000
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error: `status` is HTTP's, the text says what was wrong and what was expected."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Request:
+    """One request.
+
+    id        its message-id, None where it has none
+    method    "GET", "PUT", "POST", "DELETE"
+    target    path and query as they came
+    segments  of the path, percent-encoded; query: its parameters, decoded
+    body      the value, None where it has none
+    """
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self.method = ""
+        self.target = ""
+        self.segments: list[str] = []
+        self.query: dict[str, str] = {}
+        self.body: Any = None
+
+
+class Answer:
+    """What a request is answered with.
+
+    kept     it waits until what it reports is on disk
+    removed  before that, it waits until what the request removed is taken apart
+    """
+
+    def __init__(self, status: int, body: Any = None, kept: bool = False, removed: bool = False) -> None:
+        self.status = status
+        self.body = body
+        self.kept = kept
+        self.removed = removed
+
+
+def read(request: Request, payload: bytes) -> None:
+    """Fill in a request, the message-id first, so that a refusal of the rest can be told whose it is."""
+    try:
+        properties = _sections(request, payload)
+    except DecodeError as malformed:
+        raise RequestRefused(400, f"the request cannot be read: {malformed}") from None
+    if properties is None:
+        raise RequestRefused(400, "the request has no properties: expected to, subject, message-id and reply-to")
+    if not isinstance(properties.subject, str) or not isinstance(properties.to, str):
+        raise RequestRefused(400, "the request was expected to have a path in 'to' and a method in 'subject'")
+    if properties.reply_to != REPLY_TO:
+        raise RequestRefused(400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': answers come on the other"
+                                  " link of the pair")
+    request.method = str(properties.subject)
+    request.target = str(properties.to)
+    path, _, query = request.target.partition("?")
+    if not path.startswith("/"):
+        raise RequestRefused(400, f"the path '{path}' was expected to begin with '/'")
+    request.segments = path[1:].split("/")
+    try:
+        request.query = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
+    except ValueError:
+        raise RequestRefused(400, f"the query '{query}' is not UTF-8 once it is decoded") from None
+
+
+def _sections(request: Request, payload: bytes) -> Properties | None:
+    """The properties of a request; id and body are taken over. The order of the sections does not matter: RabbitMQ's
+    Python client puts an empty body in front."""
+    found: Properties | None = None
+    at = 0
+    while at < len(payload):
+        section, at = decode_value(payload, at, len(payload))
+        if isinstance(section, Properties):
+            found = section
+            request.id = section.message_id
+        elif isinstance(section, Described):
+            if section.descriptor in BODY:
+                request.body = section.value
+            elif section.descriptor in OTHER_BODIES:
+                raise RequestRefused(400, "the body was expected to be an amqp-value")
+    return found
+
+
+def encode(request: Request, answer: Answer) -> bytes:
+    """The message with the answer."""
+    properties = Properties(subject=str(answer.status), correlation_id=request.id)
+    return (message.encode_properties(properties)
+            + message.encode_application_properties({"http:response": "1.1"})
+            + message.encode_body_value(answer.body))
+
+
+def refusal(status: int, text: str) -> Answer:
+    said = text_of(text)
+    return Answer(status, said if len(said) <= MAX_TEXT_LENGTH else said[: MAX_TEXT_LENGTH - 3] + "...")
+
+
+def decoded(part: str) -> str:
+    """A part of a path without its percent-encoding."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise RequestRefused(400, f"'{part}' is not UTF-8 once it is decoded") from None
+
+
+def name_in(part: str, what: str) -> str:
+    """A name in a path."""
+    name = decoded(part)
+    if "\n" in name or "\r" in name:
+        raise RequestRefused(400, f"the name of {what} {name!r} has line feeds or carriage returns in it")
+    return name
+
+
+def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, Any]:
+    """The fields of the body, each of the type that `kinds` names; absent and null ones are left out. `arguments` become
+    what the arguments of 0-9-1 are."""
+    body = request.body
+    if not isinstance(body, dict):
+        raise RequestRefused(400, f"the body was expected to be a map with the fields of {what}: {', '.join(kinds)}")
+    fields: dict[str, Any] = {}
+    for key, value in body.items():
+        kind = kinds.get(key) if isinstance(key, str) else None
+        if kind is None:
+            raise RequestRefused(400, f"bad {what} field {key!r}: expected {', '.join(kinds)}")
+        if kind is dict and isinstance(value, (dict, Map)):
+            fields[key] = _arguments(value)
+        elif isinstance(value, kind):
+            fields[key] = str(value) if kind is str else value
+        elif value is not None:
+            raise RequestRefused(400, f"bad {what} field '{key}': received {value!r}, expected {_NAMES[kind]}")
+    return fields
+
+
+_NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: "a map"}
+
+
+def shown(arguments: dict[str, Any]) -> Any:
+    """Arguments for an answer. How wide a number was is not stored; the ones that fit are of type int, as most clients
+    write them. RabbitMQ's client for Java finds a binding by comparing its arguments, types included."""
+    return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
+
+
+def _typed(value: Any) -> Any:
+    try:
+        return typed(value, 1)
+    except EncodeError as error:
+        return f"({error})"
+
+
+def _narrowed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _narrowed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_narrowed(item) for item in value]
+    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+        return Int(value)
+    return value
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for key, item in value.pairs if isinstance(value, Map) else value.items():
+        if not isinstance(key, str):
+            raise RequestRefused(400, f"bad argument {key!r}: expected a string as its name")
+        arguments[str(key)] = plain(item)
+    return arguments

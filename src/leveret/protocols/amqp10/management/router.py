@@ -1,0 +1,87 @@
+"""From a request to the subject that answers it. Whatever is wrong with a request becomes an answer.
+
+| status | means |
+| --- | --- |
+| 400 | the request is malformed, or asks for what cannot be |
+| 403 | a permission or a reserved name |
+| 404 | nothing is there |
+| 405 | this path has other methods |
+| 409 | there is another one of this name already |
+| 500 | the broker failed |
+| 503 | too much waits for the client's credit |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.errors import BrokerError
+from leveret.protocols.amqp10.management import bindings, exchanges, queues, tokens
+from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused, encode, read, refusal
+from leveret.wire.amqp10.errors import EncodeError
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection import Connection
+
+log = logging.getLogger("leveret.connection")
+
+# The statuses of the broker's refusals; 400 for the others.
+STATUSES: Final[dict[str, int]] = {
+    "not-found": 404, "access-refused": 403, "resource-error": 403, "internal-error": 500,
+}
+
+Handler = Callable[..., Answer]
+# By the fixed parts of a path, with "*" for a name, which the handlers take as it came; then by method.
+PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
+    ("queues", "*"): {"PUT": queues.declare, "GET": queues.show, "DELETE": queues.delete},
+    ("queues", "*", "messages"): {"DELETE": queues.purge},
+    ("exchanges", "*"): {"PUT": exchanges.declare, "DELETE": exchanges.delete},
+    ("bindings",): {"POST": bindings.bind, "GET": bindings.show},
+    ("bindings", "*"): {"DELETE": bindings.unbind},
+    ("auth", "tokens"): {"PUT": tokens.put},
+}
+
+
+def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
+    """Carry out a request; the message that answers it, and what it was made from. With `busy`, which says why, it is not
+    carried out."""
+    request = Request()
+    try:
+        read(request, payload)
+        if busy:
+            raise RequestRefused(503, busy)
+        found = _perform(connection, request)
+    except RequestRefused as refused:
+        found = _refused(connection, request, refused.status, refused.text)
+    except BrokerError as error:
+        found = _refused(connection, request, STATUSES.get(error.condition, 400), str(error))
+    except Exception:
+        log.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
+        found = refusal(500, "the broker failed; its log says how")
+    try:
+        return encode(request, found), found
+    except EncodeError as failed:
+        return encode(request, refusal(500, f"the answer cannot be encoded: {failed}")), found
+
+
+def _perform(connection: Connection, request: Request) -> Answer:
+    segments = request.segments
+    for pattern, methods in PATHS.items():
+        if len(pattern) == len(segments) and all(
+                fixed in ("*", segment) for fixed, segment in zip(pattern, segments, strict=True)):
+            handler = methods.get(request.method)
+            if handler is None:
+                raise RequestRefused(405, f"method '{request.method}' for '{request.target}': expected"
+                                          f" {' or '.join(methods)}")
+            names = [segment for fixed, segment in zip(pattern, segments, strict=True) if fixed == "*"]
+            return handler(connection, request, *names)
+    known: list[Any] = ["/" + "/".join("NAME" if part == "*" else part for part in pattern) for pattern in PATHS]
+    raise RequestRefused(404, f"there is no '{request.target}': expected {', '.join(known)}")
+
+
+def _refused(connection: Connection, request: Request, status: int, text: str) -> Answer:
+    log.info("%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status,
+             text)
+    return refusal(status, text)

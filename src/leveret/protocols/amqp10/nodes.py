@@ -1,0 +1,51 @@
+"""Nodes that are created for a link (messaging section 3.5: `dynamic`), and when they go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.wire.amqp10 import descriptors
+from leveret.wire.amqp10.composite import Composite
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+
+LIFETIME: Final = "lifetime-policy"
+
+
+class DynamicNode:
+    """A queue that lives as long as its policy says, which is one of the DELETE_ON descriptors."""
+
+    def __init__(self, queue: Queue, policy: int) -> None:
+        self.queue = queue
+        self.policy = policy
+
+    def leave(self) -> None:
+        """Apply the policy: the link that created the node is closed."""
+        queue = self.queue
+        if queue.deleted:
+            return
+        if self.policy == descriptors.DELETE_ON_CLOSE or self._is_free():
+            queue.vhost.remove_queue(queue)
+        else:
+            # From now on it goes with its last consumer.
+            queue.auto_delete = True
+
+    def _is_free(self) -> bool:
+        queue = self.queue
+        if self.policy in (descriptors.DELETE_ON_NO_LINKS, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES) \
+                and (queue.consumers or queue.browsers):
+            return False
+        if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
+            return not queue.ready_count and not queue.delayed_count and not queue.unacked
+        return True
+
+
+def policy_of(properties: Any) -> int:
+    """The lifetime policy that a client asks for; to be deleted with its link where it asks for none."""
+    if isinstance(properties, dict):
+        wanted = properties.get(LIFETIME)
+        if isinstance(wanted, Composite) and descriptors.DELETE_ON_CLOSE <= wanted.kind \
+                <= descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES:
+            return wanted.kind
+    return descriptors.DELETE_ON_CLOSE

@@ -1,0 +1,67 @@
+"""Keys of annotations (messaging 3.2.10): symbols and ulongs, most of which are reserved."""
+
+from __future__ import annotations
+
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.codes import TYPES, WIDTHS
+from leveret.wire.amqp10.decode import value_end
+from leveret.wire.amqp10.errors import DecodeError
+
+
+def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
+    """Where the value of an annotation begins, in the annotations section between `begin` and `end`; -1 where it is not
+    there, or the section is no map. DecodeError for one that is cut off. Other values are skipped by their sizes."""
+    if data.find(name, begin, end) < 0:
+        return -1
+    pos = value_end(data, begin + 1, end)  # behind the descriptor
+    code = data[pos]
+    if code != codes.MAP_8 and code != codes.MAP_32:
+        return -1
+    pos += 9 if code == codes.MAP_32 else 3
+    size = len(name)
+    while pos < end:
+        stop = value_end(data, pos, end)
+        after = value_end(data, stop, end)
+        if (data[pos] == codes.SYMBOL_8 or data[pos] == codes.SYMBOL_32) and data.endswith(name, pos, stop) \
+                and stop - pos == size + (2 if data[pos] == codes.SYMBOL_8 else 5):
+            return stop
+        pos = after
+    return -1
+
+
+def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
+    """The first key, in the annotations section between `begin` and `end`, that is reserved and nobody has to understand:
+    a ulong, or a symbol that does not begin with `allowed`. "" where there is none.
+
+    DecodeError for what is no map with such keys. Values are skipped by their sizes.
+    """
+    pos = value_end(data, begin + 1, end)  # behind the descriptor
+    code = data[pos]
+    if code != codes.MAP_8 and code != codes.MAP_32:
+        raise DecodeError(pos, f"annotations: expected a map, not {TYPES.get(code, 'a described value')}")
+    wide = WIDTHS[code] == codes.FOUR_OCTET_SIZE
+    start = pos + (9 if wide else 3)
+    if start > end:
+        raise DecodeError(pos, "annotations: expected the count of a map")
+    count = int.from_bytes(data[pos + 5 : start], "big") if wide else data[pos + 2]
+    if count & 1:
+        raise DecodeError(pos, f"annotations: expected an even number of values in a map, not {count}")
+    pos = start
+    found = ""
+    for _ in range(count >> 1):
+        stop = value_end(data, pos, end)
+        code = data[pos]
+        if code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
+            at = pos + (2 if code == codes.SYMBOL_8 else 5)
+            if not data.startswith(allowed, at, stop) and not found:
+                found = data[at:stop].decode("ascii", "backslashreplace") or "''"
+        elif code == codes.SMALL_ULONG or code == codes.ULONG or code == codes.ULONG_0:
+            if not found:
+                found = str(int.from_bytes(data[pos + 1 : stop], "big"))
+        else:
+            raise DecodeError(pos, "annotations: expected a symbol or a ulong as a key, not"
+                              f" {TYPES.get(code, 'a described value')}")
+        pos = value_end(data, stop, end)
+    if pos != end:
+        raise DecodeError(pos, f"annotations: expected the end of a map, {end - pos} bytes are left")
+    return found

@@ -1,0 +1,282 @@
+"""The sans-I/O frame reader (transport 2.3, security 5.3.1): bytes in, performatives out.
+
+A reader starts with a protocol header, and switches between SASL and AMQP frames by the headers, so that a peer may send
+everything at once. The caller checks the order of performatives.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.composites import read_composite
+from leveret.wire.amqp10.constants import CONNECTION_FRAMING_ERROR, DECODE_ERROR, MIN_MAX_FRAME_SIZE
+from leveret.wire.amqp10.decode import NO_LIMIT, Decoder
+from leveret.wire.amqp10.descriptors import DISPOSITION, FLOW, OPEN, TRANSFER
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.short import read_disposition, read_flow, read_transfer
+from leveret.wire.amqp10.transport import Transfer
+
+# The kinds of what `receive` returns beside performatives, whose kinds are their descriptors.
+FAILURE: Final = 1
+HEADER: Final = 2
+EMPTY: Final = 3
+
+# Protocol ids of headers.
+AMQP: Final = 0
+TLS: Final = 2
+SASL: Final = 3
+
+HEADER_SIZE: Final = 8
+AMQP_FRAME: Final = 0
+SASL_FRAME: Final = 1
+
+# What the reader expects next.
+_BEGINNING: Final = 0
+_AMQP_FRAMES: Final = 1
+_SASL_FRAMES: Final = 2
+_NOTHING: Final = 3
+
+# What reading a frame costs that is in none of the short forms, in µs, and bytes of it (as a power of two) that cost 1 µs.
+FRAME_COST: Final = 8
+FRAME_COST_SHIFT: Final = 3
+
+_U32: Final = struct.Struct(">I").unpack_from
+_FRAME: Final = struct.Struct(">IBBH").unpack_from
+_MAGIC: Final = 0x414D5150
+# Largest and smallest kinds of what AMQP frames carry, and the same of SASL frames.
+_FIRST_PERFORMATIVE: Final = 0x10
+_LAST_PERFORMATIVE: Final = 0x18
+_FIRST_SASL: Final = 0x40
+_LAST_SASL: Final = 0x44
+
+
+class Failure(Performative):
+    """The peer sent what is no frame or no performative. It is the last item: the reader discards what follows.
+
+    condition   the error condition to close the connection with (transport 2.8.15, 2.8.16)
+    text        what is wrong, and where
+    """
+
+    __slots__ = ("condition", "text")
+
+    def __init__(self, channel: int, condition: str, text: str) -> None:
+        self.kind = FAILURE
+        self.channel = channel
+        self.condition = condition
+        self.text = text
+
+
+class Header(Performative):
+    """A protocol header (transport 2.2): `protocol` is AMQP, TLS or SASL, or another id."""
+
+    __slots__ = ("major", "minor", "protocol", "revision")
+
+    def __init__(self, protocol: int, major: int, minor: int, revision: int) -> None:
+        self.kind = HEADER
+        self.channel = 0
+        self.protocol = protocol
+        self.major = major
+        self.minor = minor
+        self.revision = revision
+
+    def is_supported(self) -> bool:
+        """Whether the version is 1.0.0."""
+        return self.major == 1 and self.minor == 0 and self.revision == 0
+
+
+class Empty(Performative):
+    """An AMQP frame without a body: a sign of life (transport 2.4.5)."""
+
+    __slots__ = ()
+
+    def __init__(self, channel: int) -> None:
+        self.kind = EMPTY
+        self.channel = channel
+
+
+class FrameReader:
+    """Turns what comes into protocol headers, performatives, empty frames and, at the end, a failure.
+
+    max_frame_size      what our `open` says; it counts once the peer's `open` has come
+    first_frame_size    the limit until then, and of SASL frames; not less than 512
+    max_values          values that the performative of one frame may consist of
+    max_cost            of what is read at once, in units of about 1 µs: then the rest waits
+    cost                of what the last call of `receive` has read
+    buffered            bytes that were not read
+    more                whether there are whole frames among them: `receive` has to be called again
+    """
+
+    __slots__ = ("_expected", "_limit", "_need", "_rest", "cost", "first_frame_size", "max_cost", "max_frame_size",
+                 "max_values", "more")
+
+    def __init__(self, max_frame_size: int, first_frame_size: int = 8192, header: bool = True,
+                 max_values: int = NO_LIMIT, max_cost: int = NO_LIMIT) -> None:
+        """With `header` false, the protocol header of AMQP has been read by somebody else."""
+        self.max_values = max_values
+        self.max_cost = max_cost
+        self.cost = 0
+        self.more = False
+        self.max_frame_size = max(max_frame_size, MIN_MAX_FRAME_SIZE)
+        self.first_frame_size = max(first_frame_size, MIN_MAX_FRAME_SIZE)
+        self._expected = _BEGINNING if header else _AMQP_FRAMES
+        self._limit = self.first_frame_size
+        self._rest = bytearray()
+        self._need = HEADER_SIZE
+
+    @property
+    def buffered(self) -> int:
+        return len(self._rest)
+
+    def receive(self, data: bytes) -> list[Performative]:
+        """What the octets complete. Never raises; after a `Failure` it returns nothing any more."""
+        items: list[Performative] = []
+        self.cost = 0
+        self.more = False
+        if self._expected == _NOTHING:
+            return items
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return items
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        cost = 0
+        pos = 0
+        end = len(data)
+        need = HEADER_SIZE
+        while end - pos >= HEADER_SIZE:
+            size: int
+            offset: int
+            type: int
+            channel: int
+            size, offset, type, channel = _FRAME(data, pos)
+            if self._expected != _AMQP_FRAMES and (self._expected == _BEGINNING or size == _MAGIC):
+                if not self._header(data, pos, items):
+                    return items
+                pos += HEADER_SIZE
+                continue
+            if size > self._limit:
+                self._fail(items, channel, CONNECTION_FRAMING_ERROR,
+                           f"a frame of {size} bytes, {self._limit} are allowed")
+                return items
+            body = pos + (offset << 2)
+            stop = pos + size
+            if offset < 2 or body > stop:
+                self._fail(items, channel, CONNECTION_FRAMING_ERROR,
+                           f"a frame of {size} bytes whose body begins at byte {offset << 2}")
+                return items
+            if type != (SASL_FRAME if self._expected == _SASL_FRAMES else AMQP_FRAME):
+                self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"a frame of type {type}")
+                return items
+            if stop > end:
+                need = size
+                break
+            performative = _read_short(data, body, stop, channel) if type == AMQP_FRAME else None
+            if performative is not None:
+                items.append(performative)
+                cost += 1
+            elif not self._frame(data, pos, body, stop, channel, items):
+                return items
+            else:
+                cost += FRAME_COST + (size >> FRAME_COST_SHIFT)
+            pos = stop
+            if cost >= self.max_cost and end - pos >= HEADER_SIZE:
+                self.more = True
+                break
+        self.cost = cost
+        if pos < end:
+            self._rest += memoryview(data)[pos:]
+            self._need = need
+        return items
+
+    def _header(self, data: bytes, pos: int, items: list[Performative]) -> bool:
+        """Reads the protocol header at `pos`."""
+        magic: int = _U32(data, pos)[0]
+        if magic != _MAGIC:
+            self._fail(items, 0, CONNECTION_FRAMING_ERROR, "expected a protocol header")
+            return False
+        header = Header(data[pos + 4], data[pos + 5], data[pos + 6], data[pos + 7])
+        items.append(header)
+        if header.protocol == SASL and self._expected == _BEGINNING:
+            self._expected = _SASL_FRAMES
+        elif header.protocol == AMQP:
+            self._expected = _AMQP_FRAMES
+        else:
+            # TLS, or an unknown protocol: what follows is nothing that this reader could read.
+            self._expected = _NOTHING
+        return True
+
+    def _frame(self, data: bytes, start: int, body: int, stop: int, channel: int, items: list[Performative]) -> bool:
+        """Reads the body of the frame that begins at `start`, which is none of the short forms."""
+        if body == stop:
+            if self._expected == _SASL_FRAMES:
+                self._fail(items, 0, CONNECTION_FRAMING_ERROR, "a SASL frame without a body")
+                return False
+            items.append(Empty(channel))
+            return True
+        decoder = Decoder(data, body, stop, self.max_values)
+        try:
+            composite = read_composite(decoder)
+            performative = self._checked(composite, body, channel)
+            if performative.kind == TRANSFER:
+                if isinstance(performative, Transfer):
+                    performative.payload = data[decoder.pos : stop]
+            elif decoder.pos != stop:
+                raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} bytes are left")
+        except DecodeError as error:
+            self._fail(items, channel, error.condition, f"{error.text} (at byte {error.position - start} of a frame)")
+            return False
+        if performative.kind == OPEN:
+            self._limit = self.max_frame_size
+        items.append(performative)
+        return True
+
+    def _checked(self, composite: Composite, body: int, channel: int) -> Performative:
+        """The composite type if it may be in a frame."""
+        if self._expected == _SASL_FRAMES:
+            allowed = _FIRST_SASL <= composite.kind <= _LAST_SASL
+        else:
+            allowed = _FIRST_PERFORMATIVE <= composite.kind <= _LAST_PERFORMATIVE
+        if not allowed or not isinstance(composite, Performative):
+            raise DecodeError(body, f"expected a performative, not 0x{composite.kind:02x}", DECODE_ERROR)
+        composite.channel = channel if self._expected == _AMQP_FRAMES else 0
+        return composite
+
+    def _fail(self, items: list[Performative], channel: int, condition: str, text: str) -> None:
+        items.append(Failure(channel, condition, text))
+        self._expected = _NOTHING
+
+
+def _read_short(data: bytes, body: int, stop: int, channel: int) -> Performative | None:
+    """A performative of the hot path in one of its usual forms, or None."""
+    if stop - body < 6 or data[body] != codes.DESCRIBED or data[body + 1] != codes.SMALL_ULONG:
+        return None
+    kind = data[body + 2]
+    if kind < FLOW or kind > DISPOSITION:
+        return None
+    code = data[body + 3]
+    if code == codes.LIST_8:
+        end = body + 5 + data[body + 4]
+        count = data[body + 5]
+        pos = body + 6
+    elif code == codes.LIST_32 and stop - body >= 12:
+        end = body + 8 + (data[body + 4] << 24 | data[body + 5] << 16 | data[body + 6] << 8 | data[body + 7])
+        count = data[body + 8] << 24 | data[body + 9] << 16 | data[body + 10] << 8 | data[body + 11]
+        pos = body + 12
+    else:
+        return None
+    if end > stop:
+        return None
+    if kind == TRANSFER:
+        transfer = read_transfer(data, pos, end, count, channel)
+        if transfer is not None:
+            transfer.payload = data[end:stop]
+        return transfer
+    if end != stop:
+        return None
+    if kind == DISPOSITION:
+        return read_disposition(data, pos, end, count, channel)
+    return read_flow(data, pos, end, count, channel)

@@ -1,0 +1,200 @@
+"""Encoding and decoding of the sections of a message (messaging 3.2), one section at a time.
+
+Maps become dict or `values.Map`. In annotations, plain str keys are encoded as symbols.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.composites import decode_composite, decode_value, encode_any, encode_composite
+from leveret.wire.amqp10.decode import Decoder, check_keys, value_end
+from leveret.wire.amqp10.descriptors import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+)
+from leveret.wire.amqp10.encode import encode_binary, encode_list, encode_pairs
+from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.messaging import Header, Properties
+from leveret.wire.amqp10.sections import ABSENT, Sections
+from leveret.wire.amqp10.short import uint
+from leveret.wire.amqp10.values import Array, Map, ULong
+
+_STRINGS: Final = bytes((codes.STRING_8, codes.STRING_32))
+_ANNOTATION_KEYS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32, codes.ULONG_0, codes.SMALL_ULONG, codes.ULONG))
+_PACK_HEAD: Final = struct.Struct(">BBBBBB").pack
+_PACK_DATA_HEAD: Final = struct.Struct(">BBBBI").pack
+
+
+def header(sections: Sections) -> Header | None:
+    """The header. DecodeError when it is malformed."""
+    if sections.header == ABSENT:
+        return None
+    value = decode_composite(sections.data, sections.header, sections.header_end)[0]
+    return value if isinstance(value, Header) else None
+
+
+def properties(sections: Sections) -> Properties | None:
+    """The properties. DecodeError when they are malformed."""
+    if sections.properties == ABSENT:
+        return None
+    value = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
+    return value if isinstance(value, Properties) else None
+
+
+def delivery_annotations(sections: Sections) -> Any:
+    """The delivery annotations as a map, or None. DecodeError when they are malformed."""
+    return _annotations(sections.data, sections.delivery_annotations, sections.delivery_annotations_end)
+
+
+def message_annotations(sections: Sections) -> Any:
+    """The message annotations as a map, or None. DecodeError when they are malformed."""
+    return _annotations(sections.data, sections.message_annotations, sections.message_annotations_end)
+
+
+def footer(sections: Sections) -> Any:
+    """The footer as a map, or None. DecodeError when it is malformed."""
+    return _annotations(sections.data, sections.footer, sections.footer_end)
+
+
+def application_properties(sections: Sections) -> Any:
+    """The application properties as a map with str keys, or None. DecodeError when they are malformed; values of
+    compound types, which should not be, are let pass."""
+    start = sections.application_properties
+    if start == ABSENT:
+        return None
+    _check_keys(sections.data, start, sections.application_properties_end, _STRINGS,
+                "application-properties: expected a string")
+    return _content(sections.data, start, sections.application_properties_end)
+
+
+def body(sections: Sections) -> list[Any]:
+    """The values of the body's sections in order: bytes of `data`, lists of `amqp-sequence`, the one value of
+    `amqp-value` (a class where AMQP 1.0 defines its type). DecodeError when they are malformed."""
+    values: list[Any] = []
+    pos = sections.body
+    while ABSENT < pos < sections.body_end:
+        stop = value_end(sections.data, pos, sections.body_end)
+        values.append(_content(sections.data, pos, stop))
+        pos = stop
+    return values
+
+
+def _annotations(data: bytes, start: int, stop: int) -> Any:
+    if start == ABSENT:
+        return None
+    _check_keys(data, start, stop, _ANNOTATION_KEYS, "annotations: expected a symbol or ulong")
+    return _content(data, start, stop)
+
+
+def _check_keys(data: bytes, start: int, stop: int, allowed: bytes, expected: str) -> None:
+    """Refuse the map in the section between `start` and `stop` for a key of another type, before anything is built."""
+    code = check_keys(data, value_end(data, start + 1, stop), stop, allowed)
+    if code >= 0:
+        raise DecodeError(start, f"{expected} as key, not {codes.TYPES.get(code, 'a described value')}")
+
+
+def _content(data: bytes, start: int, stop: int) -> Any:
+    """What is in the section between `start` and `stop`, behind its descriptor."""
+    pos = value_end(data, start + 1, stop)
+    if data[pos] == codes.DESCRIBED:
+        return decode_value(data, pos, stop)[0]
+    return Decoder(data, pos, stop).value(1)
+
+
+def encode_header(durable: bool, priority: int, ttl: int, first_acquirer: bool, delivery_count: int) -> bytes:
+    """A header with these fields; -1 is an absent priority or ttl. Empty when all of them are absent, False or 0."""
+    content = b"\x41" if durable else b"\x40"
+    count = 5
+    if not delivery_count:
+        count = 4
+        if not first_acquirer:
+            count = 3 if ttl >= 0 else 2 if priority >= 0 else 1 if durable else 0
+    if count == 0:
+        return b""
+    if count > 1:
+        content += b"\x40" if priority < 0 else bytes((codes.UBYTE, priority))
+    if count > 2:
+        content += b"\x40" if ttl < 0 else uint(ttl)
+    if count > 3:
+        content += b"\x41" if first_acquirer else b"\x40"
+    if count > 4:
+        content += uint(delivery_count)
+    return _PACK_HEAD(0, codes.SMALL_ULONG, HEADER, codes.LIST_8, len(content) + 1, count) + content
+
+
+def encode_properties(value: Properties) -> bytes:
+    """The properties section. EncodeError for a field that does not fit its type."""
+    return encode_composite(value)
+
+
+def encode_delivery_annotations(value: Any) -> bytes:
+    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    return _encode_annotations(DELIVERY_ANNOTATIONS, value)
+
+
+def encode_message_annotations(value: Any) -> bytes:
+    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    return _encode_annotations(MESSAGE_ANNOTATIONS, value)
+
+
+def encode_footer(value: Any) -> bytes:
+    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    return _encode_annotations(FOOTER, value)
+
+
+def encode_application_properties(value: Any) -> bytes:
+    """The section with this map. EncodeError for a key that is no plain str, or a value that is no simple one."""
+    pairs = _pairs(value)
+    for key, item in pairs:
+        if type(key) is not str:
+            raise EncodeError(f"application properties have strings as keys, not {key!r}")
+        if isinstance(item, (list, tuple, dict, Map, Array)):
+            raise EncodeError(f"application properties have simple values: {key}")
+    return _head(APPLICATION_PROPERTIES) + encode_pairs(pairs)
+
+
+def encode_data(value: bytes) -> bytes:
+    """A section of octets."""
+    return _head(DATA) + encode_binary(value)
+
+
+def encode_data_head(size: int) -> bytes:
+    """What comes before the octets of a `data` section of this size."""
+    if size < 256:
+        return bytes((0, codes.SMALL_ULONG, DATA, codes.BINARY_8, size))
+    return _PACK_DATA_HEAD(0, codes.SMALL_ULONG, DATA, codes.BINARY_32, size)
+
+
+def encode_sequence(values: list[Any]) -> bytes:
+    """A section with a list of values."""
+    return _head(AMQP_SEQUENCE) + encode_list(values)
+
+
+def encode_body_value(value: Any) -> bytes:
+    """A section with one value, which may be an object of a composite type (as the coordinator is sent)."""
+    return _head(AMQP_VALUE) + encode_any(value)
+
+
+def _encode_annotations(kind: int, value: Any) -> bytes:
+    pairs = _pairs(value)
+    for key, _ in pairs:
+        if not isinstance(key, (str, ULong)):
+            raise EncodeError(f"annotations have symbols or ulongs as keys, not {key!r}")
+    return _head(kind) + encode_pairs(pairs, 0, True)
+
+
+def _head(kind: int) -> bytes:
+    return bytes((0, codes.SMALL_ULONG, kind))
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    return value.pairs if isinstance(value, Map) else list(value.items())

@@ -1,0 +1,196 @@
+"""Output of a connection: encoded frames, buffered until `to_send` (transport 2.3)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, Union
+
+from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.constants import MIN_MAX_FRAME_SIZE
+from leveret.wire.amqp10.descriptors import ACCEPTED, RELEASED, SASL_MECHANISMS
+from leveret.wire.amqp10.errors import EncodeError
+from leveret.wire.amqp10.short import uint, write_disposition, write_flow, write_transfer
+from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
+
+# A payload: one piece, or several in order.
+Payload = Union[bytes, list[bytes]]
+
+_HEADER_SIZE: Final = 8
+_DOFF: Final = 2
+_AMQP_FRAME: Final = 0
+_SASL_FRAME: Final = 1
+_PACK_FRAME: Final = struct.Struct(">IBBH").pack
+_PACK_SIZE: Final = struct.Struct(">I").pack
+_PACK_START: Final = struct.Struct(">BBHBBBBBB").pack
+# The delivery id as a uint with four octets, and the head of the tag.
+_PACK_DELIVERY: Final = struct.Struct(">BIBB").pack
+_EMPTY: Final = _PACK_FRAME(_HEADER_SIZE, _DOFF, _AMQP_FRAME, 0)
+
+# `message-format` 0 and `settled`.
+_SETTLED: Final = b"\x43\x41"
+_UNSETTLED: Final = b"\x43\x42"
+# How much of the list's size is neither handle nor tag: its count, delivery id, tag head, format and settled.
+_LIST_AROUND: Final = 10
+_MAX_SHORT: Final = 200
+
+
+def encode_performative(performative: Composite) -> bytes:
+    """The body of its frame, without a payload. EncodeError for a field that does not fit its type."""
+    if isinstance(performative, Transfer):
+        if (performative.rcv_settle_mode is None and performative.state is None and not performative.resume
+                and not performative.aborted and not performative.batchable):
+            return write_transfer(performative.handle, performative.delivery_id, performative.delivery_tag,
+                                  performative.message_format, performative.settled, performative.more)
+    elif isinstance(performative, Disposition):
+        state = performative.state
+        if state is None:
+            return write_disposition(performative.role, performative.first, performative.last, performative.settled, b"",
+                                     performative.batchable)
+        if isinstance(state, Composite) and (state.kind == ACCEPTED or state.kind == RELEASED):
+            return write_disposition(performative.role, performative.first, performative.last, performative.settled,
+                                     bytes((0x00, 0x53, state.kind, 0x45)), performative.batchable)
+    elif isinstance(performative, Flow) and performative.properties is None:
+        return write_flow(performative)
+    return encode_composite(performative)
+
+
+class Output:
+    """Frames in the order of the calls. `pending` is their octets; `max_frame_size` is what the peer accepts: 512 until
+    its `open` says more.
+
+    Deliveries in a row mostly go to the same link: the parts of their frames that do not change are kept.
+    """
+
+    __slots__ = ("_channel", "_handle", "_pieces", "_start", "_tag_size", "max_frame_size", "pending")
+
+    def __init__(self, max_frame_size: int = MIN_MAX_FRAME_SIZE) -> None:
+        self.max_frame_size = max_frame_size
+        self._pieces: list[Any] = []
+        self.pending = 0
+        self._channel = -1
+        self._handle = -1
+        self._tag_size = -1
+        self._start = b""
+
+    def to_send(self) -> bytes:
+        """Everything that is pending, once."""
+        data: bytes = b"".join(self._pieces)
+        self._pieces = []
+        self.pending = 0
+        return data
+
+    def send_header(self, protocol: int) -> None:
+        """A protocol header, version 1.0.0: `frames.AMQP`, `TLS` or `SASL`."""
+        self._add(b"AMQP" + bytes((protocol, 1, 0, 0)))
+
+    def send_empty(self) -> None:
+        """A sign of life (transport 2.4.5)."""
+        self._add(_EMPTY)
+
+    def send(self, performative: Performative) -> None:
+        """A performative on its channel; a transfer with its payload, in several frames where one is not enough.
+
+        EncodeError, and nothing is sent, for a field that does not fit its type, and for what does not fit the peer's
+        frames: only a payload can be split.
+        """
+        if isinstance(performative, Transfer):
+            self.send_message(performative, performative.payload)
+            return
+        body = encode_performative(performative)
+        type = _SASL_FRAME if performative.kind >= SASL_MECHANISMS else _AMQP_FRAME
+        size = _HEADER_SIZE + len(body)
+        if size > self.max_frame_size:
+            raise EncodeError(f"a frame of {size} bytes, the peer takes {self.max_frame_size}")
+        self._add(_PACK_FRAME(size, _DOFF, type, performative.channel) + body)
+
+    def send_transfer(self, channel: int, handle: int, delivery_id: int, delivery_tag: bytes, settled: bool,
+                      payload: Payload, size: int) -> None:
+        """A whole delivery of message format 0; `size` is the number of octets of `payload`."""
+        tag_size = len(delivery_tag)
+        if channel != self._channel or handle != self._handle or tag_size != self._tag_size:
+            self._keep_start(channel, handle, tag_size)
+        start = self._start
+        # The frame's size field has four octets, `start` begins behind it.
+        whole = len(start) + tag_size + size + 13
+        if delivery_id < 256 or tag_size > _MAX_SHORT or whole > self.max_frame_size:
+            self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
+            return
+        pieces = self._pieces
+        pieces.append(_PACK_SIZE(whole) + start + _PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size) + delivery_tag
+                      + (_SETTLED if settled else _UNSETTLED))
+        if isinstance(payload, bytes):
+            pieces.append(payload)
+        else:
+            pieces.extend(payload)
+        self.pending += whole
+
+    def _keep_start(self, channel: int, handle: int, tag_size: int) -> None:
+        """The octets of a short transfer between the frame's size and the delivery id."""
+        number = uint(handle)
+        size = min(_LIST_AROUND + len(number) + tag_size, 255)
+        self._start = _PACK_START(_DOFF, _AMQP_FRAME, channel, 0x00, 0x53, 0x14, 0xC0, size, 5) + number
+        self._channel = channel
+        self._handle = handle
+        self._tag_size = tag_size
+
+    def send_message(self, transfer: Transfer, payload: Payload) -> None:
+        """A transfer with this payload instead of its own. EncodeError as in `send`."""
+        chunks: list[Any] = [payload] if isinstance(payload, bytes) else list(payload)
+        left = 0
+        for chunk in chunks:
+            left += len(chunk)
+        head = encode_performative(transfer)
+        channel = transfer.channel
+        size = _HEADER_SIZE + len(head) + left
+        if size <= self.max_frame_size:
+            self._add(_PACK_FRAME(size, _DOFF, _AMQP_FRAME, channel) + head)
+            self._pieces.extend(chunks)
+            self.pending += left
+            return
+        more = transfer.more
+        transfer.more = True
+        try:
+            head = encode_performative(transfer)
+        finally:
+            transfer.more = more
+        if _HEADER_SIZE + len(head) >= self.max_frame_size:
+            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} bytes, the peer takes {self.max_frame_size}")
+        following = write_transfer(transfer.handle, None, None, None, None, True)
+        last = write_transfer(transfer.handle, None, None, None, None, more)
+        index = 0
+        offset = 0
+        while left:
+            room = self.max_frame_size - _HEADER_SIZE - len(head)
+            if left <= room:
+                # The last frame: its head is not longer than one that says that more will come.
+                if head is following:
+                    head = last
+                room = left
+            self._add(_PACK_FRAME(_HEADER_SIZE + len(head) + room, _DOFF, _AMQP_FRAME, channel) + head)
+            left -= room
+            self.pending += room
+            while room:
+                chunk = chunks[index]
+                length = len(chunk) - offset
+                if length <= room:
+                    self._pieces.append(memoryview(chunk)[offset:] if offset else chunk)
+                    room -= length
+                    index += 1
+                    offset = 0
+                else:
+                    self._pieces.append(memoryview(chunk)[offset : offset + room])
+                    offset += room
+                    room = 0
+            head = following
+
+    def send_disposition(self, channel: int, role: bool, first: int, last: int, settled: bool, state: int) -> None:
+        """A disposition of the deliveries `first` to `last`; `state` is the descriptor of one without fields
+        (`descriptors.ACCEPTED`, `RELEASED`), or 0."""
+        body = write_disposition(role, first, None if last == first else last, settled,
+                                 bytes((0x00, 0x53, state, 0x45)) if state else b"", False)
+        self._add(_PACK_FRAME(_HEADER_SIZE + len(body), _DOFF, _AMQP_FRAME, channel) + body)
+
+    def _add(self, octets: bytes) -> None:
+        self._pieces.append(octets)
+        self.pending += len(octets)

@@ -1,0 +1,399 @@
+"""Positions of the sections of a message (messaging 3.2), and the fields that queueing needs, without decoding the rest.
+
+The bare message stays unchanged, byte for byte. A node that forwards a message encodes `header` and `delivery-annotations`
+again and puts them before the unchanged rest, which starts at `Sections.rest`, or at `Sections.bare` if it encodes the
+message annotations again too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.wire.amqp10 import codes
+from leveret.wire.amqp10.codes import TYPES, WIDTHS
+from leveret.wire.amqp10.composites import decode_composite
+from leveret.wire.amqp10.constants import DECODE_ERROR, RESOURCE_LIMIT_EXCEEDED
+from leveret.wire.amqp10.decode import Decoder, constructor, content_end, value_end
+from leveret.wire.amqp10.descriptors import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Header
+from leveret.wire.amqp10.specs import SECTIONS
+from leveret.wire.amqp10.specs import TYPES as SPECS
+
+ABSENT: Final = -1
+# Sections of a message: nobody writes as many, and looking at more takes too long.
+MAX_SECTIONS: Final = 10_000
+# No message has as many octets.
+ENDLESS: Final = 1 << 40
+
+# By descriptor: the name of the section, and the primitive type that it is made of.
+_NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
+                                 **{code: spec.name for code, spec in SECTIONS.items()}}
+_TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
+                                 **{code: spec.base for code, spec in SECTIONS.items()}}
+# By section, from the header on: the format codes that it may have.
+_CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind))
+                              for kind in range(HEADER, FOOTER + 1)]
+_PROPERTIES_COUNT: Final = 13
+_BY_SYMBOL: Final[dict[bytes, int]] = {name.encode(): number for name, number in SPECS.descriptors.items()}
+# Bytes of an unknown descriptor that an error shows.
+MAX_SHOWN: Final = 100
+
+
+class Sections:
+    """Where the sections of a message begin and end, as offsets in `data`; ABSENT (-1) where there is none.
+
+    header, ..., footer  where each section begins, at the `0x00` of its descriptor, and `..._end` behind it. `body` is
+                where the first section with application data begins, and `body_end` where the last one ends
+    body_kind   the descriptor of those: DATA, AMQP_SEQUENCE, AMQP_VALUE; 0 without any
+    rest        where the message annotations begin, or the bare message without them
+    bare        where the bare message begins: properties, application properties or body
+    end         how far `data` was understood: all of it, or to the section in which it is cut off
+
+    durable, priority, ttl, first_acquirer, delivery_count: of the header; False, -1, -1 (ms), False, 0 where absent
+    user_id, to, subject: the octets of these properties, None where absent
+    absolute_expiry_time: in ms since 1970, -1 where absent
+    """
+
+    # Most fields keep these values: one of these is made for every message that comes in.
+    header: int = ABSENT
+    header_end: int = ABSENT
+    delivery_annotations: int = ABSENT
+    delivery_annotations_end: int = ABSENT
+    message_annotations: int = ABSENT
+    message_annotations_end: int = ABSENT
+    properties: int = ABSENT
+    properties_end: int = ABSENT
+    application_properties: int = ABSENT
+    application_properties_end: int = ABSENT
+    body: int = ABSENT
+    body_end: int = ABSENT
+    footer: int = ABSENT
+    footer_end: int = ABSENT
+    body_kind: int = 0
+    rest: int = ABSENT
+    bare: int = ABSENT
+    end: int = 0
+    durable: bool = False
+    priority: int = -1
+    ttl: int = -1
+    first_acquirer: bool = False
+    delivery_count: int = 0
+    user_id: bytes | None = None
+    to: bytes | None = None
+    subject: bytes | None = None
+    absolute_expiry_time: int = -1
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+def split(data: bytes, whole: bool = True) -> Sections:
+    """Finds the sections of a message. With `whole` false, `data` may be cut off anywhere: the section in which it is
+    cut is left out.
+
+    DecodeError for what is no section, for sections out of order, and for malformed fields that are looked at. What else
+    is in the sections is not looked at. A message without a body is taken, as some clients send it.
+    """
+    sections = Sections(data)
+    pos = 0
+    end = len(data)
+    last = 0
+    repeated = 0
+    while pos < end:
+        start = pos
+        try:
+            if end - pos > 3 and data[pos] == codes.DESCRIBED and data[pos + 1] == codes.SMALL_ULONG:
+                kind = data[pos + 2]
+                pos += 3
+                if kind < HEADER or kind > FOOTER:
+                    raise DecodeError(start, f"expected a section, not 0x{kind:02x}")
+            else:
+                kind = _descriptor(data, pos, end)
+                pos = value_end(data, pos + 1, end)
+            width = WIDTHS[data[pos]] if pos < end else 0
+            if width == codes.ONE_OCTET_SIZE and pos + 1 < end:
+                stop = pos + 2 + data[pos + 1]
+            elif width == codes.FOUR_OCTET_SIZE and pos + 4 < end:
+                stop = pos + 5 + (data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4])
+            else:
+                stop = value_end(data, pos, end)
+            if stop > end:
+                stop = value_end(data, pos, end)  # which says what is wrong
+        except DecodeError as error:
+            if whole or not error.short:
+                raise
+            pos = start
+            break
+        if kind <= last or last >= DATA:
+            check_order(kind, last, start)
+            repeated += 1
+            if repeated > MAX_SECTIONS:
+                raise too_many_sections(start)
+        last = kind
+        _note(sections, kind, start, pos, stop)
+        pos = stop
+    sections.end = pos
+    if sections.bare == ABSENT:
+        sections.bare = sections.footer if sections.footer >= 0 else pos
+    if sections.rest == ABSENT:
+        sections.rest = sections.bare
+    return sections
+
+
+def too_many_sections(position: int) -> DecodeError:
+    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, which is the most",
+                       RESOURCE_LIMIT_EXCEEDED)
+
+
+def check_order(kind: int, last: int, position: int) -> None:
+    """DecodeError where a section cannot follow another one (0: none)."""
+    if kind <= last:
+        if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
+            raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+    elif last >= DATA and kind != FOOTER:
+        raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
+
+
+def section_at(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
+    """Descriptor of the section at `pos`, format code of its value, and its octets, which may be more than there are
+    before `end`. DecodeError for what is no section; a short one where too little of it is there to tell."""
+    kind = _descriptor(data, pos, end)
+    at = constructor(data, value_end(data, pos + 1, end), end, 0)
+    code = data[at]
+    width = WIDTHS[code]
+    if (width == codes.ONE_OCTET_SIZE and at + 1 >= end) or (width == codes.FOUR_OCTET_SIZE and at + 4 >= end):
+        raise DecodeError(at, f"expected the size of a {TYPES[code]}", short=True)
+    return kind, code, content_end(data, code, at + 1, ENDLESS) - pos
+
+
+def check_type(kind: int, position: int, code: int) -> None:
+    """DecodeError where the value of a section of application data is of another type than its descriptor says."""
+    if kind == DATA:
+        if code != codes.BINARY_8 and code != codes.BINARY_32:
+            raise _wrong_type(kind, position, code)
+    elif kind != AMQP_VALUE and TYPES.get(code, "described value") != _TYPES[kind]:
+        raise _wrong_type(kind, position, code)
+
+
+def section_ranges(data: bytes, most: int = 0) -> list[tuple[int, int, int]]:
+    """Descriptor, begin and end of each section in the order of their numbers, which a `received` state counts (messaging
+    3.4.1): each `data` and `amqp-sequence` is one. The last may be cut off, and has the descriptor 0 when even that is not
+    whole. DecodeError for what is no section, and for more than `most` of them (0: any number)."""
+    ranges: list[tuple[int, int, int]] = []
+    pos = 0
+    end = len(data)
+    while pos < end:
+        if most and len(ranges) == most:
+            raise DecodeError(pos, f"more than {most} sections")
+        start = pos
+        kind = 0
+        try:
+            kind = _descriptor(data, pos, end)
+            pos = value_end(data, pos, end)
+        except DecodeError as error:
+            if not error.short:
+                raise
+            pos = end
+        ranges.append((kind, start, pos))
+    return ranges
+
+
+def _descriptor(data: bytes, pos: int, end: int) -> int:
+    """The numeric descriptor of the section at `pos`."""
+    if data[pos] != codes.DESCRIBED:
+        raise DecodeError(pos, f"expected a section, not a value with the format code 0x{data[pos]:02x}")
+    start = pos + 1
+    stop = value_end(data, start, end)
+    code = data[start]
+    number = 0
+    shown = f"a descriptor of the type {TYPES.get(code, 'described value')}"
+    if code == codes.SMALL_ULONG or code == codes.ULONG or code == codes.ULONG_0:
+        number = int.from_bytes(data[start + 1 : stop], "big")
+        shown = f"0x{number:02x}"
+    elif code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
+        name = data[start + (2 if code == codes.SYMBOL_8 else 5) : stop]
+        number = _BY_SYMBOL.get(name, 0)
+        shown = f"'{name[:MAX_SHOWN].decode('ascii', 'replace')}'"
+    if number not in _NAMES:
+        raise DecodeError(pos, f"expected a section, not {shown}")
+    return number
+
+
+def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> None:
+    """Keeps the section `kind` between `start` and `stop`, whose value begins at `pos`."""
+    data = sections.data
+    if kind == DATA:
+        code = data[pos]
+        if code != codes.BINARY_8 and code != codes.BINARY_32:
+            raise _wrong_type(kind, pos, code)
+        _note_body(sections, kind, start, stop)
+        return
+    if kind != AMQP_VALUE and data[pos] not in _CODES[kind - HEADER]:
+        raise _wrong_type(kind, pos, data[pos])
+    if kind == HEADER:
+        sections.header = start
+        sections.header_end = stop
+        _note_header(sections, start, pos, stop)
+        return
+    if kind == DELIVERY_ANNOTATIONS:
+        sections.delivery_annotations = start
+        sections.delivery_annotations_end = stop
+        return
+    if kind == FOOTER:
+        sections.footer = start
+        sections.footer_end = stop
+        return
+    if kind > DATA:
+        _note_body(sections, kind, start, stop)
+        return
+    if sections.rest == ABSENT:
+        sections.rest = start
+    if kind == MESSAGE_ANNOTATIONS:
+        sections.message_annotations = start
+        sections.message_annotations_end = stop
+        return
+    if sections.bare == ABSENT:
+        sections.bare = start
+    if kind == PROPERTIES:
+        sections.properties = start
+        sections.properties_end = stop
+        _note_properties(sections, pos, stop)
+    else:
+        sections.application_properties = start
+        sections.application_properties_end = stop
+
+
+def _note_body(sections: Sections, kind: int, start: int, stop: int) -> None:
+    if sections.body == ABSENT:
+        sections.body = start
+        sections.body_kind = kind
+        if sections.bare == ABSENT:
+            sections.bare = start
+            if sections.rest == ABSENT:
+                sections.rest = start
+    sections.body_end = stop
+
+
+def _wrong_type(kind: int, pos: int, code: int) -> DecodeError:
+    return DecodeError(pos, f"{_NAMES[kind]}: expected a {_TYPES[kind]}, not {TYPES.get(code, 'a described value')}")
+
+
+def _note_header(sections: Sections, start: int, pos: int, stop: int) -> None:
+    """Takes the fields out of the header whose list is at `pos`."""
+    if _scan_header(sections, pos, stop):
+        return
+    header = decode_composite(sections.data, start, stop)[0]
+    if isinstance(header, Header):
+        sections.durable = bool(header.durable)
+        sections.priority = -1 if header.priority is None else header.priority
+        sections.ttl = -1 if header.ttl is None else header.ttl
+        sections.first_acquirer = bool(header.first_acquirer)
+        sections.delivery_count = header.delivery_count or 0
+
+
+def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
+    """The same for a header in one of its usual forms; False for others, some fields may have been set then."""
+    data = sections.data
+    if data[pos] == codes.LIST_0:
+        return True
+    if data[pos] != codes.LIST_8 or stop - pos < 3:
+        return False
+    count = data[pos + 2]
+    pos += 3
+    if count > 5:
+        return False
+    for index in range(count):
+        if pos >= stop:
+            return False
+        code = data[pos]
+        pos += 1
+        if index == 0 or index == 3:
+            if code == codes.TRUE:
+                if index == 0:
+                    sections.durable = True
+                else:
+                    sections.first_acquirer = True
+            elif code != codes.FALSE and code != codes.NULL:
+                return False
+            continue
+        if code == codes.NULL:
+            continue
+        if code == codes.UINT_0 and index != 1:
+            number = 0
+        elif pos >= stop:
+            return False
+        elif code == (codes.UBYTE if index == 1 else codes.SMALL_UINT):
+            number = data[pos]
+            pos += 1
+        elif code == codes.UINT and index != 1 and pos + 4 <= stop:
+            number = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            pos += 4
+        else:
+            return False
+        if index == 1:
+            sections.priority = number
+        elif index == 2:
+            sections.ttl = number
+        else:
+            sections.delivery_count = number
+    return pos == stop
+
+
+def _note_properties(sections: Sections, pos: int, stop: int) -> None:
+    """Takes `user-id`, `to`, `subject` and `absolute-expiry-time` out of the properties whose list is at `pos`."""
+    data = sections.data
+    if data[pos] == codes.LIST_8 and stop - pos > 2 and data[pos + 2] <= stop - pos - 3:
+        count = data[pos + 2]
+        begin = pos + 3
+    else:
+        decoder = Decoder(data, pos, stop)
+        count = decoder.enter_list()
+        begin = decoder.pos
+    if count > _PROPERTIES_COUNT:
+        raise DecodeError(pos, f"properties has {_PROPERTIES_COUNT} fields, not {count}")
+    pos = begin
+    for index in range(min(count, 9)):
+        start = pos
+        code = data[start] if start < stop else codes.DESCRIBED
+        if code == codes.NULL:
+            pos += 1
+            continue
+        width = WIDTHS[code]
+        if width == codes.ONE_OCTET_SIZE and start + 1 < stop:
+            pos += 2 + data[start + 1]
+        else:
+            pos = value_end(data, start, stop)
+        if pos > stop:
+            pos = value_end(data, start, stop)  # which says what is wrong
+        if index == 2 or index == 3:
+            octets = _sized(data, start, pos, codes.STRING_8, codes.STRING_32, "to" if index == 2 else "subject")
+            if index == 2:
+                sections.to = octets
+            else:
+                sections.subject = octets
+        elif index == 1:
+            sections.user_id = _sized(data, start, pos, codes.BINARY_8, codes.BINARY_32, "user-id")
+        elif index == 8:
+            if code != codes.TIMESTAMP:
+                raise DecodeError(start, "properties: absolute-expiry-time: expected a timestamp", DECODE_ERROR)
+            sections.absolute_expiry_time = int.from_bytes(data[start + 1 : pos], "big", signed=True)
+
+
+def _sized(data: bytes, start: int, stop: int, short: int, long: int, name: str) -> bytes:
+    """The octets of a value with a size, whose format code is `short` or `long`."""
+    code = data[start]
+    if code == short:
+        return data[start + 2 : stop]
+    if code == long:
+        return data[start + 5 : stop]
+    raise DecodeError(start, f"properties: {name}: expected a {TYPES[short]}", DECODE_ERROR)

@@ -1,0 +1,165 @@
+"""What Python lacks of AMQP's primitive types (types 1.6): small classes that keep the type of a value.
+
+| AMQP | Python | AMQP | Python |
+| --- | --- | --- | --- |
+| null | None | decimal32, 64, 128 | `Decimal32`, `Decimal64`, `Decimal128` |
+| boolean | bool | char | `Char` (a str of one character) |
+| ubyte, ushort, uint, ulong | `UByte`, `UShort`, `UInt`, `ULong` | timestamp | `Timestamp` (an int: ms since 1970) |
+| byte, short, int | `Byte`, `Short`, `Int` | uuid | `uuid.UUID` |
+| long | int | binary | bytes |
+| float | `Float` | string | str |
+| double | float | symbol | `Symbol` (a str) |
+| list | list | map | dict, or `Map` where a dict cannot hold it |
+| array | `Array` | described value | `Described` |
+
+A plain int is a long and a plain float a double, as Qpid Proton has it. The number classes are ints and floats and
+compare like them: `UInt(1) == 1 == True`. So the keys of a map may be distinct in AMQP and equal in Python; such a map,
+one with keys that cannot be hashed, and one with more than 32 keys other than strings, symbols and binaries (whose hashes
+a peer could choose so that they collide) is a `Map`, which is a sequence of pairs. The order of pairs counts in both.
+
+A float32 that is a signalling NaN becomes a quiet one. Everything else survives decoding and encoding unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from leveret.wire.amqp10.decimals import Decimal32, Decimal64, Decimal128
+
+__all__ = ["Array", "Byte", "Char", "Decimal32", "Decimal64", "Decimal128", "Described", "Float", "Int", "Map", "Short",
+           "Symbol", "Timestamp", "UByte", "UInt", "ULong", "UShort"]
+
+
+class UByte(int):
+    """0 to 2^8 - 1."""
+
+    __slots__ = ()
+
+
+class UShort(int):
+    """0 to 2^16 - 1."""
+
+    __slots__ = ()
+
+
+class UInt(int):
+    """0 to 2^32 - 1."""
+
+    __slots__ = ()
+
+
+class ULong(int):
+    """0 to 2^64 - 1."""
+
+    __slots__ = ()
+
+
+class Byte(int):
+    """-2^7 to 2^7 - 1."""
+
+    __slots__ = ()
+
+
+class Short(int):
+    """-2^15 to 2^15 - 1."""
+
+    __slots__ = ()
+
+
+class Int(int):
+    """-2^31 to 2^31 - 1."""
+
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since 1970-01-01T00:00Z, signed, 64 bits."""
+
+    __slots__ = ()
+
+
+class Float(float):
+    """A binary32. A number that it cannot hold exactly is rounded when it is encoded."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """One Unicode character."""
+
+    __slots__ = ()
+
+
+class Symbol(str):
+    """Seven-bit ASCII."""
+
+    __slots__ = ()
+
+
+class Described:
+    """A value with its descriptor, which is a `Symbol`, a `ULong` or (reserved) any other value."""
+
+    __slots__ = ("descriptor", "value")
+
+    def __init__(self, descriptor: Any, value: Any) -> None:
+        self.descriptor = descriptor
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Described):
+            return NotImplemented
+        return (type(self.descriptor) is type(other.descriptor) and self.descriptor == other.descriptor
+                and type(self.value) is type(other.value) and bool(self.value == other.value))
+
+    def __hash__(self) -> int:
+        return hash((self.descriptor, self.value))
+
+    def __repr__(self) -> str:
+        return f"Described({self.descriptor!r}, {self.value!r})"
+
+
+class Array:
+    """Values of one type.
+
+    type         the AMQP name of the type, for example "uint"; known of an empty array, too
+    items        the values. They may be plain Python values: an int in an array of uint is one
+    descriptors  of an array of described values, the descriptor of every element, the outermost first; `items` are then
+                 what is described
+    """
+
+    __slots__ = ("descriptors", "items", "type")
+
+    def __init__(self, type: str, items: Iterable[Any], descriptors: tuple[Any, ...] = ()) -> None:
+        self.type = type
+        self.items = list(items)
+        self.descriptors = descriptors
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Array):
+            return NotImplemented
+        return self.type == other.type and self.items == other.items and self.descriptors == other.descriptors
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Array({self.type!r}, {self.items!r}, {self.descriptors!r})"
+
+
+class Map:
+    """A map that a dict cannot or should not hold, as a list of pairs in their order."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self.pairs = list(pairs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Map):
+            return NotImplemented
+        return self.pairs == other.pairs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Map({self.pairs!r})"

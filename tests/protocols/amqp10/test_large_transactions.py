@@ -1,0 +1,149 @@
+"""A large transaction is discharged in steps: as one record of the log, and all visible at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.message import Entry
+from leveret.broker.transactions import LARGE
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.messaging import Accepted, Rejected, Released
+from leveret.wire.amqp10.transactions import Discharge, TransactionalState
+from leveret.wire.amqp10.transport import Detach, Disposition
+from tests.broker.support import HeldLog
+from tests.protocols.amqp10.support import Session, connect, make_site, message
+from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.support import Site
+
+MANY = 2 * LARGE
+
+
+class FailingLog(HeldLog):
+    """A log of which one settlement fails: the one after `calls` others, -1 for none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = -1
+
+    def settle(self, entry: Entry) -> None:
+        if self.calls >= 0:
+            self.calls -= 1
+            if self.calls < 0:
+                raise RuntimeError("a mistake")
+        super().settle(entry)
+
+
+@pytest.fixture
+def log() -> FailingLog:
+    return FailingLog()
+
+
+@pytest.fixture
+def site(log: FailingLog) -> Site:
+    site = make_site(log=log)
+    for name in ("from", "to"):
+        site.vhost.declare_queue(name, None, durable=True)
+    return site
+
+
+class Started:
+    """A transaction that takes all of `from` and posts as much to `to`, and its discharge, of which one step is made."""
+
+    def __init__(self, site: Site, outcome: Accepted | Released | None = None, *, settled: bool = True) -> None:
+        self.site = site
+        self.session: Session = connect(site).begin()
+        filling = self.session.sender("/queues/from")
+        for number in range(MANY):
+            filling.send(message(b"%d" % number, durable=True), settled=True, run=number % 100 == 99)
+        receiver = self.session.receiver("/queues/from")
+        receiver.flow(MANY, window=2 * MANY)
+        assert len(receiver.bodies()) == MANY
+        self.controller = Controller(self.session)
+        self.id = self.controller.declare()
+        posting = self.session.sender("/queues/to")
+        for number in range(MANY):
+            posting.send(message(b"%d" % number, durable=True), state=TransactionalState(self.id), settled=True,
+                         run=number % 100 == 99)
+        self.session.dispose(0, MANY - 1, TransactionalState(self.id, outcome or Accepted()), settled=settled)
+        self.session.client.run()
+        self.session.client.received.clear()
+        self.number = self.controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(self.id, False)), run=False)
+        client = self.session.client
+        client.session.data_received(client.output.to_send())
+        assert site.broker.jobs.commits.pending
+
+    def step(self) -> bool:
+        self.site.broker.end_turn()
+        if not self.site.posted:
+            return False
+        self.site.posted.pop(0)()
+        return True
+
+    def outcome(self) -> object:
+        self.session.client.run()
+        for frame in self.session.client.all(Disposition):
+            if frame.role and frame.first <= self.number <= (frame.first if frame.last is None else frame.last):
+                return frame.state
+        return None
+
+
+def counts(site: Site, log: HeldLog) -> tuple[int, int]:
+    """How many messages a start would find in both queues."""
+    queues = site.vhost.queues
+    return tuple(sum(queue_id == queues[name].id for queue_id, _ in log.kept) for name in ("from", "to"))  # type: ignore[return-value]
+
+
+def test_it_is_one_record_of_the_log(site: Site, log: FailingLog) -> None:
+    started = Started(site)
+    seen = set()
+    steps = 0
+    while started.step():
+        steps += 1
+        seen.add(counts(site, log))
+    assert steps > 3 and seen == {(MANY, 0), (0, MANY)}
+    assert isinstance(started.outcome(), Accepted)
+    queue = site.vhost.queues["to"]
+    assert [entry.seq for entry in queue.backlog.head] == sorted(entry.seq for entry in queue.backlog.head)
+    assert queue.ready_count == MANY and not queue.frozen and site.vhost.queues["from"].unacked == 0
+
+
+def test_what_is_released_is_handed_out_in_order(site: Site, log: FailingLog) -> None:
+    started = Started(site, Released(), settled=False)
+    other = connect(site).begin().receiver("/queues/from", 5)
+    assert other.bodies() == [b"%d" % number for number in range(5)]
+    assert isinstance(started.outcome(), Accepted)
+    assert counts(site, log) == (MANY, MANY) and not site.vhost.queues["from"].frozen
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(site: Site, log: FailingLog,
+                                                                              steps: int) -> None:
+    started = Started(site)
+    for _ in range(steps):
+        started.step()
+    started.session.client.drop()
+    site.run()
+    queue = site.vhost.queues["from"]
+    assert counts(site, log) in ((0, MANY), (MANY, 0))
+    assert counts(site, log) == (queue.ready_count, site.vhost.queues["to"].ready_count)
+    assert queue.unacked == 0 and not queue.frozen and log.completion is None
+
+
+def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:
+    started = Started(site)
+    queue = site.vhost.queues["to"]
+    queue.max_length, queue.rejects_publish = MANY - 1, True
+    outcome = started.outcome()
+    assert isinstance(outcome, Rejected) and outcome.error is not None
+    assert (outcome.error.condition, outcome.error.description) == ("amqp:transaction:rollback", "a queue is full")
+    assert counts(site, log) == (MANY, 0) and queue.ready_count == 0
+
+
+def test_a_failure_ends_the_control_link(site: Site, log: FailingLog) -> None:
+    started = Started(site)
+    log.calls = LARGE + 10
+    started.session.client.run()
+    detach = started.session.client.take(Detach)
+    assert detach is not None and detach.error is not None and detach.error.condition == "amqp:internal-error"
+    queue = site.vhost.queues["from"]
+    assert queue.unacked == 0 and not queue.frozen and log.completion is None

@@ -1,0 +1,375 @@
+"""Termini that outlive their links: expiry, identity, what is unsettled (transport 2.6, messaging 3.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.protocols.amqp10.sources import SourceTerminus
+from leveret.protocols.amqp10.terminus import Terminus
+from leveret.security.permissions import Permission
+from leveret.wire.amqp10.messaging import Accepted, Released, Source, Target
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.transport import Detach, End
+from leveret.wire.amqp10.values import Described, Symbol, ULong
+from tests.protocols.amqp10.support import Receiver, Session, body_of, connect, make_site, message
+from tests.protocols.support import Site
+
+POLICIES = ("link-detach", "session-end", "connection-close", "never")
+
+
+@pytest.fixture
+def site() -> Site:
+    return make_site()
+
+
+def fill(site: Site, *bodies: bytes, address: str = "q", durable: bool = False) -> None:
+    client = connect(site, container="filling")
+    sender = client.begin().sender(address)
+    for body in bodies:
+        sender.send(message(body, durable=durable))
+    client.drop()
+
+
+def receiver(session: Session, name: str = "r", *, credit: int = 0, address: str | None = "q", **options: Any) -> Receiver:
+    source = Source(address, **{key: options.pop(key) for key in list(options) if key in (
+        "durable", "expiry_policy", "timeout", "default_outcome", "dynamic", "dynamic_node_properties", "filter",
+        "capabilities")})
+    return session.receiver(source=source, name=name, credit=credit, **options)
+
+
+def terminus(site: Site, name: str = "r", *, receives: bool = False) -> Terminus | None:
+    return site.services.termini.by_key.get(("/", "user", "test", name, receives))
+
+
+def pass_time(site: Site, seconds: float) -> None:
+    site.broker.timers.run(site.broker.timers.now() + int(seconds * 1000))
+    site.broker.end_turn()
+    site.run()
+
+
+@pytest.mark.rule("1.0", "messaging.3.5.6.never-expires")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_expiry_policies(site: Site, policy: str) -> None:
+    """When the policy's event has happened, and not before, a terminus without timeout is gone: what it held goes back."""
+    fill(site, b"1")
+    queue = site.vhost.queues["q"]
+    client = connect(site)
+    client.begin(1)
+    session = client.begin()
+    link = receiver(session, credit=1, expiry_policy=policy)
+    assert link.attached.source.expiry_policy == policy
+    held = []
+    for event in (lambda: link.detach(closed=False), session.end, client.drop):
+        event()
+        held.append((queue.unacked, queue.ready_count, terminus(site) is not None))
+    reached = POLICIES.index(policy)
+    assert held == [(1, 0, True) if index < reached else (0, 1, False) for index in range(3)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_timeouts(site: Site, policy: str) -> None:
+    fill(site, b"1")
+    queue = site.vhost.queues["q"]
+    client = connect(site)
+    link = receiver(client.begin(), credit=1, expiry_policy=policy, timeout=60)
+    assert link.attached.source.timeout == 60
+    client.drop()
+    pass_time(site, 59)
+    assert queue.unacked == 1
+    pass_time(site, 61)
+    assert queue.unacked == (1 if policy == "never" else 0)
+    assert (terminus(site) is None) == (policy != "never")
+
+
+def test_an_attach_stops_the_timer(site: Site) -> None:
+    fill(site, b"1")
+    client = connect(site)
+    receiver(client.begin(), credit=1, timeout=60)
+    client.drop()
+    again = connect(site)
+    receiver(again.begin(), timeout=60, unsettled={bytes(4): None})
+    pass_time(site, 100)
+    assert site.vhost.queues["q"].unacked == 1
+    again.drop()
+    # It starts again in full.
+    pass_time(site, 59)
+    assert site.vhost.queues["q"].unacked == 1
+    pass_time(site, 61)
+    assert site.vhost.queues["q"].ready_count == 1
+
+
+def test_close_destroys(site: Site) -> None:
+    fill(site, b"1")
+    session = connect(site).begin()
+    link = receiver(session, credit=1, expiry_policy="never", durable=1)
+    assert link.detach(closed=True).closed
+    assert terminus(site) is None
+    assert site.vhost.queues["q"].ready_count == 1
+
+
+def test_the_default_outcome_at_expiry(site: Site) -> None:
+    fill(site, b"1", b"2")
+    client = connect(site)
+    receiver(client.begin(), credit=2, timeout=60, default_outcome=Released())
+    client.drop()
+    pass_time(site, 61)
+    delivered = receiver(connect(site, container="other").begin(), credit=2).deliveries()
+    assert [body_of(frame.payload) for frame in delivered] == [b"1", b"2"]
+    assert split(delivered[0].payload).delivery_count == 0
+
+
+def test_whose_it_is(site: Site) -> None:
+    """Vhost, user, container, name and direction identify a terminus."""
+    site.allow("other", "/", Permission(".*", ".*", ".*"))
+    fill(site, b"1")
+    client = connect(site)
+    receiver(client.begin(), credit=1, expiry_policy="never")
+    client.drop()
+    site.services.amqp10.anonymous_user = "other"
+    session = connect(site).begin()
+    assert receiver(session, unsettled={}).attached.unsettled == {}
+    session.sender(name="r")
+    site.services.amqp10.anonymous_user = "user"
+    session = connect(site, container="another").begin()
+    assert receiver(session, unsettled={}).attached.unsettled == {}
+    assert site.vhost.queues["q"].unacked == 1
+    assert receiver(connect(site).begin(), unsettled={bytes(4): None}).attached.unsettled == {bytes(4): None}
+
+
+def test_deliveries_of_a_detached_link_are_alive(site: Site) -> None:
+    """Their outcomes are applied while the session is there (transport section 2.7.6)."""
+    fill(site, b"1", b"2", b"3")
+    queue = site.vhost.queues["q"]
+    session = connect(site).begin()
+    link = receiver(session, credit=3)
+    assert len(link.deliveries()) == 3
+    link.detach(closed=False)
+    session.dispose(0, state=Accepted())
+    assert (queue.unacked, queue.settled) == (2, 1)
+    # Attached again without a map they go on as they are.
+    again = receiver(session)
+    assert again.attached.unsettled is None
+    assert again.deliveries() == []
+    session.dispose(1, 2, Accepted())
+    assert (queue.unacked, queue.settled) == (0, 3)
+    again.detach()
+    assert queue.ready_count == 0
+
+
+def test_deliveries_of_a_link_attached_again_are_its_own(site: Site) -> None:
+    fill(site, b"1")
+    session = connect(site).begin()
+    receiver(session, credit=1).detach(closed=False)
+    receiver(session).detach(closed=True)
+    assert site.vhost.queues["q"].ready_count == 1
+
+
+def test_tags_are_unique_for_the_life_of_a_terminus(site: Site) -> None:
+    fill(site, b"1", b"2", b"3")
+    tags: list[bytes | None] = []
+    for _ in range(3):
+        client = connect(site)
+        unsettled = dict.fromkeys(tags) if tags else None
+        link = receiver(client.begin(), credit=len(tags) + 1, expiry_policy="never", unsettled=unsettled)
+        tags += [frame.delivery_tag for frame in link.deliveries() if not frame.resume]
+        client.drop()
+    assert len(set(tags)) == 3
+
+
+def test_an_error_does_not_destroy_what_was_asked_to_stay(site: Site) -> None:
+    fill(site, b"1")
+    session = connect(site).begin()
+    link = receiver(session, credit=1, expiry_policy="never")
+    site.services.termini.delete("/", "user", "test", "r", "sender")
+    site.run()
+    session.client.run()
+    assert terminus(site) is None
+    assert site.vhost.queues["q"].ready_count == 1
+    kept = session.sender("q", name="s", target=Target("q", expiry_policy="never"))
+    kept.send(b"\xff")
+    detach = session.client.all(Detach)[-1]
+    assert detach.error is not None and not detach.closed
+    assert terminus(site, "s", receives=True) is not None
+    plain = session.sender("q", name="plain")
+    plain.send(b"\xff")
+    detach = session.client.all(Detach)[-1]
+    assert detach.error is not None and detach.closed
+    assert terminus(site, "plain", receives=True) is None
+    assert link.client.find(End) is None
+
+
+@pytest.mark.rule("1.0", "messaging.3.5.9.lifetime-least")
+def test_dynamic_nodes_live_with_their_terminus(site: Site) -> None:
+    policy = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+    client = connect(site)
+    link = receiver(client.begin(), address=None, dynamic=True, dynamic_node_properties=policy, expiry_policy="never")
+    address = link.attached.source.address
+    client.drop()
+    assert address in site.vhost.queues
+    fill(site, b"1", address=address)
+    again = receiver(connect(site).begin(), address=None, dynamic=True, expiry_policy="never", credit=1)
+    assert again.attached.source.address == address
+    assert again.bodies() == [b"1"]
+    assert again.detach().closed
+    assert address not in site.vhost.queues
+
+
+def test_a_subscription_lives_with_its_terminus(site: Site) -> None:
+    client = connect(site)
+    receiver(client.begin(), address="topic://news", expiry_policy="never")
+    client.drop()
+    fill(site, b"1", b"2", address="topic://news")
+    session = connect(site).begin()
+    again = receiver(session, address="topic://news", expiry_policy="never", credit=5)
+    assert again.bodies() == [b"1", b"2"]
+    again.detach()
+    assert not any(name.startswith("test/") for name in site.vhost.queues)
+
+
+def test_stealing_takes_what_is_unsettled(site: Site) -> None:
+    fill(site, b"1")
+    first = connect(site)
+    receiver(first.begin(), credit=1)
+    second = receiver(connect(site).begin(), unsettled={bytes(4): None})
+    assert second.attached.unsettled == {bytes(4): None}
+    assert first.error(Detach)[0] == "amqp:link:stolen"
+    assert site.vhost.queues["q"].unacked == 1
+    first.drop()
+    assert site.vhost.queues["q"].unacked == 1
+
+
+def test_a_client_that_remembers_nothing(site: Site) -> None:
+    """An attach without a map on another session: nobody knows what became of the deliveries, so they have failed once."""
+    fill(site, b"1", b"2")
+    client = connect(site)
+    receiver(client.begin(), credit=2, expiry_policy="never")
+    client.drop()
+    delivered = receiver(connect(site).begin(), credit=2, expiry_policy="never").deliveries()
+    assert [body_of(frame.payload) for frame in delivered] == [b"1", b"2"]
+    assert not any(frame.resume for frame in delivered)
+    assert [split(frame.payload).delivery_count for frame in delivered] == [1, 1]
+
+
+def test_another_address_replaces_it(site: Site) -> None:
+    fill(site, b"1")
+    client = connect(site)
+    receiver(client.begin(), credit=1, expiry_policy="never")
+    client.drop()
+    again = receiver(connect(site).begin(), address="p", expiry_policy="never", unsettled={bytes(4): None})
+    assert not again.attached.unsettled
+    assert site.vhost.queues["q"].ready_count == 1
+
+
+REFUSED = {
+    "no exchange": {"address": "/exchanges/missing/k"},
+    "no queue": {"address": "/queues/missing"},
+    "a filter that cannot be read": {
+        "address": "topic://other", "filter": {Symbol("f"): Described(Symbol("apache.org:selector-filter:string"), "a =")}},
+}
+
+
+@pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_replaces_nothing(site: Site, wanted: dict[str, Any]) -> None:
+    """A subscription goes only when the one in its place is there."""
+    client = connect(site)
+    receiver(client.begin(), address="topic://news", expiry_policy="never")
+    client.drop()
+    fill(site, b"1", address="topic://news")
+    known = terminus(site)
+    session = connect(site).begin()
+    assert receiver(session, expiry_policy="never", **wanted).attached.source is None
+    assert session.client.find(Detach) is not None
+    assert terminus(site) is known and known is not None
+    again = receiver(connect(site).begin(), address="topic://news", expiry_policy="never", credit=5)
+    assert again.bodies() == [b"1"]
+    assert sum(name.startswith("test/") for name in site.vhost.queues) == 1
+
+
+@pytest.mark.parametrize("address", ["/exchanges/missing/k", "/queues/missing", "/exchanges/amq.leveret.events"])
+def test_a_target_that_is_refused_replaces_nothing(site: Site, address: str) -> None:
+    client = connect(site)
+    client.begin().sender("q", name="s", target=Target("q", expiry_policy="never"))
+    client.drop()
+    known = terminus(site, "s", receives=True)
+    assert known is not None
+    session = connect(site).begin()
+    assert session.sender(name="s", target=Target(address, expiry_policy="never")).attached.target is None
+    assert terminus(site, "s", receives=True) is known
+
+
+def test_one_of_the_most_may_be_replaced(site: Site) -> None:
+    site.services.amqp10.kept_links = 1
+    session = connect(site).begin()
+    receiver(session, "1", expiry_policy="never").detach(closed=False)
+    assert receiver(session, "1", address="topic://news", expiry_policy="never").attached.source is not None
+    assert terminus(site, "1").address() == "topic://news"  # type: ignore[union-attr]
+    assert receiver(session, "2", expiry_policy="never").attached.source is None
+
+
+def test_a_queue_that_is_gone(site: Site) -> None:
+    fill(site, b"1", durable=True)
+    site.vhost.remove_queue(site.vhost.queues["q"])
+    fill(site, b"1", b"2", durable=True)
+    client = connect(site)
+    receiver(client.begin(), credit=2, expiry_policy="never")
+    client.drop()
+    site.vhost.remove_queue(site.vhost.queues["q"])
+    session = connect(site).begin()
+    link = receiver(session, credit=5, expiry_policy="never", unsettled={bytes(4): None, b"\0\0\0\1": Accepted()})
+    frames = link.deliveries()
+    assert [(frame.aborted, frame.settled) for frame in frames] == [(False, True), (True, False)]
+    assert terminus(site).unsettled_count() == 0  # type: ignore[union-attr]
+
+
+def test_the_most_that_a_user_may_keep(site: Site) -> None:
+    site.services.amqp10.kept_links = 2
+    session = connect(site).begin()
+    for name in ("1", "2"):
+        receiver(session, name, expiry_policy="never")
+    receiver(session, "ordinary")
+    assert receiver(session, "3", expiry_policy="never").attached.source is None
+    assert session.client.error(Detach)[0] == "amqp:resource-limit-exceeded"
+    session.next_handle += 1
+    receiver(session, "4", timeout=5)
+    assert "kept_links" in session.client.error(Detach)[1]
+    site.services.termini.delete("/", "user", "test", "1", "sender")
+    assert receiver(session, "5", expiry_policy="never").attached.source is not None
+
+
+@pytest.mark.rule("1.0", "transport.link-error.detach-forced.choice")
+def test_deletion_by_an_operator(site: Site) -> None:
+    client = connect(site)
+    receiver(client.begin(), expiry_policy="never")
+    site.services.termini.delete("/", "user", "test", "r", "sender")
+    condition, text = client.error(Detach)
+    assert condition == "amqp:link:detach-forced"
+    assert "deleted by an operator" in text
+
+
+def test_release_by_an_operator(site: Site) -> None:
+    fill(site, b"1", b"2")
+    client = connect(site)
+    receiver(client.begin(), credit=2, expiry_policy="never")
+    client.drop()
+    assert site.services.termini.describe()[0]["unsettled"] == 2
+    assert site.services.termini.release("/", "user", "test", "r", "sender") == 2
+    assert site.vhost.queues["q"].ready_count == 2
+    assert isinstance(terminus(site), SourceTerminus)
+
+
+def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
+    fill(site, b"1", b"2", durable=True)
+    site.vhost.queues["q"]
+    client = connect(site)
+    receiver(client.begin(), credit=1, expiry_policy="never")
+    client.drop()
+    queue = site.vhost.queues["q"]
+    assert [entry.seq for holder in site.broker.holders for entry in holder.all_held() if entry.queue is queue] == [1]
+    queue.purge()
+    assert (queue.unacked, queue.ready_count) == (1, 0)
+    again = receiver(connect(site).begin(), credit=1, expiry_policy="never", unsettled={bytes(4): None})
+    assert again.bodies() == [b"1"]
+
+
