@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "leveret" / "wire" / "amqp1"
+PACKAGE = ROOT / "src" / "leveret" / "wire" / "amqp10"
 sys.path.insert(0, str(ROOT / "src"))
 
 from leveret.wire.amqp10 import model  # noqa: E402
