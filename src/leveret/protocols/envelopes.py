@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import whole
 from leveret.broker.message import FORMAT_AMQP1, Message, make_address
-from leveret.protocols.amqp10 import addresses
 from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.terminus import addresses
 from leveret.protocols.convert import to_amqp0
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp10 import codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leveret.protocols.amqp09.connection import Connection as Connection09
 from leveret.protocols.amqp091.connection import Connection as Connection091
-from leveret.protocols.amqp10.connection import Connection as Connection10
+from leveret.protocols.amqp10.connection.connection import Connection as Connection10
 from leveret.protocols.detect import V0_9, V0_9_1, V1_0_SASL
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services

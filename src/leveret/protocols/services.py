@@ -11,7 +11,7 @@ from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
 from leveret.protocols.amqp09.interrupted import Interrupted
 from leveret.protocols.amqp09.realms import Realms
 from leveret.protocols.amqp09.tunnels import Tunnels
-from leveret.protocols.amqp10.termini import Termini
+from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
 from leveret.protocols.login_queue import LoginQueue
 from leveret.security.users import UserStore
 
@@ -149,7 +149,7 @@ class Services:
         # The connections of AMQP 1.0 of each container: by vhost, user and container-id.
         self.containers: dict[tuple[str, str, str], dict[Any, None]] = {}
         # What of them outlives them.
-        self.termini = Termini(broker, self.amqp10)
+        self.termini = TerminusRegistry(broker, self.amqp10)
         self.alarm = ""
         self.next_number = 1
         self.stopping = False

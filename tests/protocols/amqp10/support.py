@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from leveret.protocols.amqp10.connection import Connection
+from leveret.protocols.amqp10.connection.connection import Connection
 from leveret.wire.amqp10.composite import Composite, Performative
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.frames import AMQP, SASL, FrameReader, Header

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.broker import VhostSettings
-from leveret.protocols.amqp10.sources import SourceTerminus
+from leveret.protocols.amqp10.terminus.source import SourceTerminus
 from leveret.wire.amqp10.messaging import Accepted, Received, Released, Source, Target
 from leveret.wire.amqp10.messaging import Header as MessageHeader
 from leveret.wire.amqp10.sections import section_ranges, split

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from leveret.protocols.amqp10.connection import Connection
+from leveret.protocols.amqp10.connection.connection import Connection
 from leveret.security.scram import Keyring
 from leveret.wire.amqp10.frames import AMQP, Empty, FrameReader, Header
 from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.amqp10 import resuming
-from leveret.protocols.amqp10.sources import SourceTerminus, Unsettled
-from leveret.protocols.amqp10.targets import TargetTerminus
+from leveret.protocols.amqp10.link.resume_actions import ABORT, FORGET, RESTATE, RESUME, SEND_AGAIN, SETTLE, WAIT, decide
+from leveret.protocols.amqp10.terminus.source import SourceTerminus, Unsettled
+from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.wire.amqp10.messaging import Accepted, Modified, Properties, Received, Rejected, Released, Source, Target
 from leveret.wire.amqp10.sections import section_ranges
 from leveret.wire.amqp10.transactions import TransactionalState
@@ -67,17 +67,17 @@ def site() -> Site:
 class TestTheDecision:
     """Each tag by itself."""
 
-    EXPECTED = {1: resuming.SEND_AGAIN, 2: resuming.RESUME, 3: resuming.SETTLE, 4: resuming.RESUME, 5: resuming.SEND_AGAIN,
-                6: resuming.RESUME, 7: resuming.ABORT, 8: resuming.SETTLE, 9: resuming.ABORT, 10: resuming.FORGET,
-                11: resuming.ABORT, 12: resuming.SETTLE, 13: resuming.RESTATE, 14: resuming.ABORT}
+    EXPECTED = {1: SEND_AGAIN, 2: RESUME, 3: SETTLE, 4: RESUME, 5: SEND_AGAIN,
+                6: RESUME, 7: ABORT, 8: SETTLE, 9: ABORT, 10: FORGET,
+                11: ABORT, 12: SETTLE, 13: RESTATE, 14: ABORT}
 
     @pytest.mark.parametrize("tag", range(1, 15))
     def test_tag(self, tag: int) -> None:
-        assert resuming.decide(SENDER[tag], tag in RECEIVER, RECEIVER.get(tag)) == self.EXPECTED[tag]
+        assert decide(SENDER[tag], tag in RECEIVER, RECEIVER.get(tag)) == self.EXPECTED[tag]
 
     @pytest.mark.parametrize("tag", [1, 5, 10])
     def test_what_an_incomplete_map_does_not_tell(self, tag: int) -> None:
-        assert resuming.decide(SENDER[tag], False, None, True) == resuming.WAIT
+        assert decide(SENDER[tag], False, None, True) == WAIT
 
 
 class TestTheBrokerSends:

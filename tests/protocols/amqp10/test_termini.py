@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.amqp10.sources import SourceTerminus
-from leveret.protocols.amqp10.terminus import Terminus
+from leveret.protocols.amqp10.terminus.source import SourceTerminus
+from leveret.protocols.amqp10.terminus.terminus import Terminus
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10.messaging import Accepted, Released, Source, Target
 from leveret.wire.amqp10.sections import split

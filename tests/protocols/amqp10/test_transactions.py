@@ -274,7 +274,7 @@ def test_controllers_that_vanish(site: Site, session: Session, how: str) -> None
         session.client.drop()
         assert ready(site) == 2
     assert site.vhost.queues["q"].unacked == 0
-    assert not session.client.session.works
+    assert not session.client.session.transactions
 
 
 def test_unknown_transactions(session: Session) -> None:

@@ -10,10 +10,10 @@ import pytest
 from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.message import FORMAT_AMQP1, Message, make_address
-from leveret.protocols.amqp10 import dispositions
-from leveret.protocols.amqp10.connection import COSTS, MAX_FRAME_VALUES, MAX_WORK
-from leveret.protocols.amqp10.incoming import JOINED_CHUNK, MAX_VALUES, REFUSED, RESOLVED, IncomingLink
-from leveret.protocols.amqp10.serial import Numbers
+from leveret.protocols.amqp10.connection.connection import COSTS, MAX_FRAME_VALUES, MAX_WORK
+from leveret.protocols.amqp10.link.incoming import JOINED_CHUNK, MAX_VALUES, REFUSED, RESOLVED, IncomingLink
+from leveret.protocols.amqp10.session import dispositions
+from leveret.protocols.amqp10.session.serial_numbers import Numbers
 from leveret.protocols.convert import to_amqp0, to_amqp10
 from leveret.protocols.convert.names import AMQP_ENCODED, STRING_BODY
 from leveret.wire.amqp0.properties import encode_header

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.queues.stream_offsets import starting_point
-from leveret.protocols.amqp10.delays import MAX_DELAY
+from leveret.protocols.amqp10.message_times import MAX_DELAY
 from leveret.wire.amqp10.messaging import Accepted, Header, Properties
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import TransactionalState

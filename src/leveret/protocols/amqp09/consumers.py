@@ -14,8 +14,8 @@ from leveret.broker.queues import rings
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091.consumers import ChannelConsumer
-from leveret.protocols.amqp10.filters import VIEW
-from leveret.protocols.amqp10.outgoing import FILTER_WORK
+from leveret.protocols.amqp10.link.outgoing import FILTER_WORK
+from leveret.protocols.amqp10.terminus.filters import VIEW
 from leveret.selectors import Filter, SelectorError, jms_selector
 from leveret.wire.amqp0.classes import BASIC, class_of
 

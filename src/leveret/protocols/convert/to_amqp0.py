@@ -10,8 +10,8 @@ from uuid import UUID
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.broker import HeaderReader
 from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, ONLY_OFFSET, Entry, Message
-from leveret.protocols.amqp10.delays import delivery_time, expiry_of
 from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.message_times import delivery_time, expiry_of
 from leveret.protocols.convert.annotations import DEATHS, PREFIX
 from leveret.protocols.convert.names import AMQP_BODY, AMQP_ENCODED, FIELDS, NESTED, QUEUES, STRING_BODY
 from leveret.protocols.convert.parts import Part

@@ -18,7 +18,7 @@ from leveret.protocols.amqp10.management.messages import Answer, Request, Reques
 from leveret.protocols.convert.values import text_of
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection import Connection
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 FIELDS: Final[dict[str, type]] = {
     "source": str, "destination_queue": str, "destination_exchange": str, "binding_key": str, "arguments": dict,

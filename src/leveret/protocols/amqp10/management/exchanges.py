@@ -13,7 +13,7 @@ from leveret.protocols import definitions
 from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused, fields_of, name_in
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection import Connection
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 FIELDS: Final[dict[str, type]] = {"type": str, "durable": bool, "auto_delete": bool, "internal": bool, "arguments": dict}
 

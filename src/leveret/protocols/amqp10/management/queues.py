@@ -18,7 +18,7 @@ from leveret.protocols.convert.values import text_of
 from leveret.wire.amqp10.values import Array, UInt, ULong
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection import Connection
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 FIELDS: Final[dict[str, type]] = {"durable": bool, "exclusive": bool, "auto_delete": bool, "arguments": dict}
 

@@ -23,7 +23,7 @@ from leveret.protocols.amqp10.management.messages import Answer, Request, Reques
 from leveret.wire.amqp10.errors import EncodeError
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection import Connection
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 log = logging.getLogger("leveret.connection")
 

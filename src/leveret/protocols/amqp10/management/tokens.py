@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection import Connection
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 
 def put(connection: Connection, request: Request) -> Answer:

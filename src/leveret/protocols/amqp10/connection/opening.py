@@ -1,0 +1,114 @@
+"""Open: user, vhost and limits of a connection (transport section 2.7.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from leveret.broker.errors import NotAllowed, ResourceError
+from leveret.protocols.amqp10.connection import exclusive_container
+from leveret.protocols.amqp10.connection.idle_timeout import MIN_IDLE_TIMEOUT, IdleTimeout, Keepalive
+from leveret.protocols.amqp10.connection.state import OPENED
+from leveret.protocols.amqp10.errors import ConnectionRefused
+from leveret.protocols.convert.values import plain
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.values import Map
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.wire.amqp10.transport import Open
+
+DEFAULT_VHOST: Final = "/"
+VHOST_PREFIX: Final = "vhost:"
+
+
+def open_connection(connection: Connection, frame: Open) -> None:
+    """The client's open, answered by ours. Where ConnectionRefused is raised, `Connection.close` sends both ours, with the
+    property that says so, and the close."""
+    if frame.channel:
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"open came on channel {frame.channel}; expected channel 0")
+    connection.container_id = frame.container_id
+    if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
+        raise ConnectionRefused(constants.INVALID_FIELD, f"max-frame-size is {frame.max_frame_size}, at least"
+                                f" {constants.MIN_MAX_FRAME_SIZE} are expected")
+    connection.output.max_frame_size = frame.max_frame_size
+    connection.remote_channel_max = frame.channel_max
+    if isinstance(frame.properties, (dict, Map)):
+        connection.client_properties = plain(frame.properties)
+    if not connection.user:
+        name = connection.anonymous_user()
+        if name is None:
+            raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is"
+                                    " amqp10.anonymous_user")
+        connection.set_user(name)
+    try:
+        _enter(connection, _vhost_name(connection, frame.hostname),
+               exclusive_container.CAPABILITY in frame.desired_capabilities)
+    except ResourceError as error:
+        raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
+    except NotAllowed as error:
+        raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, str(error)) from None
+    _watch(connection, frame.idle_time_out or 0)
+    connection.send_open()
+
+
+def _vhost_name(connection: Connection, hostname: str | None) -> str:
+    """`vhost:NAME` names a vhost, as it stands or percent-decoded; every other host name means the default one."""
+    if hostname is None or not hostname.startswith(VHOST_PREFIX):
+        return DEFAULT_VHOST
+    name = hostname[len(VHOST_PREFIX) :]
+    vhosts = connection.broker.vhosts
+    if name not in vhosts:
+        decoded = unquote(name)
+        if decoded in vhosts:
+            name = decoded
+    return name
+
+
+def _enter(connection: Connection, name: str, alone: bool) -> None:
+    services = connection.services
+    vhost = services.broker.vhosts.get(name)
+    if vhost is None or not services.users.may_open(connection.user, name):
+        # One answer to both: whoever has no permissions in a vhost does not learn that it exists.
+        raise NotAllowed(f"vhost '{name}' does not exist, or user '{connection.user}' has no permissions in it")
+    connection.services.check_limits(connection.user, vhost, ResourceError)
+    connection.vhost_name = name
+    exclusive_container.enter(connection, alone)
+    connection.vhost = vhost
+    vhost.connections += 1
+    services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
+    connection.opened = True
+    connection.peer.opened()
+    connection.state = OPENED
+
+
+def _watch(connection: Connection, remote_timeout: int) -> None:
+    """Start the idle timers of both directions."""
+    if 0 < remote_timeout < MIN_IDLE_TIMEOUT:
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms; expected at least"
+                                f" {MIN_IDLE_TIMEOUT} ms")
+    timers = connection.broker.timers
+    timeout = int(connection.own.idle_timeout * 1000)
+    if timeout:
+        connection.idle_timeout_timer = IdleTimeout(connection, timeout)
+        timers.at(timers.now() + connection.idle_timeout_timer.part, connection.idle_timeout_timer)
+    if remote_timeout:
+        connection.keepalive = Keepalive(connection, remote_timeout)
+        timers.at(timers.now() + connection.keepalive.part, connection.keepalive)
+
+
+def release(connection: Connection) -> None:
+    """Leave the vhost and delete the exclusive queues of the connection."""
+    vhost = connection.vhost
+    connection.vhost = None
+    exclusive_container.leave(connection)
+    vhost.connections -= 1
+    by_user = connection.services.by_user
+    count = by_user.get(connection.user, 0) - 1
+    if count > 0:
+        by_user[connection.user] = count
+    else:
+        by_user.pop(connection.user, None)
+    vhost.remove_exclusive(connection)
+
+

@@ -1,0 +1,75 @@
+"""SASL (security section 5.3): mechanisms, init, challenge, response, outcome; and who is let in without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.protocols.authentication import REFUSAL_DELAY, Authentication, may_connect
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection.connection import Connection
+
+ANONYMOUS: Final = "ANONYMOUS"
+# AMQPLAIN is one of 0-x: its response is a field table.
+NOT_HERE: Final = ("AMQPLAIN",)
+
+
+class Login(Authentication):
+    """The SASL exchange of one connection. It ends with `Connection.logged_in` or with the socket's end."""
+
+    def __init__(self, connection: Connection) -> None:
+        services = connection.services
+        anonymous = anonymous_user(connection)
+        enabled = [name for name in services.mechanisms if name not in NOT_HERE]
+        if anonymous is not None and ANONYMOUS not in enabled:
+            enabled.append(ANONYMOUS)
+        super().__init__(connection.peer, services, enabled, anonymous)
+        self.connection = connection
+
+    def begin(self) -> None:
+        """Say which mechanisms there are."""
+        # The list must not be empty; nobody gets in by what is on it then.
+        self.connection.send(SaslMechanisms(tuple(self.offered) or ("PLAIN",)))
+
+    def receive(self, frame: Any) -> None:
+        """A frame of the client."""
+        if isinstance(frame, SaslInit) and not self.mechanism:
+            if not self.start(str(frame.mechanism), frame.initial_response):
+                self.refuse_for(f"mechanism '{frame.mechanism}' was not offered")
+        elif isinstance(frame, SaslResponse) and self.mechanism and not self.busy:
+            self.respond(frame.response)
+        else:
+            self.refuse_for("an illegal frame during the login")
+
+    def is_lost(self) -> bool:
+        return self.connection.lost
+
+    def wait(self, waiting: bool) -> None:
+        connection = self.connection
+        connection.login_waits(waiting)
+        if not waiting:
+            connection.broker.end_turn()
+
+    def challenge(self, data: bytes) -> None:
+        self.connection.send(SaslChallenge(data))
+
+    def accept(self, name: str, data: bytes) -> None:
+        self.connection.send(SaslOutcome(constants.SASL_CODE_OK, data or None))
+        self.connection.logged_in(name)
+
+    def refuse(self) -> None:
+        connection = self.connection
+        connection.send(SaslOutcome(constants.SASL_CODE_AUTH))
+        connection.end_login()
+        connection.peer.call_later(REFUSAL_DELAY, connection.peer.finish)
+
+
+def anonymous_user(connection: Connection) -> str | None:
+    """Who a client is that says nothing of itself; None where that is nobody."""
+    services = connection.services
+    name = services.amqp10.anonymous_user
+    if name and services.users.get(name) is not None and may_connect(services.users, connection.peer, name):
+        return name
+    return None

@@ -1,0 +1,1 @@
+"""Links of AMQP 1.0: attach, transfers in both directions, resuming deliveries (transport section 2.6)."""

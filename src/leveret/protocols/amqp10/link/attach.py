@@ -1,0 +1,476 @@
+"""Attach: termini from addresses, permissions, dynamic nodes (transport section 2.7.3, messaging section 3.5).
+
+To refuse a link, the broker sends an attach without the terminus, then a detach with the error (transport section 2.6.3).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.arguments import STREAM
+from leveret.broker.errors import AccessRefused, BrokerError, ResourceError
+from leveret.protocols.amqp10.errors import LinkRefused, condition_of, make_error
+from leveret.protocols.amqp10.link import direct_reply, unsettled_map
+from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
+from leveret.protocols.amqp10.link.incoming import IncomingLink
+from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.link.outgoing import BrowsingConsumer, LinkConsumer, OutgoingLink
+from leveret.protocols.amqp10.management import link_pair
+from leveret.protocols.amqp10.terminus import addresses, destinations, filters, shared_subscription
+from leveret.protocols.amqp10.terminus.addresses import Node
+from leveret.protocols.amqp10.terminus.dynamic_node import LIFETIME, DynamicNode, policy_of
+from leveret.protocols.amqp10.terminus.filters import Wanted
+from leveret.protocols.amqp10.terminus.shared_subscription import Member, SharedSubscription
+from leveret.protocols.amqp10.terminus.source import SourceTerminus
+from leveret.protocols.amqp10.terminus.target import TargetTerminus
+from leveret.protocols.amqp10.terminus.terminus import CONFIGURATION, UNSETTLED_STATE, Key, Terminus
+from leveret.protocols.amqp10.transaction.coordinator import CAPABILITIES, CoordinatorLink
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composites import to_described
+from leveret.wire.amqp10.messaging import (
+    DeleteOnClose,
+    DeleteOnNoLinks,
+    DeleteOnNoLinksOrMessages,
+    DeleteOnNoMessages,
+    Source,
+    Target,
+)
+from leveret.wire.amqp10.transactions import Coordinator
+from leveret.wire.amqp10.transport import Attach, Detach, Error
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+
+log = logging.getLogger("leveret.connection")
+
+OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+DEFAULTS: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
+POLICIES: Final[dict[int, Any]] = {
+    descriptors.DELETE_ON_CLOSE: DeleteOnClose, descriptors.DELETE_ON_NO_LINKS: DeleteOnNoLinks,
+    descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
+    descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES: DeleteOnNoLinksOrMessages,
+}
+# RabbitMQ's property of receivers with their priority.
+PRIORITY: Final = "rabbitmq:priority"
+TERMINUS_CAPABILITIES: Final = ("queue", "topic", "temporary-queue", "temporary-topic",
+                                shared_subscription.SHARED, shared_subscription.GLOBAL)
+# Maximum characters in the name of a link, which is kept as long as its terminus.
+MAX_NAME_LENGTH: Final = 1024
+# Name against which permissions are checked when the broker names the queue.
+SERVER_NAMED: Final = "amq.gen-"
+# Bytes that the names of container and link may have in the name of a dynamic node.
+MAX_NAME_PART: Final = 80
+
+
+TOPIC_LIFETIME: Final = {LIFETIME: to_described(DeleteOnClose())}
+
+
+def attach(session: SessionEndpoint, frame: Attach) -> None:
+    """Answer an attach of the client."""
+    connection = session.connection
+    receives = not frame.role
+    key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
+    handle = session.new_handle()
+    if len(frame.name) > MAX_NAME_LENGTH:
+        _refuse(session, frame, handle, make_error(
+            constants.INVALID_FIELD, f"the name of the link has {len(frame.name)} characters, expected at most"
+            f" {MAX_NAME_LENGTH}"))
+        return
+    max_links = connection.own.connection_links
+    if sum(len(other.handles) for other in connection.sessions.values()) >= max_links:
+        _refuse(session, frame, handle, make_error(
+            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {max_links}; the setting is"
+            " amqp10.connection_links"))
+        return
+    _steal(connection.services.links.get(key), frame.name)
+    link: Link
+    try:
+        if receives:
+            link = _attach_incoming(session, frame, handle, key)
+        else:
+            link = _attach_outgoing(session, frame, handle, key)
+    except LinkRefused as refused:
+        _refuse(session, frame, handle, refused.error())
+        return
+    except BrokerError as error:
+        _refuse(session, frame, handle, make_error(condition_of(error), str(error)))
+        return
+    link.key = key
+    connection.services.links[key] = link
+    session.links[frame.handle] = link
+    session.handles[handle] = link
+    if isinstance(link, IncomingLink):
+        link.grant()
+    elif isinstance(link, OutgoingLink):
+        if link.resumption is not None:
+            link.resumption.advance()
+        else:
+            link.start()
+
+
+def _steal(link: Link | None, name: str) -> None:
+    """Detach a link that is attached elsewhere: the last attach wins (transport section 2.6.1)."""
+    if link is not None and not link.closed:
+        session = link.session
+        session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
+
+
+def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) -> None:
+    connection = session.connection
+    log.info("%s: link '%s' refused with %s: %s", connection.peer.name, frame.name, error.condition, error.description)
+    ours = not frame.role
+    connection.send(Attach(
+        frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode,
+        frame.source if ours else None, None if ours else frame.target,
+        initial_delivery_count=None if ours else 0, channel=session.channel))
+    session.errant[frame.handle] = None
+    connection.send(Detach(handle, True, error, channel=session.channel))
+
+
+# A client that sends
+
+
+def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> IncomingLink:
+    connection = session.connection
+    termini = connection.services.termini
+    target = frame.target
+    known = terminus = termini.target(key)
+    if target is None and terminus is not None:
+        target = terminus.target
+    if target is None:
+        raise LinkRefused(constants.INVALID_FIELD,
+                          "the link has no target and cannot be resumed: no terminus of that name exists")
+    if isinstance(target, Coordinator):
+        return _attach_coordinator(session, frame, handle)
+    if not isinstance(target, Target):
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "the target is of an unknown type")
+    if link_pair.wants(target.address):
+        return link_pair.attach_requests(session, frame, handle)
+    if terminus is None or not _is_same(terminus, target):
+        terminus = TargetTerminus(termini, key)
+    termini.check(terminus, target, known)
+    link = IncomingLink(session, frame.name, frame.handle, handle)
+    link.snd_settle_mode = frame.snd_settle_mode
+    link.rcv_settle_mode = frame.rcv_settle_mode
+    link.delivery_count = frame.initial_delivery_count or 0
+    source = frame.source
+    if isinstance(source, Source) and source.outcomes:
+        link.may_reject = OUTCOMES[1] in source.outcomes
+    address: str | None = None
+    properties: Any = None
+    if _wants_topic(target):
+        connection.check("write", addresses.TOPIC_EXCHANGE)
+        address = _own_topic(session, frame.name, terminus.target, target)
+        termini.create_topic(terminus, addresses.key_of_topic(address))
+        properties = TOPIC_LIFETIME
+        link.send_to(destinations.resolve(connection, address, ()))
+    elif terminus.node is not None or target.dynamic:
+        node_made = _own_node(session, frame.name, terminus, target)
+        address = node_made.queue.name
+        properties = _lifetime(node_made)
+        link.set_target("", address)
+    elif target.address is not None:
+        address = _text(target.address)
+        link.send_to(destinations.resolve(connection, address, tuple(target.capabilities)))
+    actual = Target(address, target.durable, target.expiry_policy, target.timeout, properties is not None, properties,
+                    _known(target.capabilities))
+    answer = Attach(frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
+                    max_message_size=connection.settings.max_message_size or None, channel=session.channel)
+    _replace(known, terminus)
+    unsettled_map.set_for_target(link, terminus, frame, answer)
+    terminus.attach(link, actual)
+    link.target = terminus
+    connection.send(answer)
+    return link
+
+
+def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) -> CoordinatorLink:
+    link = CoordinatorLink(session, frame.name, frame.handle, handle)
+    # A controller has to see what becomes of its messages, so none of them is settled.
+    link.snd_settle_mode = frame.snd_settle_mode
+    link.rcv_settle_mode = frame.rcv_settle_mode
+    link.second_mode = frame.rcv_settle_mode == constants.RECEIVER_SETTLE_MODE_SECOND
+    link.delivery_count = frame.initial_delivery_count or 0
+    source = frame.source
+    if isinstance(source, Source) and source.outcomes:
+        link.may_reject = OUTCOMES[1] in source.outcomes
+    session.connection.send(Attach(
+        frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, Coordinator(CAPABILITIES),
+        channel=session.channel))
+    return link
+
+
+# A client that receives
+
+
+def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
+    connection = session.connection
+    termini = connection.services.termini
+    before = terminus = termini.source(key)
+    source = frame.source
+    if source is None and terminus is not None:
+        source = terminus.source
+    if source is None:
+        known = shared_subscription.find_subscription(termini, key, frame)
+        source = None if known is None else known.source
+    if source is None:
+        raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
+    if not isinstance(source, Source):
+        raise LinkRefused(constants.INVALID_FIELD, "the source is of an unknown type")
+    if link_pair.wants(source.address):
+        return link_pair.attach_answers(session, frame, handle)
+    limit = connection.settings.consumers_per_channel
+    if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
+        raise ResourceError(f"the session already has {limit} consumers; the limit is set by limits.consumers_per_channel")
+    if direct_reply.wants(source):
+        return direct_reply.attach(session, frame, handle)
+    # What may be refused is, as far as possible, before anything is made, and what is replaced goes after that.
+    priority = _priority(frame)
+    default_outcome = _default_outcome(source)
+    if terminus is None or not _is_same(terminus, source):
+        terminus = SourceTerminus(termini, key)
+    if shared_subscription.SHARED not in source.capabilities or source.dynamic or _is_dynamic(terminus):
+        termini.check(terminus, source, before)
+    subscription: SharedSubscription | None = None
+    link = OutgoingLink(session, frame.name, frame.handle, handle)
+    # A sender that may do both sends unsettled.
+    link.snd_settle_mode = frame.snd_settle_mode
+    link.rcv_settle_mode = frame.rcv_settle_mode
+    properties: Any = None
+    is_subscription = False
+    if _wants_topic(source):
+        address = _own_topic(session, frame.name, terminus.source, source)
+        properties = TOPIC_LIFETIME
+        wanted = filters.parse(source.filter, True)
+        node = addresses.parse(address, connection.vhost)
+        queue = _subscribe(session, frame.name, terminus, source, node, wanted).queue
+        termini.create_topic(terminus, addresses.key_of_topic(address))
+        is_subscription = True
+    elif source.dynamic or _is_dynamic(terminus):
+        wanted = filters.parse(source.filter, False)
+        made = _own_node(session, frame.name, terminus, source)
+        queue = made.queue
+        address = queue.name
+        properties = _lifetime(made)
+    else:
+        if source.address is None:
+            raise LinkRefused(constants.INVALID_FIELD, "the source has no address")
+        address = _text(source.address)
+        node = addresses.parse(address, connection.vhost, tuple(source.capabilities))
+        wanted = filters.parse(source.filter, node.queue is None)
+        if node.queue is not None:
+            termini.check(terminus, source, before)
+            queue = _find_queue(session, node)
+            connection.check("read", queue.name)
+        else:
+            destinations.find_topic(connection, node)
+            if shared_subscription.SHARED in source.capabilities:
+                subscription = shared_subscription.find(termini, key, source)
+                if not isinstance(terminus, Member) or terminus.subscription is not subscription:
+                    terminus = Member(termini, key, subscription)
+                termini.check(subscription, source, before)
+            owner = terminus if subscription is None else subscription
+            queue = _subscribe(session, frame.name, owner, source, node, wanted).queue
+            is_subscription = True
+    # The queue of a subscription is the link's own, and nobody would ever empty it.
+    copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
+    # What reads a stream takes nothing away from it.
+    browses = copies and not is_subscription and queue.settings.type != STREAM and not wanted.lease
+    if not browses and queue.is_exclusive():
+        raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
+    queue.touch()
+    settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+    # What is not there after a restart cannot have a state then, and what is shared, or a stream's, has none of its own.
+    durable = source.durable if queue.stored else 0
+    if subscription is not None or queue.settings.type == STREAM or wanted.lease:
+        durable = min(durable, CONFIGURATION)
+    if browses:
+        if terminus.queue is not queue:
+            terminus.seen = {}
+        link.consumer = BrowsingConsumer(link, queue, settled, terminus.seen)
+    elif durable == UNSETTLED_STATE and not settled:
+        link.consumer = DurableSourceConsumer(link, queue, terminus.need_id(), priority)
+        link.stores_unsettled = session.stores_unsettled = True
+    else:
+        link.consumer = LinkConsumer(link, queue, settled, False, priority)
+    link.consumer.default_outcome = default_outcome
+    wanted.fit_to_queue(queue, copies, settled)
+    link.consumer.filter(wanted)
+    actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
+                    constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
+                    source.default_outcome, _outcomes(source), _known(source.capabilities))
+    answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
+                    initial_delivery_count=0, channel=session.channel)
+    _replace(before, terminus)
+    if subscription is not None and subscription.replaces is not None:
+        subscription.replaces.destroy()
+        subscription.replaces = None
+    states = unsettled_map.set_for_source(link, terminus, frame, answer)
+    terminus.queue = queue
+    terminus.attach(link, actual)
+    terminus.last = link
+    link.prefix = terminus.prefix()
+    connection.send(answer)
+    if states is not None:
+        unsettled_map.compare(link, terminus, frame, answer, states)
+    return link
+
+
+def _replace(known: Terminus | None, terminus: Terminus) -> None:
+    """Destroy the former terminus of the link if the accepted attach replaces it."""
+    if known is not None and known is not terminus:
+        known.destroy()
+
+
+def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node,
+               wanted: Wanted) -> DynamicNode:
+    """Create the queue of a subscription and bind it to an exchange."""
+    connection = session.connection
+    vhost = connection.vhost
+    connection.check("read", node.exchange)
+    known = terminus.node
+    if known is not None and not known.queue.deleted:
+        return known
+    exchange = vhost.exchange(node.exchange)
+    if not node.exchange:
+        raise AccessRefused("nothing can be bound to the default exchange")
+    key = node.key if wanted.binding is None else wanted.binding
+    if key is None:
+        key = "#" if exchange.type == "topic" else ""
+    exchange.check_binding(key, wanted.arguments)
+    made = _add_queue(session, name, source.durable > 0)
+    try:
+        vhost.bind(made.queue, node.exchange, key, wanted.arguments)
+    except BrokerError:
+        vhost.remove_queue(made.queue)
+        raise
+    terminus.node = made
+    return made
+
+
+# Queues
+
+
+def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
+    """Return the queue of a node; create it if the address allows that."""
+    connection = session.connection
+    queue: Queue = connection.vhost.queue(destinations.find_queue(connection, node).name, connection)
+    return queue
+
+
+def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Any) -> DynamicNode:
+    """Return the dynamic node of a terminus; create it if it does not exist."""
+    known = terminus.node
+    if known is not None and not known.queue.deleted:
+        return known
+    if description.dynamic and description.address is not None:
+        raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
+    _check_dynamic(session.connection, name)
+    made = terminus.node = _add_queue(session, name, description.durable > 0)
+    made.policy = policy_of(description.dynamic_node_properties)
+    return made
+
+
+def _check_dynamic(connection: Connection, link_name: str) -> None:
+    """Raise AccessRefused unless the user may configure queues whose names the broker makes, or of this name."""
+    if not connection.users.may(connection.user, connection.vhost_name, "configure", SERVER_NAMED):
+        connection.check("configure", _prefix(connection, link_name))
+
+
+def _wants_topic(description: Any) -> bool:
+    """Return whether the dynamic node is a topic: a unique key instead of a queue."""
+    return bool(description.dynamic) and addresses.TEMPORARY_TOPIC in description.capabilities
+
+
+def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any) -> str:
+    """Return the address of the temporary topic of a terminus, which is `known` or new."""
+    if known is not None and known.address is not None:
+        return str(known.address)
+    if description.address is not None:
+        raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
+    unique = secrets.token_urlsafe(16)
+    key = f"{_short(session.connection.container_id)}/{_short(name)}/{unique}"
+    # It is the key of bindings, too, in which these stand for words.
+    return addresses.TOPIC_SCHEME + addresses.TEMPORARY_KEY + key.replace("*", "_").replace("#", "_")
+
+
+def _is_dynamic(terminus: SourceTerminus) -> bool:
+    return terminus.source is not None and terminus.source.dynamic
+
+
+def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
+    """Whether a known terminus is what an attach describes. Another address replaces it, and so does another filter where
+    that decides what comes into its queue."""
+    known: Any = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
+    if known is None or not isinstance(wanted, (Source, Target)):
+        return False
+    if known.dynamic:
+        return bool(wanted.dynamic or wanted.address == known.address)
+    if wanted.dynamic or wanted.address != known.address:
+        return False
+    if terminus.node is None or not isinstance(wanted, Source):
+        return True
+    # Its queue cannot become durable.
+    return shared_subscription.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
+
+
+def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> DynamicNode:
+    """Create a queue for a link, named after it (messaging section 3.5.3)."""
+    connection = session.connection
+    vhost = connection.vhost
+    connection.broker.check_queue_limit(vhost)
+    unique = vhost.new_queue_name()
+    vhost.new_names.discard(unique)
+    queue = vhost.add_own_queue(_prefix(connection, link_name) + unique.removeprefix("amq.gen-"), durable)
+    return DynamicNode(queue, descriptors.DELETE_ON_CLOSE)
+
+
+def _prefix(connection: Connection, link_name: str) -> str:
+    return f"{_short(connection.container_id)}/{_short(link_name)}/"
+
+
+def _short(name: str) -> str:
+    return name.encode("utf-8", "replace")[:MAX_NAME_PART].decode("utf-8", "ignore").replace("/", "_")
+
+
+def _lifetime(node: DynamicNode) -> dict[str, Any]:
+    return {LIFETIME: to_described(POLICIES[node.policy]())}
+
+
+def _outcomes(source: Source) -> tuple[str, ...]:
+    """Return the supported outcomes among those that the client names, or all if it names none."""
+    return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
+
+
+def _default_outcome(source: Source) -> Any:
+    """Return the source's default outcome; None for that of the broker."""
+    outcome = source.default_outcome
+    if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
+        raise LinkRefused(constants.INVALID_FIELD, "the default outcome of the source is none of accepted, rejected,"
+                          " released and modified")
+    return outcome
+
+
+def _text(address: Any) -> str:
+    if not isinstance(address, str):
+        raise LinkRefused(constants.INVALID_FIELD, "the address is not a string")
+    return str(address)
+
+
+def _priority(frame: Attach) -> int:
+    """Return the consumer priority of a receiver."""
+    value = frame.properties.get(PRIORITY) if isinstance(frame.properties, dict) else None
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LinkRefused(constants.INVALID_FIELD, f"the property {PRIORITY} is {value!r}, expected a whole number")
+    return int(value)
+
+
+def _known(capabilities: Any) -> tuple[str, ...]:
+    """Return the supported capabilities."""
+    return tuple(name for name in capabilities if name in TERMINUS_CAPABILITIES)

@@ -1,0 +1,126 @@
+"""Sending from a source whose unsettled state is durable: a transfer leaves once its link state is on disk.
+
+So a broker that is killed knows afterwards which deliveries a client may have seen, and by which tags. Messages that are
+not durable have no such state; they leave in their order all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Entry
+from leveret.protocols.amqp10.link.outgoing import AROUND, PIECE, LinkConsumer, Sending
+from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS
+from leveret.protocols.amqp10.terminus import terminus_store
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+
+# Deliveries of a link that wait for the disk at a time.
+MAX_PENDING: Final = 1000
+
+
+class PendingTransfer:
+    """A delivery that waits for `batch`."""
+
+    __slots__ = ("batch", "entry", "head", "number", "tag")
+
+    def __init__(self, number: int, tag: bytes, entry: Entry, head: bytes, batch: int) -> None:
+        self.number = number
+        self.tag = tag
+        self.entry = entry
+        self.head = head
+        self.batch = batch
+
+
+class DurableSourceConsumer(LinkConsumer):
+    """The consumer of such a link. `id` stands for its terminus in the log."""
+
+    def __init__(self, link: OutgoingLink, queue: Queue, id: str, priority: int) -> None:
+        super().__init__(link, queue, False, False, priority)
+        self.id = id
+        self.waiting: deque[PendingTransfer] = deque()
+        self.awaited = 0
+        self.waiter = _Waiter(self)
+
+    def pending_numbers(self) -> list[int]:
+        return [item.number for item in self.waiting]
+
+    def can_take(self, size: int) -> bool:
+        return len(self.waiting) < MAX_PENDING and super().can_take(size)
+
+    def deliver(self, entry: Entry) -> None:
+        link = self.link
+        session = link.session
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        link.credit -= 1
+        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        session.unacked[number] = entry
+        tag = link.tag_of(number)
+        head = head_of(entry, session.broker.timers)
+        log = session.log
+        batch = 0
+        if terminus_store.is_stored(entry):
+            terminus_store.put_sent(log, self.id, tag, entry.queue.id, entry.seq, head)
+            batch = log.filling
+            if self.awaited != batch:
+                self.awaited = batch
+                log.wait(self.waiter)
+        self.waiting.append(PendingTransfer(number, tag, entry, head, batch))
+        if not batch:
+            self.send()
+
+    def send(self) -> None:
+        """Send what is on disk, in the order in which it was acquired."""
+        link = self.link
+        session = link.session
+        waiting = self.waiting
+        if link.closed or session.closing:
+            waiting.clear()  # the terminus has what was not sent, too
+            return
+        committed = session.log.committed
+        connection = session.connection
+        while waiting and waiting[0].batch <= committed:
+            item = waiting.popleft()
+            if session.unacked.get(item.number) is not item.entry:
+                continue
+            message = item.entry.message
+            body = body_of(message)
+            tail = tail_of(message) if message.headers_at >= 0 else b""
+            size = len(item.head) + len(tail)
+            if isinstance(body, bytes) and session.remote_window > 0 and not session.sending:
+                size += len(body)
+                if size + AROUND <= connection.output.max_frame_size and size <= PIECE:
+                    connection.output.send_transfer(session.channel, link.handle, item.number, item.tag, False,
+                                                    item.head + body + tail, size)
+                    session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
+                    session.remote_window -= 1
+                    connection.mark()
+                    continue
+            link.freeze(item.number, item.head)
+            session.sending.append(Sending(link, item.number, item.tag, False, item.head, body, tail))
+            session.pump()
+        if len(waiting) < MAX_PENDING:
+            self.wake()
+
+    def forget(self, number: int, entry: Entry) -> bool:
+        """A delivery is settled: its link state goes with the commit of that. Whether there is one."""
+        if not terminus_store.is_stored(entry):
+            return False
+        terminus_store.remove_delivery(self.link.session.log, self.id, self.link.tag_of(number))
+        return True
+
+
+class _Waiter(CommitWaiter):
+    """Sends on once a batch is committed."""
+
+    def __init__(self, consumer: DurableSourceConsumer) -> None:
+        self.consumer = consumer
+
+    def committed(self, batch: int) -> None:
+        self.consumer.send()

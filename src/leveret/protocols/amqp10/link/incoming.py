@@ -1,0 +1,594 @@
+"""Links on which the client sends: transfers, publishing to exchanges, credit (transport section 2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import Body, StoredBody
+from leveret.broker.errors import BrokerError
+from leveret.broker.exchanges.control import CONTROL
+from leveret.broker.message import make_address
+from leveret.broker.routing import Route
+from leveret.protocols.amqp10.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
+from leveret.protocols.amqp10.link import resume_incoming, section_offsets
+from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.link.spooled_message import SpooledMessage
+from leveret.protocols.amqp10.message_times import delivery_time
+from leveret.protocols.amqp10.messages import check_annotations, make_message
+from leveret.protocols.amqp10.session.serial_numbers import HALF, MODULUS, WINDOW
+from leveret.protocols.amqp10.terminus import destinations
+from leveret.protocols.amqp10.transaction.transaction import LocalTransaction, Posting, presumed, state_of
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.decode import count_values
+from leveret.wire.amqp10.messaging import Rejected
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Flow
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Message
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.destinations import Destination
+    from leveret.protocols.amqp10.terminus.target import IncomingDelivery, TargetTerminus
+    from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
+    from leveret.wire.amqp10.sections import Sections
+    from leveret.wire.amqp10.transport import Transfer
+
+# Queues above which routing a message counts as work of the turn.
+WIDE_FANOUT: Final = 16
+# What deliveries that are not complete may hold together, however small messages must be.
+MIN_PARTIAL_BYTES: Final = 1 << 20
+# Deliveries of a session, or of a terminus, that the client may leave unsettled (receiver settle mode second) before it
+# gets no more credit.
+MAX_UNSETTLED: Final = 20_000
+# What finding out where a message to an anonymous terminus goes costs of a turn's work, and refusing it.
+RESOLVED: Final = 3
+REFUSED: Final = 15
+# What keeping a delivery that is not complete costs of a turn's work, beside its bytes.
+INTERRUPTED: Final = 1000
+# Values of annotations, properties and application properties of one message, keys among them. What has no more bytes
+# is not counted.
+MAX_VALUES: Final = 4096
+# Payloads below so many bytes are joined, until they have so many together.
+SMALL_CHUNK: Final = 512
+JOINED_CHUNK: Final = 8192
+# Bytes of a delivery-tag (transport 2.8.7).
+MAX_TAG: Final = 32
+NOT_DURABLE: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
+                    " host)")
+
+
+class IncomingLink(Link):
+    """A link whose receiver is the broker.
+
+    Attributes:
+        exchange: exchange to publish to; None for an anonymous terminus, which uses `to` of each message.
+        routing_key: routing key; None means the subject of the message.
+        accepts_all: whether unroutable messages are accepted (topics).
+        max_credit: maximum credit of the client.
+        chunks: payloads of the delivery that is being received; None if there is none.
+        spooled_message: receives a delivery that is too large for memory, instead of `chunks`.
+        buffered: bytes of that delivery in memory.
+        spools: whether large messages may go to the spool.
+        target: terminus with the unsettled deliveries; None if nothing outlives the link.
+        known_tags_only: whether our unsettled map was incomplete, so that only deliveries in it may be resumed.
+        replayed: the delivery being resumed, if its outcome is known.
+        sender_state: state of that delivery at the sender.
+        resumed_delivery: the delivery being resumed, if a part of it was received before.
+        skip: bytes to skip because they were received before.
+        credit_slack: resumed deliveries, which clients may or may not count as using credit.
+    """
+
+    receives = True
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.exchange: str | None = None
+        self.routing_key: str | None = None
+        self.accepts_all = False
+        self.max_credit = session.connection.own.link_credit
+        self.max_size = session.connection.settings.max_message_size
+        self.may_reject = True
+        self.address = b""
+        self.route: Route | None = None
+        self.topology = -1
+        self.generation = -1
+        self.chunks: list[bytes] | None = None
+        self.spooled_message: SpooledMessage | None = None
+        self.spools = True
+        self.size = 0
+        self.buffered = 0
+        self.delivery_id = 0
+        self.settled = False
+        self.second = False
+        self.ignored = False
+        self.tag = b""
+        self.target: TargetTerminus | None = None
+        self.known_tags_only = False
+        self.replayed: IncomingDelivery | None = None
+        self.resumed_delivery: IncomingDelivery | None = None
+        self.sender_state: Composite | None = None
+        self.skip = 0
+        self.credit_slack = 0
+        # The application data of the message that is complete, where it is not in memory.
+        self.stored: StoredBody | None = None
+        self.transaction: LocalTransaction | None = None
+        self.withheld = False
+        # The node of the target would lose durable messages, and must not take them.
+        self.rejects_durable = False
+        # Where messages go is a temporary topic.
+        self.topic: TemporaryTopic | None = None
+
+    def send_to(self, destination: Destination) -> None:
+        """Set the destination of all messages."""
+        self.accepts_all = destination.accepts_all
+        self.rejects_durable = destination.rejects_durable
+        self.topic = destination.topic
+        self.set_target(destination.exchange, destination.key)
+
+    def set_target(self, exchange: str | None, routing_key: str | None) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        if exchange is not None and routing_key is not None:
+            self.address = _address(exchange, routing_key)
+
+    # Credit
+
+    def flow(self, frame: Flow) -> None:
+        if frame.delivery_count is not None:
+            # The sender may skip deliveries: the limit stays where it was.
+            skipped = (frame.delivery_count - self.delivery_count) % MODULUS
+            if skipped < HALF:
+                self.credit -= skipped
+                self.delivery_count = frame.delivery_count
+        if frame.echo:
+            self.send_flow()
+        self.grant()
+
+    def grant(self) -> None:
+        """Grant credit when the client has used half of it, unless there is an alarm."""
+        if (self.credit <= self.max_credit >> 1 or self.withheld) \
+                and (self.is_alarm_exempt() or not self.session.connection.services.alarm) \
+                and not self.closed and len(self.session.unsettled) < MAX_UNSETTLED \
+                and (self.target is None or len(self.target.deliveries) < MAX_UNSETTLED):
+            self.withheld = False
+            self.credit = self.max_credit
+            self.send_flow()
+
+    def is_alarm_exempt(self) -> bool:
+        """Return whether the link keeps its credit during an alarm."""
+        return self.exchange == CONTROL
+
+    def withhold(self) -> None:
+        """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken.
+        Requests to the broker go on."""
+        if not self.withheld and not self.is_alarm_exempt():
+            self.withheld = True
+            self.send_flow()
+
+    def send_flow(self) -> None:
+        session = self.session
+        session.connection.send(_flow(session, self.handle, self.delivery_count,
+                                      0 if self.withheld else max(self.credit, 0)))
+
+    # Transfers
+
+    def transfer(self, frame: Transfer) -> None:
+        """Receive one frame of a delivery."""
+        chunks = self.chunks
+        if chunks is None:
+            self._begin(frame)
+            chunks = self.chunks
+            if chunks is None:
+                if not frame.more and not frame.aborted:
+                    self._finish(frame.payload)
+                    return
+                chunks = self.chunks = []
+                self.size = self.buffered = 0
+        else:
+            self._check_continuation(frame)
+            if frame.settled:
+                self.settled = True
+            if isinstance(frame.state, TransactionalState) and self._find_transaction(frame.state) is not self.transaction:
+                raise LinkRefused(constants.INVALID_FIELD, "the frames of a delivery belong to several transactions")
+        if frame.aborted:
+            self._abort()
+            return
+        payload = frame.payload
+        if self.skip:
+            skipped = min(self.skip, len(payload))
+            self.skip -= skipped
+            payload = payload[skipped:]
+        size = len(payload)
+        self.size += size
+        if self.max_size and self.size > self.max_size:
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} bytes; the"
+                              " setting is amqp.max_message_size")
+        if not self.ignored:
+            connection = self.session.connection
+            connection.partial += self._keep(chunks, payload)
+            # Many links must not hold in pieces what one could not.
+            if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
+                raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
+                                  f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size")
+        if not frame.more:
+            spooled_message = self.spooled_message
+            self._forget_chunks()
+            if spooled_message is None:
+                self._finish(b"".join(chunks))
+            else:
+                self._finish(spooled_message.finish(), spooled_message.body)
+            if self.resumed_delivery is not None:
+                resume_incoming.finish(self, self.resumed_delivery)
+
+    def _check_continuation(self, frame: Transfer) -> None:
+        """Refuse a frame that does not belong to the delivery that is not complete (transport 2.7.5)."""
+        if frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
+            raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
+                              f" {self.delivery_id} is not complete")
+        if frame.delivery_tag is not None and frame.delivery_tag != self.tag:
+            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the delivery-tag"
+                              f" {frame.delivery_tag[:MAX_TAG]!r}; expected {self.tag!r}, as on the first one")
+        if frame.message_format:
+            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the message format"
+                              f" {frame.message_format}; expected 0, as on the first one")
+        if frame.rcv_settle_mode == 1 and self.rcv_settle_mode != 1 and not self.settled:
+            raise _wrong_mode()
+
+    def _keep(self, chunks: list[bytes], payload: bytes) -> int:
+        """Keep what has come, in the spool where it gets too much. How much more is in memory now."""
+        before = self.buffered
+        spooled_message = self.spooled_message
+        if spooled_message is None and self.spools and self.size > self.session.connection.settings.spool_threshold:
+            spool = self.session.log.spool
+            if spool is not None:
+                spooled_message = self.spooled_message = SpooledMessage(spool)
+                for chunk in chunks:
+                    spooled_message.feed(chunk)
+                chunks.clear()
+        if spooled_message is None:
+            # However small the frames are, what is kept of them costs little more than their payload.
+            if len(payload) >= SMALL_CHUNK or not chunks or len(chunks[-1]) >= JOINED_CHUNK:
+                chunks.append(payload)
+            else:
+                chunks[-1] += payload
+            self.buffered += len(payload)
+        else:
+            spooled_message.feed(payload)
+            self.buffered = spooled_message.held()
+        return self.buffered - before
+
+    def _forget_chunks(self) -> None:
+        if self.chunks is not None:
+            if not self.ignored:
+                self.session.connection.partial -= self.buffered
+            self.chunks = None
+            self.spooled_message = None
+
+    def _encoded(self) -> bytes:
+        """What has come of the delivery."""
+        return b"".join(self.chunks or ()) if self.spooled_message is None else self.spooled_message.data()
+
+    def _abort(self) -> None:
+        """The sender gives a delivery up: it is settled."""
+        self._forget_chunks()
+        self.skip = 0
+        self.resumed_delivery = None
+        self._used()
+        target = self.target
+        if target is not None and not self.ignored:
+            delivery = target.deliveries.get(self.tag)
+            if delivery is not None:
+                target.forget(delivery)
+
+    def restore_partial(self, encoded: bytes, skip: int) -> None:
+        """Go on with a delivery of which so much has come; of what comes now `skip` bytes are known."""
+        self.chunks = [encoded]
+        self.size = self.buffered = len(encoded)
+        self.skip = skip
+        self.session.connection.partial += len(encoded)
+
+    def _begin(self, frame: Transfer) -> None:
+        """The first frame of a delivery."""
+        self.transaction = None
+        if self.credit <= 0 and not frame.resume and self.credit + self.credit_slack <= 0:
+            raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
+        number = frame.delivery_id
+        tag = frame.delivery_tag
+        if number is None or tag is None:
+            raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
+        if len(tag) > MAX_TAG:
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are"
+                              " allowed")
+        if frame.message_format:
+            raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
+        state = frame.state
+        if state is not None and isinstance(state, TransactionalState):
+            self.transaction = self._find_transaction(state)
+        self.delivery_id = number
+        self.tag = tag
+        settled = frame.settled is True
+        if settled and self.snd_settle_mode == 0 and not frame.aborted:
+            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles no delivery, and this one is settled")
+        self.settled = settled
+        mode = frame.rcv_settle_mode
+        self.second = (self.rcv_settle_mode if mode is None else mode) == 1
+        if self.second and self.rcv_settle_mode != 1 and not settled:
+            raise _wrong_mode()
+        self.ignored = False
+        self.begun(frame)
+        if frame.resume or self.known_tags_only:
+            self._resume(frame)
+        elif self.second and not settled and self.target is not None:
+            self._begin_unsettled(self.target, number, tag)
+
+    def _begin_unsettled(self, target: TargetTerminus, number: int, tag: bytes) -> None:
+        """A delivery begins that the client will settle: what names it must not name another one (transport 2.6.12)."""
+        if number in self.session.unsettled:
+            raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} is that of a delivery that is not settled")
+        if tag in target.deliveries:
+            raise LinkRefused(constants.NOT_ALLOWED, f"delivery-tag {tag!r} is that of a delivery that is not settled;"
+                              " expected one that no unsettled delivery of the link has")
+        target.begin(self.session, number, tag)
+
+    def begun(self, frame: Transfer) -> None:
+        """The first frame of a delivery is in order."""
+
+    def _resume(self, frame: Transfer) -> None:
+        """The first frame of a delivery that the client resumes."""
+        if not frame.resume:
+            raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
+                              " attach: detach, and attach again")
+        self.replayed = self.resumed_delivery = None
+        if self.target is None:
+            self.ignored = True
+        else:
+            resume_incoming.begin(self, self.target, frame)
+
+    def _find_transaction(self, state: TransactionalState) -> LocalTransaction:
+        transaction = self.session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+        if transaction is None:
+            raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "a transfer under an unknown transaction")
+        return transaction
+
+    def _used(self) -> None:
+        """One message less may come."""
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.credit -= 1
+        if self.credit <= self.max_credit >> 1:
+            self.grant()
+
+    def _finish(self, payload: bytes, stored: StoredBody | None = None) -> None:
+        """A delivery is complete; with `stored`, which is its application data, the payload is what is around that."""
+        self._used()
+        if self.ignored:
+            if self.replayed is not None:
+                resume_incoming.answer(self, self.replayed)
+            return
+        if not self.settled and self.snd_settle_mode == 1:
+            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles all deliveries, and this one is not settled")
+        if self.max_size and len(payload) > self.max_size:
+            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} bytes, at most"
+                              f" {self.max_size} are allowed; the setting is amqp.max_message_size")
+        self.stored = stored
+        self.complete(payload)
+        self.stored = None
+
+    def complete(self, payload: bytes) -> None:
+        """Do what the message is for: publish it."""
+        sections = split(payload)
+        session = self.session
+        if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
+            check_annotations(sections, session.connection.vhost.strict)
+        _check_values(sections)
+        session.published += 1
+        if self.exchange is None:
+            self._publish_relayed(sections)
+            return
+        if self.topic is not None and self.topic.ended:
+            raise LinkRefused(constants.RESOURCE_DELETED, f"the temporary topic '{self.topic.key}' has ended with the link"
+                              " that it was created for")
+        key = self.routing_key
+        address = self.address
+        if key is None:
+            subject = sections.subject
+            address = _address(self.exchange, "" if subject is None else _text(subject))
+        if sections.user_id is not None and not self._check_user(sections.user_id):
+            return
+        if self.rejects_durable and sections.durable:
+            self._refuse(constants.PRECONDITION_FAILED, NOT_DURABLE)
+            return
+        self._publish(sections, address, self.accepts_all)
+
+    def _publish(self, sections: Sections, address: bytes, accepts_all: bool) -> None:
+        session = self.session
+        connection = session.connection
+        if self.exchange != CONTROL:
+            connection.published_any = True
+        vhost = connection.vhost
+        route = self.route
+        if route is None or address is not self.address or self.topology != vhost.topology \
+                or self.generation != connection.users.generation:
+            route = connection.find_route(address)
+            if address is self.address:
+                self.route = route
+                self.topology = vhost.topology
+                self.generation = connection.users.generation
+        message = make_message(sections, address, connection.broker.timers, connection.number)
+        if self.stored is not None:
+            message.body = self.stored
+            message.size = self.stored.size
+        elif message.size > connection.settings.spool_threshold:
+            self._spool(message)
+        queues = route.queues
+        if route.dynamic:
+            # A message of a transaction is published with that.
+            queues = vhost.route_message(route, message, []) if self.transaction is None \
+                else vhost.queues_of(route, message, [])
+        due = 0
+        if sections.message_annotations >= 0:
+            timers = connection.broker.timers
+            due = delivery_time(sections, timers.now(), timers.step)
+        transaction = self.transaction
+        if transaction is not None:
+            self._post(transaction, message, route, bool(queues), accepts_all, due)
+            return
+        full = ""
+        if due:
+            for queue in queues:
+                if not queue.delay(message, due):
+                    full = queue.name
+        else:
+            for queue in queues:
+                if not queue.push(message):
+                    full = queue.name
+        if len(queues) > WIDE_FANOUT:
+            connection.broker.work += len(queues)
+        if self.settled:
+            return
+        if full:
+            self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
+            return
+        state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
+        row = message.row
+        # What nobody asked to keep may be in the overflow log, if it is delayed.
+        batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
+        session.resolved(self, self.delivery_id, batch, state, not self.second)
+
+    def _post(self, transaction: LocalTransaction, message: Message, route: Route, routed: bool, accepts_all: bool,
+              due: int) -> None:
+        """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1). One that is
+        settled cannot be told: the transaction fails where it would not be accepted (4.4.4.1)."""
+        session = self.session
+        outcome = presumed(routed or accepts_all)
+        if self.settled and not routed and not accepts_all:
+            transaction.failed = (f"no queue takes a settled message to '{message.exchange}' with the key"
+                                  f" '{message.routing_key}'")
+        transaction.post(Posting(self, message, route, self.delivery_id, self.second and not self.settled,
+                                 session.broker.timers.now(), outcome, routed, due))
+        if not self.settled:
+            session.resolved(self, self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
+                             state_of(transaction, outcome))
+
+    def _publish_relayed(self, sections: Sections) -> None:
+        """A message to an anonymous terminus: it says itself where it goes. What it says may be wrong, which is no reason
+        to end the link where its deliveries can be rejected."""
+        self.session.connection.broker.work += RESOLVED
+        try:
+            if sections.to is None:
+                raise LinkRefused(constants.PRECONDITION_FAILED, "a message to the anonymous terminus has no 'to'")
+            connection = self.session.connection
+            destination = destinations.resolve(connection, _text(sections.to), destinations.capabilities_of(sections))
+            if sections.durable and destination.rejects_durable:
+                raise LinkRefused(constants.PRECONDITION_FAILED, NOT_DURABLE)
+            key = destination.key
+            if key is None:
+                key = "" if sections.subject is None else _text(sections.subject)
+            if sections.user_id is not None and not self._check_user(sections.user_id):
+                return
+            self._publish(sections, _address(destination.exchange, key), destination.accepts_all)
+        except Refusal as refused:
+            self._refuse_relayed(refused.condition, refused.text)
+        except BrokerError as error:
+            self._refuse_relayed(condition_of(error), str(error))
+
+    def _refuse_relayed(self, condition: str, text: str) -> None:
+        self.session.connection.broker.work += REFUSED
+        if self.settled and self.transaction is not None:
+            self.transaction.failed = text
+        self._refuse(condition, text)
+
+    def _info(self) -> dict[str, Any] | None:
+        """What the error of a message to an anonymous terminus tells beside itself: which one it was."""
+        return {"delivery-tag": self.tag} if self.exchange is None else None
+
+    def _reject(self, condition: str, text: str) -> None:
+        self.session.resolved(self, self.delivery_id, 0, descriptors.REJECTED, not self.second,
+                              self._rejected(condition, text))
+
+    def _rejected(self, condition: str, text: str) -> Composite:
+        outcome = Rejected(make_error(condition, text, self._info()))
+        transaction = self.transaction
+        return outcome if transaction is None else TransactionalState(transaction.id, outcome)
+
+    def _check_user(self, user_id: bytes) -> bool:
+        connection = self.session.connection
+        if user_id == connection.user_bytes or connection.may_impersonate:
+            return True
+        text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the user that has logged in is"
+                f" '{connection.user}'")
+        self._refuse(constants.UNAUTHORIZED_ACCESS, text)
+        return False
+
+    def _refuse(self, condition: str, text: str) -> None:
+        """Reject the delivery; where it cannot be rejected, end the link."""
+        if self.settled or not self.may_reject:
+            raise LinkRefused(condition, text, self._info())
+        self._reject(condition, text)
+
+    def _spool(self, message: Message) -> None:
+        """A large body leaves memory, where there is a place for it."""
+        spool = self.session.log.spool
+        body: Body = message.body
+        if spool is None or not isinstance(body, bytes):
+            return
+        stored = spool.begin(message.size, message.persistent)
+        stored.append(body)
+        message.body = stored
+
+    def close(self) -> None:
+        self._forget_chunks()
+        self.route = None
+        self.forget()
+        if self.terminus is not None:
+            self.terminus.destroy()
+
+    def suspend(self) -> None:
+        target = self.target
+        if target is None:
+            self.close()
+            return
+        # A large message of very many sections is not looked through at each attach: it has to come again as a whole.
+        if self.chunks is not None and not self.ignored and self.transaction is None \
+                and (self.spooled_message is None or self.spooled_message.sections() <= section_offsets.MAX_SECTIONS):
+            connection = self.session.connection
+            # It is copied, perhaps written, and its sections are counted.
+            connection.broker.work += INTERRUPTED + (self.size >> 12)
+            connection.published_any = True
+            target.interrupt(self.tag, self._encoded(), max(self.max_size, MIN_PARTIAL_BYTES) if self.max_size else 0)
+        self._forget_chunks()
+        self.route = None
+        self.forget()
+        target.detached()
+
+
+def _check_values(sections: Sections) -> None:
+    """Refuse a message whose sections before the body cannot be converted for a consumer of 0-9-1 in one turn."""
+    end = len(sections.data) if sections.body < 0 else sections.body
+    if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:
+        raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the annotations and properties of a message consist of more"
+                          f" than {MAX_VALUES} values, which is the most")
+
+
+def _wrong_mode() -> LinkRefused:
+    return LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
+
+
+def _address(exchange: str, key: str) -> bytes:
+    try:
+        return make_address(exchange, key)
+    except ValueError as error:
+        raise LinkRefused(constants.INVALID_FIELD, str(error)) from None
+
+
+def _text(encoded: bytes) -> str:
+    try:
+        return encoded.decode("utf-8")
+    except UnicodeDecodeError:
+        raise LinkRefused(constants.DECODE_ERROR, "expected UTF-8 in the properties of a message") from None
+
+
+def _flow(session: SessionEndpoint, handle: int, delivery_count: int, credit: int) -> Flow:
+    return Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, handle, delivery_count,
+                credit, channel=session.channel)

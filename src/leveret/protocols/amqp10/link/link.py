@@ -1,0 +1,75 @@
+"""Base of links of both directions (transport section 2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.amqp10.errors import make_error
+from leveret.wire.amqp10 import constants
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.terminus import Terminus
+    from leveret.wire.amqp10.transport import Flow
+
+
+class Link:
+    """One link endpoint of the broker.
+
+    Attributes:
+        receives: whether the broker is the receiver.
+        handle_in: handle of the client.
+        handle: handle of the broker.
+        delivery_count: delivery-count of flow control.
+        credit: link credit.
+        terminus: the terminus that outlives the link; None if there is none.
+        removed: whether a detach has closed the link. Nothing more is sent about its deliveries.
+    """
+
+    receives = False
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        self.session = session
+        self.name = name
+        self.handle_in = handle_in
+        self.handle = handle
+        self.snd_settle_mode = 2
+        self.rcv_settle_mode = 0
+        self.delivery_count = 0
+        self.credit = 0
+        self.terminus: Terminus | None = None
+        self.closed = False
+        self.removed = False
+        self.key: Any = None
+
+    def flow(self, frame: Flow) -> None:
+        """Handle a flow of the client."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Send more: the session's window or the socket has room again."""
+
+    def leave(self) -> None:
+        """Stop deliveries: the link is about to be closed."""
+
+    def close(self) -> None:
+        """Close the link and destroy its terminus."""
+        raise NotImplementedError
+
+    def suspend(self) -> None:
+        """Suspend the link: its terminus stays. Without one, the same as `close`."""
+        self.close()
+
+    def deleted(self) -> None:
+        """Close the link because an operator deletes it."""
+        session = self.session
+        session.refuse(self, make_error(constants.LINK_DETACH_FORCED, f"link '{self.name}' was deleted by an operator"))
+        session.connection.broker.end_turn()
+
+    def forget(self) -> None:
+        """Remove the link from the registry."""
+        self.closed = True
+        connection = self.session.connection
+        registry = connection.services.links
+        if registry.get(self.key) is self:
+            del registry[self.key]

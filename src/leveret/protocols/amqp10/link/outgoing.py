@@ -1,0 +1,452 @@
+"""Links on which the client receives: a consumer of a queue, credit and transfers (transport section 2.6)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.arguments import QUORUM
+from leveret.broker.bodies import Body, whole
+from leveret.broker.broker import MAX_CONVERTED
+from leveret.broker.consumer import Consumer
+from leveret.broker.leases import reading
+from leveret.broker.message import FORMAT_AMQP1, Entry, Message
+from leveret.broker.queues import browsing, entry_return
+from leveret.broker.queues.base import Queue
+from leveret.broker.queues.paging import Waiting
+from leveret.protocols.amqp10.errors import make_error
+from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
+from leveret.protocols.amqp10.session import outcomes
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
+from leveret.protocols.amqp10.terminus.filters import VIEW, Wanted
+from leveret.protocols.amqp10.transaction import acquisition
+from leveret.selectors import Filter
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.transport import Flow, Transfer
+from leveret.wire.amqp10.values import Symbol
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.link.resume_outgoing import Resumption
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+
+# Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
+QUANTUM: Final = 256 << 10
+# Content headers of so many bytes cost next to nothing to convert.
+SIMPLE: Final = 128
+_PACK_TAG: Final = struct.Struct(">I").pack
+TXN_ID: Final = "txn-id"
+# RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
+ACTIVE: Final = Symbol("rabbitmq:active")
+# Bytes of a frame that are not its payload, generously.
+AROUND: Final = 64
+# Bytes of one frame of a large message.
+PIECE: Final = 64 << 10
+
+
+# Units of work of asking a filter, beside what the filter says.
+FILTER_WORK: Final = 2
+
+
+class LinkConsumer(Consumer):
+    """The consumer of an outgoing link. `default_outcome`: what happens to deliveries of which the client says nothing."""
+
+    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool, priority: int = 0) -> None:
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {},
+                         object())
+        self.link = link
+        self.default_outcome: Any = None
+        self.no_local = False
+        self.filters: list[Filter] = []
+
+    def filter(self, wanted: Wanted) -> None:
+        """Consume only messages that pass the filters of the source."""
+        self.no_local = wanted.no_local
+        self.filters = wanted.filters
+        self.selective = wanted.no_local or bool(wanted.filters)
+        self.arguments = wanted.lease or wanted.stream
+
+    def wants(self, message: Message, entry: Entry | None) -> bool:
+        if self.no_local and message.publisher == self.link.session.connection.number:
+            return False
+        if self.filters:
+            VIEW.set_entry(message, entry)
+            VIEW.work = FILTER_WORK
+            try:
+                for filter in self.filters:
+                    if not filter.matches(VIEW):
+                        return False
+            finally:
+                self.queue.broker.work += VIEW.work
+        return True
+
+    def wants_of(self, publisher: int) -> bool:
+        return not (self.no_local and publisher == self.link.session.connection.number)
+
+    def can_take(self, size: int) -> bool:
+        link = self.link
+        if link.credit <= 0:
+            return False
+        session = link.session
+        if session.remote_window <= 0 or session.sending:
+            return False
+        connection = session.connection
+        if (connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED) \
+                and connection.is_full():
+            return False
+        return self.no_ack or session.has_window()
+
+    def protocol(self) -> str:
+        return "1.0"
+
+    def deliver(self, entry: Entry) -> None:
+        link = self.link
+        session = link.session
+        connection = session.connection
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        link.credit -= 1
+        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        if link.transaction is not None:
+            acquisition.acquire(link, link.transaction, number, entry)
+            return
+        if not self.no_ack:
+            session.unacked[number] = entry
+        message = entry.message
+        head = head_of(entry, connection.broker.timers)
+        if message.format != FORMAT_AMQP1 and len(message.header) > SIMPLE:
+            connection.broker.converted += len(message.header)
+        body = message.body if message.format == FORMAT_AMQP1 else body_of(message)
+        tag = link.prefix + _PACK_TAG(number)
+        output = connection.output
+        if message.size <= PIECE and isinstance(body, bytes):
+            payload = head + body if message.headers_at < 0 else head + body + tail_of(message)
+            size = len(payload)
+            if size + AROUND <= output.max_frame_size and size <= PIECE:
+                output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
+                session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
+                session.remote_window -= 1
+                if not connection.dirty:
+                    connection.mark()
+                return
+        if not self.no_ack:
+            link.freeze(number, head)
+        tail = tail_of(message) if message.headers_at >= 0 else b""
+        session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
+        session.pump()
+
+    def pending_numbers(self) -> list[int]:
+        """Return the delivery-ids of unsent deliveries, beside those that the session is sending."""
+        return []
+
+    def activated(self) -> None:
+        if self.link.announced:
+            self.link.announce()
+
+    def queue_deleted(self) -> None:
+        self.link.queue_deleted()
+
+    def failed(self, text: str) -> None:
+        link = self.link
+        if not link.closed and not link.session.closing:
+            link.session.refuse(link, make_error(constants.INTERNAL_ERROR, text))
+
+
+class BrowsingConsumer(LinkConsumer):
+    """The consumer of a link of distribution mode copy (messaging section 3.5.2).
+
+    Deliveries stay in the queue; their outcomes are ignored.
+
+    Attributes:
+        seen: entries that earlier links of the terminus have seen, which are not sent again.
+    """
+
+    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int]) -> None:
+        super().__init__(link, queue, no_ack, False)
+        self.seen = seen
+
+    def deliver(self, entry: Entry) -> None:
+        session = self.link.session
+        number = session.next_delivery_id
+        super().deliver(entry)
+        if not self.no_ack:
+            del session.unacked[number]
+            session.copies[number] = self.link
+
+    def wake(self) -> None:
+        self.parked = False
+        if self.active:
+            self.queue.activate()
+
+
+class Sending:
+    """A delivery that goes out in several frames, or is resumed: from `at` on, with `state` on its first frame."""
+
+    __slots__ = ("aborted", "at", "body", "delivery_id", "first", "head", "link", "resume", "settled", "size", "state",
+                 "tag", "tail")
+
+    def __init__(self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
+                 tail: bytes) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.settled = settled
+        self.head = head
+        self.body: Body = whole(body) if isinstance(body, list) else body
+        self.size = len(self.body) if isinstance(self.body, bytes) else body.size  # type: ignore[union-attr]
+        self.tail = tail
+        self.at = 0
+        self.first = True
+        self.resume = False
+        self.aborted = False
+        self.state: Composite | None = None
+
+    def aborting(self) -> Sending:
+        """Return the transfer that aborts this delivery."""
+        aborted = Sending(self.link, self.delivery_id, self.tag, self.settled, b"", b"", b"")
+        aborted.aborted = True
+        return aborted
+
+    def send(self, session: SessionEndpoint) -> bool:
+        """Send frames while the window and the socket allow. Return whether the delivery is complete."""
+        connection = session.connection
+        output = connection.output
+        room = min(output.max_frame_size, PIECE) - AROUND
+        total = len(self.head) + self.size + len(self.tail)
+        while session.remote_window > 0 and not connection.is_full():
+            payload = self._take(room)
+            more = self.at < total
+            if self.first:
+                frame = Transfer(self.link.handle, self.delivery_id, self.tag, 0, self.settled, more, None, self.state,
+                                 self.resume, self.aborted, payload=payload, channel=session.channel)
+                self.first = False
+            else:
+                frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
+            output.send(frame)
+            session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
+            session.remote_window -= 1
+            if not more:
+                return True
+        return False
+
+    def _take(self, limit: int) -> bytes:
+        """The next bytes of head, body and tail. Raises `OSError` where the body cannot be read."""
+        at = self.at
+        head = len(self.head)
+        pieces: list[bytes] = []
+        left = limit
+        if at < head:
+            piece = self.head[at : at + left]
+            pieces.append(piece)
+            at += len(piece)
+            left -= len(piece)
+        if left and at < head + self.size:
+            body = self.body
+            start = at - head
+            count = min(left, self.size - start)
+            if isinstance(body, bytes):
+                pieces.append(body[start : start + count])
+            else:
+                pieces.append(body.read(start, count))  # type: ignore[union-attr]
+            at += count
+            left -= count
+        if left and self.tail and at >= head + self.size:
+            start = at - head - self.size
+            piece = self.tail[start : start + left]
+            pieces.append(piece)
+            at += len(piece)
+        self.at = at
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class _Drained(Waiting):
+    """A link that must use up its credit, while the queue reads what it has from disk."""
+
+    def __init__(self, link: OutgoingLink) -> None:
+        self.link = link
+
+    def loaded(self) -> None:
+        link = self.link
+        if not link.closed and link.draining:
+            link.session.draining.append(link)
+            link.session.connection.mark()
+
+
+class OutgoingLink(Link):
+    """A link whose sender is the broker.
+
+    Attributes:
+        prefix: prefix of delivery-tags, which end with the delivery-id.
+        tags: by delivery-id, tags made by an earlier link of the same terminus.
+        heads: by delivery-id, sections before the body of deliveries sent in several frames.
+        resumption: deliveries to resume before anything new is sent; None if there are none.
+        announced: whether the client has been notified that it is, or is not, the active consumer.
+        transaction: the transaction under which the link acquires.
+        stores_unsettled: whether unsettled deliveries are in the log.
+        unsent: deliveries that were incomplete when the link was detached.
+    """
+
+    consumer: LinkConsumer
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.draining = False
+        self.transaction: LocalTransaction | None = None
+        self.announced = False
+        self.prefix = b""
+        self.tags: dict[int, bytes] = {}
+        self.heads: dict[int, bytes] = {}
+        self.resumption: Resumption | None = None
+        self.stores_unsettled = False
+        self.unsent: list[int] = []
+
+    def start(self) -> None:
+        """Take messages of the queue, once everything is resumed that is to be."""
+        if self.resumption is None:
+            self.consumer.queue.add_consumer(self.consumer)
+            self._announce_first()
+
+    def tag_of(self, number: int) -> bytes:
+        """Return the tag of a delivery of this link."""
+        tag = self.tags.get(number)
+        return self.prefix + number.to_bytes(4, "big") if tag is None else tag
+
+    def freeze(self, number: int, head: bytes) -> None:
+        """Keep what a delivery begins with: positions that the client tells count these bytes."""
+        heads = self.heads
+        if len(heads) > 2 * self.consumer.unacked + 16:
+            unacked = self.session.unacked
+            for other in [other for other in heads if other not in unacked]:
+                del heads[other]
+        heads[number] = head
+
+    def flow(self, frame: Flow) -> None:
+        """Handle credit granted by the client (transport section 2.6.7)."""
+        if isinstance(frame.properties, dict) and TXN_ID in frame.properties:
+            acquisition.join(self, frame.properties[TXN_ID])
+        if frame.link_credit is not None:
+            self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
+        self.draining = frame.drain
+        if self.resumption is not None:
+            self.resumption.advance()
+        if self.credit > 0:
+            self._announce_first()
+            self.consumer.wake()
+        if frame.drain:
+            # At the end of the turn the queue has given what it has.
+            self.consumer.queue.activate()
+            self.session.draining.append(self)
+            self.session.connection.mark()
+        elif frame.echo:
+            self.send_flow()
+
+    def _announce_first(self) -> None:
+        if not self.announced and self.credit > 0 and self.resumption is None:
+            self.announced = True
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell the client whether it is the active consumer: once it has given credit, and when that changes. As in
+        RabbitMQ, all receivers of a quorum queue are told, and here those of any queue with a single active consumer."""
+        settings = self.consumer.queue.settings
+        if settings.single_active_consumer or settings.type == QUORUM:
+            self.send_flow({ACTIVE: self.consumer.active})
+
+    def send_flow(self, properties: Any = None) -> None:
+        session = self.session
+        if self.transaction is not None:
+            properties = {**(properties or {}), Symbol(TXN_ID): self.transaction.id}
+        session.connection.send(Flow(
+            session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, self.handle,
+            self.delivery_count, self.credit, min(self.consumer.queue.ready_count, 0xFFFFFFFF), self.draining,
+            properties=properties, channel=session.channel))
+
+    def drain(self) -> None:
+        """Use up the credit for which the queue has no messages, and send a flow."""
+        if self.closed or not self.draining:
+            return
+        session = self.session
+        if self.credit > 0:
+            if session.remote_window <= 0 or session.sending or session.connection.paused or session.connection.starved:
+                session.draining.append(self)  # it would have got more, and will
+                return
+            if self._is_reading():
+                self.consumer.queue.wait_loaded(_Drained(self))
+                return
+            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.credit = 0
+        self.send_flow()
+        self.draining = False
+
+    def _is_reading(self) -> bool:
+        """Return whether the queue is reading messages from disk for this link."""
+        queue = self.consumer.queue
+        if self.consumer.seen is not None:
+            return browsing.is_reading(queue, self.consumer)
+        if self.consumer.apart:
+            return reading.is_reading(queue, self.consumer)
+        if self.consumer.selective and not queue.deleted and any(level.loading for level in queue.all_levels()):
+            return True
+        return queue.needs_loading()
+
+    def queue_deleted(self) -> None:
+        """Detach the link because its queue was deleted."""
+        session = self.session
+        if self.closed or session.closing:
+            return
+        held = session.connection.detaching_links
+        if held is not None:
+            self.consumer.active = False
+            held.append(self)
+        else:
+            queue = self.consumer.queue
+            what = f"queue '{queue.name}' was deleted"
+            if self.consumer.apart and not queue.deleted:
+                what = f"what the link reads of queue '{queue.name}' is no longer leased, or by others"
+            session.refuse(self, make_error(constants.RESOURCE_DELETED, what))
+
+    def wake(self) -> None:
+        if self.resumption is not None:
+            self.resumption.advance()
+        self.consumer.wake()
+
+    def leave(self) -> None:
+        self.consumer.active = False
+        self.consumer.queue.leave_ring(self.consumer)
+        if self.transaction is not None:
+            acquisition.leave(self)
+        if self.session.copies:
+            self.session.forget_copies(self)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        consumer = self.consumer
+        session = self.session
+        self.leave()
+        if session.acquired:
+            acquisition.undo_for(session, self)
+        if self.stores_unsettled and self.terminus is not None:
+            self.terminus.collect()
+        if consumer.unacked:
+            numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
+            entry_return.return_entries(session.broker, [session.unacked.pop(number) for number in numbers],
+                                        outcomes.requeue)
+        consumer.queue.remove_consumer(consumer)
+        self.forget()
+        if self.terminus is not None:
+            self.terminus.destroy()
+
+    def suspend(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.unsent.extend(self.consumer.pending_numbers())
+        self.leave()
+        self.consumer.queue.remove_consumer(self.consumer)
+        self.forget()
+        if self.terminus is not None:
+            self.terminus.detached()

@@ -1,0 +1,183 @@
+"""Resumption of the unsettled deliveries of a source when a link is attached.
+
+States without payload are sent at once. Deliveries with payload wait for credit, and new ones follow them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.protocols.amqp10.link import resume_actions, section_offsets
+from leveret.protocols.amqp10.link.outgoing import Sending
+from leveret.protocols.amqp10.link.resume_actions import RemoteUnsettledMap
+from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
+from leveret.protocols.amqp10.session import outcomes
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import Received
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.terminus.source import SourceTerminus, Unsettled
+
+
+# What finding a position in a message costs of a turn's work.
+COUNTING: Final = 1000
+
+
+class _SettledAfterCommit(CommitWaiter):
+    """Settles deliveries at the client when their settlement is on disk."""
+
+    def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Any]]) -> None:
+        self.resumption = resumption
+        self.settled = settled
+
+    def committed(self, batch: int) -> None:
+        link = self.resumption.link
+        if not link.closed and not link.session.closing:
+            self.resumption.send_settled(self.settled)
+            link.send_flow()
+
+
+class Resumption:
+    """Deliveries that a link has to resume: `pending`, with their states at the receiver.
+
+    Attributes:
+        incomplete: whether one of the maps was incomplete. Nothing new is sent until the link is attached again.
+    """
+
+    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, incomplete: bool) -> None:
+        self.link = link
+        self.terminus = terminus
+        self.incomplete = incomplete
+        self.pending: deque[tuple[bytes, Any]] = deque()
+
+    def compare(self, states: dict[bytes, Any], remote: RemoteUnsettledMap) -> None:
+        """Compare the broker's map with the client's, and send states that need no payload."""
+        terminus = self.terminus
+        unsent: list[Unsettled] = []
+        settled: list[tuple[bytes, Any]] = []
+        before = self.link.delivery_count
+        for tag, local in states.items():
+            known = tag in remote.states
+            state = remote.states.get(tag)
+            action = resume_actions.decide(local, known, state, remote.incomplete)
+            if action == resume_actions.WAIT:
+                continue
+            if action == resume_actions.RESUME:
+                self.pending.append((tag, state))
+                continue
+            item = terminus.settle(tag)
+            if action == resume_actions.SEND_AGAIN:
+                unsent.append(item)
+            elif action == resume_actions.SETTLE:
+                if item.entry is not None and not resume_actions.is_outcome(local):
+                    outcomes.apply_one(item.entry, state)
+                settled.append((tag, state))
+            elif action == resume_actions.RESTATE:
+                self._send_state(tag, False, local)
+            elif action == resume_actions.ABORT:
+                self._abort(tag)
+                if not resume_actions.is_outcome(local):
+                    unsent.append(item)
+        if settled and terminus.stores_unsettled():
+            # The client will forget them, so they must not be there again after a crash.
+            self.link.session.log.wait(_SettledAfterCommit(self, settled))
+        else:
+            self.send_settled(settled)
+        # Youngest first, so that each comes in front of the one before.
+        for item in reversed(unsent):
+            entry = item.entry
+            if entry is None:
+                continue
+            if remote.given:
+                entry.queue.requeue(entry, False)
+            else:
+                # The client remembers nothing at all: nobody knows what became of it there.
+                outcomes.settle_by(entry, None if terminus.source is None else terminus.source.default_outcome)
+        if self.link.delivery_count != before:
+            # Whether what has no payload is a message that counts is not said: so the count is.
+            self.link.send_flow()
+
+    def advance(self) -> None:
+        """Resume deliveries as far as credit allows, then start new ones."""
+        link = self.link
+        session = link.session
+        pending = self.pending
+        while pending:
+            if link.credit <= 0 or not session.has_window():
+                return
+            tag, state = pending.popleft()
+            link.credit -= 1
+            entry = self.terminus.unsettled[tag].entry
+            if entry is None or entry.queue.deleted:
+                self.terminus.settle(tag)
+                self._abort(tag)
+            else:
+                self._resume(tag, entry, self.terminus.take(tag), state)
+        if not self.incomplete:
+            link.resumption = None
+            link.start()
+
+    def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Any) -> None:
+        """Send a delivery from where the receiver wants it."""
+        link = self.link
+        session = link.session
+        consumer = link.consumer
+        message = entry.message
+        head = item.head
+        if head is None:
+            head = head_of(entry, session.broker.timers)
+        body = body_of(message)
+        tail = tail_of(message)
+        at = 0
+        if isinstance(state, Received):
+            session.connection.broker.work += COUNTING
+            at = section_offsets.offset_of(head, body, tail, state.section_number, state.section_offset)
+        sending = Sending(link, self._number(), tag, consumer.no_ack, head, body, tail)
+        sending.resume = True
+        sending.at = at
+        sending.state = state if at else None
+        entry.holder = consumer
+        consumer.unacked += 1
+        if consumer.no_ack:
+            entry.queue.settle(entry)
+        else:
+            session.unacked[sending.delivery_id] = entry
+            link.tags[sending.delivery_id] = tag
+            link.freeze(sending.delivery_id, head)
+        session.sending.append(sending)
+        session.pump()
+
+    def send_settled(self, settled: list[tuple[bytes, Any]]) -> None:
+        """Settle deliveries at the receiver after its outcomes were applied."""
+        for tag, state in settled:
+            self._send_state(tag, True, state)
+
+    def _send_state(self, tag: bytes, settled: bool, state: Composite | None) -> None:
+        """Send the state of a delivery without payload."""
+        sending = Sending(self.link, self._number(), tag, settled, b"", b"", b"")
+        sending.resume = True
+        sending.state = state
+        self.link.session.sending.append(sending)
+        self.link.session.pump()
+
+    def _abort(self, tag: bytes) -> None:
+        """Abort a delivery that cannot be resumed."""
+        sending = Sending(self.link, self._number(), tag, False, b"", b"", b"")
+        sending.resume = True
+        sending.aborted = True
+        self.link.session.sending.append(sending)
+        self.link.session.pump()
+
+    def _number(self) -> int:
+        """Return the next delivery-id."""
+        link = self.link
+        session = link.session
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        return number

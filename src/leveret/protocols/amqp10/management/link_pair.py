@@ -1,0 +1,291 @@
+"""The link pair of the management node: requests arrive on one link, responses leave on the other one of the same name.
+
+Both links are settled and have the property `paired`. Either may be attached first. A response waits for credit and until
+the change that it reports is on disk. A client may have up to `MAX_REQUESTS` requests and responses in flight; its credit
+for requests is what remains of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.link.incoming import IncomingLink
+from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
+from leveret.protocols.amqp10.management import router
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.transport import Attach, Flow, Transfer
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+
+MANAGEMENT: Final = "/management"
+PAIRED: Final = "paired"
+CAPABILITY: Final = "LINK_PAIR_V1_0"
+# Requests and responses that may be in flight.
+MAX_REQUESTS: Final = 64
+# Bytes of one request.
+MAX_REQUEST_BYTES: Final = 1 << 20
+# Bytes of responses waiting for credit on a connection, above which requests are refused.
+MAX_ANSWER_BYTES: Final = 4 << 20
+
+
+class Waiting:
+    """An answer.
+
+    batch     the commit that it waits for
+    removing  it waits until what the request removed is taken apart, and then for the commit
+    detaching  links of the client's own whose queue went with the request; they end behind the answer, since clients that
+              wait for one thing at a time take whatever comes before it for its fate
+    """
+
+    __slots__ = ("batch", "detaching", "payload", "removing")
+
+    def __init__(self, payload: bytes, batch: int, detaching: list[OutgoingLink], removing: bool) -> None:
+        self.payload = payload
+        self.batch = batch
+        self.detaching = detaching
+        self.removing = removing
+
+
+class LinkPair(CommitWaiter):
+    """Both links of a pair, as far as they are attached.
+
+    waiting  answers that wait for their commit; ready: those that wait for credit. Both are counted for the connection
+    """
+
+    def __init__(self, session: SessionEndpoint) -> None:
+        self.session = session
+        self.requests: RequestLink | None = None
+        self.answers: AnswerLink | None = None
+        self.waiting: deque[Waiting] = deque()
+        self.ready: deque[bytes] = deque()
+
+    def perform(self, payload: bytes) -> None:
+        """Perform a request."""
+        session = self.session
+        connection = session.connection
+        busy = ""
+        if connection.answer_bytes > MAX_ANSWER_BYTES:
+            busy = f"answers of {connection.answer_bytes} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
+        detaching: list[OutgoingLink] = []
+        connection.detaching_links = detaching
+        try:
+            message, answer = router.answer(connection, payload, busy)
+        finally:
+            connection.detaching_links = self._detaching_links()
+        removals = session.broker.jobs.removals
+        waiting = Waiting(message, 0, detaching, answer.removed and bool(removals.pending))
+        self.waiting.append(waiting)
+        connection.answer_bytes += len(message)
+        if waiting.removing:
+            connection.detaching_links = detaching
+            removals.after(partial(self._removed, waiting, answer.kept))
+        else:
+            self._wait(waiting, answer.kept)
+
+    def _removed(self, waiting: Waiting, kept: bool) -> None:
+        """What the request removed is taken apart."""
+        waiting.removing = False
+        self.session.connection.detaching_links = self._detaching_links()
+        self._wait(waiting, kept)
+        self.session.connection.mark()
+
+    def _detaching_links(self) -> list[OutgoingLink] | None:
+        """Where links wait whose queue goes now: for the answer to the last request that is still removing."""
+        return next((waiting.detaching for waiting in reversed(self.waiting) if waiting.removing), None)
+
+    def _wait(self, waiting: Waiting, kept: bool) -> None:
+        log = self.session.log
+        if kept and log.has_pending():
+            waiting.batch = log.filling
+            log.wait(self)
+        self._resolve()
+
+    def committed(self, batch: int) -> None:
+        self._resolve()
+
+    def _resolve(self) -> None:
+        """Send responses whose commits are done, in the order of the requests."""
+        waiting = self.waiting
+        committed = self.session.log.committed
+        while waiting and not waiting[0].removing and waiting[0].batch <= committed:
+            first = waiting.popleft()
+            self.ready.append(first.payload)
+            self.send()
+            for link in first.detaching:
+                link.queue_deleted()
+        if self.answers is None and self.requests is None:
+            self.forget_ready()
+
+    def send(self) -> None:
+        """Send responses as far as credit allows."""
+        link = self.answers
+        if link is None or self.session.closing:
+            return
+        while self.ready and link.can_send():
+            payload = self.ready.popleft()
+            self.session.connection.answer_bytes -= len(payload)
+            link.send(payload)
+        if self.requests is not None:
+            self.requests.grant()
+
+    def forget_ready(self) -> None:
+        """Drop pending responses: their link is closed."""
+        self.session.connection.answer_bytes -= sum(len(payload) for payload in self.ready)
+        self.ready.clear()
+
+    def room(self) -> int:
+        """Return how many more requests the client may send."""
+        return MAX_REQUESTS - len(self.waiting) - len(self.ready)
+
+
+class RequestLink(IncomingLink):
+    """The link that receives requests."""
+
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
+        super().__init__(session, frame.name, frame.handle, handle)
+        self.pair = pair
+        self.spools = False
+        self.snd_settle_mode = frame.snd_settle_mode
+        self.rcv_settle_mode = frame.rcv_settle_mode
+        self.delivery_count = frame.initial_delivery_count or 0
+        self.max_size = min(self.max_size or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES)
+
+    def grant(self) -> None:
+        """Grant credit for the requests that may be in flight."""
+        room = self.pair.room()
+        if not self.closed and self.credit < room and self.credit <= MAX_REQUESTS >> 1:
+            self.credit = room
+            self.send_flow()
+
+    def is_alarm_exempt(self) -> bool:
+        """Return True: a purge may end an alarm."""
+        return True
+
+    def transfer(self, frame: Transfer) -> None:
+        super().transfer(frame)
+        self.grant()
+
+    def _used(self) -> None:
+        """One request less may come, until it is known what has become of this one."""
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.credit -= 1
+
+    def complete(self, payload: bytes) -> None:
+        """Perform a received request."""
+        self.pair.perform(payload)
+
+    def close(self) -> None:
+        if self.pair.requests is self:
+            self.pair.requests = None
+            if self.pair.answers is None:
+                self.pair.forget_ready()
+        super().close()
+
+
+class AnswerLink(Link):
+    """The link that sends responses."""
+
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
+        super().__init__(session, frame.name, frame.handle, handle)
+        self.pair = pair
+        self.snd_settle_mode = frame.snd_settle_mode
+        self.rcv_settle_mode = frame.rcv_settle_mode
+
+    def flow(self, frame: Flow) -> None:
+        if frame.link_credit is not None:
+            self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
+        self.pair.send()
+        if frame.drain:
+            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.credit = 0
+        if frame.drain or frame.echo:
+            self._send_flow(frame.drain)
+
+    def _send_flow(self, drain: bool) -> None:
+        session = self.session
+        session.connection.send(Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id,
+                                     self.handle, self.delivery_count, self.credit, len(self.pair.ready), drain,
+                                     channel=session.channel))
+
+    def can_send(self) -> bool:
+        session = self.session
+        return self.credit > 0 and session.remote_window > 0 and not session.sending
+
+    def send(self, payload: bytes) -> None:
+        """Send a response, in several frames if it is long."""
+        session = self.session
+        number = session.next_delivery_id
+        session.next_delivery_id = (number + 1) % MODULUS
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        session.sending.append(Sending(self, number, number.to_bytes(4, "big"), True, payload, b"", b""))
+        session.pump()
+
+    def wake(self) -> None:
+        """The window or the socket has room again."""
+        self.pair.send()
+
+    def close(self) -> None:
+        """The answers that have not gone out have nowhere to go."""
+        if self.pair.answers is self:
+            self.pair.answers = None
+            self.pair.forget_ready()
+            if self.pair.requests is not None:
+                self.pair.requests.grant()
+        self.forget()
+
+
+def wants(address: Any) -> bool:
+    """Return whether an address is that of the management node."""
+    return bool(address == MANAGEMENT)
+
+
+def attach_requests(session: SessionEndpoint, frame: Attach, handle: int) -> RequestLink:
+    """Attach the link on which the client sends."""
+    pair = _pair(session, frame)
+    link = RequestLink(session, frame, handle, pair)
+    pair.requests = link
+    _answer(session, frame, handle, link.max_size)
+    return link
+
+
+def attach_answers(session: SessionEndpoint, frame: Attach, handle: int) -> AnswerLink:
+    """Attach the link on which the client receives."""
+    pair = _pair(session, frame)
+    link = AnswerLink(session, frame, handle, pair)
+    pair.answers = link
+    _answer(session, frame, handle, None)
+    return link
+
+
+def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
+    """The pair that a link belongs to: that of the link of its name in the other direction, or a new one."""
+    properties = frame.properties
+    if not isinstance(properties, dict) or properties.get(PAIRED) is not True:
+        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have the property"
+                          f" {PAIRED}=true: requests and answers take a pair of links")
+    if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
+        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have snd-settle-mode settled")
+    for other in session.handles.values():
+        if other.name != frame.name:
+            continue
+        if isinstance(other, RequestLink) and frame.role:
+            return other.pair
+        if isinstance(other, AnswerLink) and not frame.role:
+            return other.pair
+    return LinkPair(session)
+
+
+def _answer(session: SessionEndpoint, frame: Attach, handle: int, max_size: int | None) -> None:
+    ours = not frame.role
+    session.connection.send(Attach(
+        frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, frame.target,
+        initial_delivery_count=None if ours else 0, max_message_size=max_size, properties=frame.properties,
+        channel=session.channel))

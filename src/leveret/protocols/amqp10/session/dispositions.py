@@ -1,0 +1,202 @@
+"""Dispositions of the client: the outcomes of outgoing deliveries, and that it has settled incoming ones (transport section
+2.7.6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Entry
+from leveret.protocols.amqp10.errors import SessionRefused
+from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink
+from leveret.protocols.amqp10.session import outcomes
+from leveret.protocols.amqp10.session.serial_numbers import HALF, MODULUS
+from leveret.protocols.amqp10.transaction import acquisition
+from leveret.protocols.amqp10.transaction.retirement import Retirement
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Disposition
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+
+
+# Deliveries (as a power of two) that can be looked at in 1 µs.
+SCAN_SHIFT: Final = 4
+# Ready messages (as a power of two) among which the place of one is found in 1 µs.
+DEEP_SHIFT: Final = 11
+# Deliveries (as a power of two) that are taken from their session in 1 µs.
+REMOVE_SHIFT: Final = 3
+# Deliveries of which the outcomes are applied in one turn; what follows has to wait for the rest.
+MAX_AT_ONCE: Final = 10_000
+
+
+def receive(session: SessionEndpoint, frame: Disposition) -> None:
+    """A disposition of the client: for its own deliveries that we have answered, or for ours."""
+    first = frame.first
+    last = first if frame.last is None else frame.last
+    span = (last - first) % MODULUS
+    if span >= HALF:
+        raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}")
+    if not frame.role:
+        if frame.settled and session.unsettled:
+            numbers = _within(session, session.unsettled, first, span)
+            _defer(session, frame, numbers)
+            for number in numbers:
+                delivery = session.unsettled.pop(number)
+                if delivery is not None:
+                    delivery.terminus.forget(delivery)
+            session.alarm(bool(session.connection.services.alarm))
+        return
+    state = frame.state
+    if state is None:
+        if not frame.settled:
+            return
+    elif isinstance(state, TransactionalState):
+        _retire(session, frame, first, span, state)
+        return
+    elif not isinstance(state, Composite):
+        raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with a state that is not known")
+    elif state.kind == descriptors.RECEIVED and not frame.settled:
+        return
+    if session.acquired and _is_acquired_otherwise(session, first, span, None):
+        return
+    if session.retiring and frame.settled:
+        for number in _within(session, session.retiring, first, span):
+            session.retiring[number].settled = True
+    if session.copies:
+        _dispose_of_copies(session, first, span, frame.settled, state)
+    numbers = _within(session, session.unacked, first, span)
+    if not numbers:
+        return
+    if state is not None and state.kind in (descriptors.ACCEPTED, descriptors.REJECTED):
+        _defer(session, frame, numbers)
+    else:
+        # They are taken from the session at once, and go back in steps, the youngest first: else each would have to be put
+        # between others. Finding the place of the first one takes longer in a deep queue.
+        queue = session.unacked[numbers[len(numbers) - 1]].queue
+        session.connection.broker.work += (len(numbers) >> REMOVE_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
+    has_link_state = False
+    links: list[OutgoingLink] = []
+    if session.stores_unsettled:
+        for number in numbers:
+            links.append(_link_of(session.unacked[number]))
+            has_link_state = session.forget_link_state(number, session.unacked[number]) or has_link_state
+    outcomes.apply(session, numbers, state)
+    if not frame.settled:
+        if has_link_state:
+            # The client will forget them, so they must not come again after a crash.
+            session.log.wait(_SettlingLater(session, numbers, links, state))
+        else:
+            settle_too(session, numbers, state)
+    session.connection.window_freed_in(session)
+
+
+def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int, state: TransactionalState) -> None:
+    """Outcomes that take place when their transaction is discharged."""
+    settled = frame.settled
+    transaction = session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+    if transaction is None:
+        raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
+    if session.copies:
+        _dispose_of_copies(session, first, span, settled, state)
+    if session.acquired and _is_acquired_otherwise(session, first, span, transaction):
+        return
+    for number in _within(session, session.retiring, first, span):
+        retirement = session.retiring[number]
+        if retirement.transaction is not transaction:
+            transaction.failed = f"delivery {number} has an outcome under another transaction"
+            session.connection.end_transaction(transaction)
+            return
+        retirement.outcome = state.outcome
+        retirement.settled = retirement.settled or settled
+    numbers = _within(session, session.unacked, first, span)
+    _defer(session, frame, numbers)
+    for number in numbers:
+        entry = session.unacked.pop(number)
+        retirement = Retirement(_link_of(entry), number, entry, state.outcome, settled, transaction)
+        session.retiring[number] = retirement
+        transaction.retirements.append(retirement)
+
+
+def _link_of(entry: Entry) -> OutgoingLink:
+    """The link that an unsettled delivery of the session was sent on."""
+    consumer = entry.holder
+    assert isinstance(consumer, LinkConsumer)
+    return consumer.link
+
+
+def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, transaction: LocalTransaction | None) -> bool:
+    """Whether outcomes under a transaction, or none, are for deliveries that were acquired under another one. Neither
+    can be committed then."""
+    other = acquisition.is_wrong(session, _within(session, session.acquired, first, span), transaction)
+    if other is None:
+        return False
+    for wrong in (other, transaction):
+        if wrong is not None and not wrong.failed:
+            wrong.failed = "a delivery that was acquired under a transaction has an outcome outside of it"
+            session.connection.end_transaction(wrong)
+    return True
+
+
+def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled: bool, state: Any) -> None:
+    """Outcomes of what was browsed have no effect, in a transaction neither, so they are settled at once."""
+    numbers = _within(session, session.copies, first, span)
+    if not numbers:
+        return
+    for number in numbers:
+        del session.copies[number]
+    if not settled:
+        settle_too(session, numbers, state)
+    session.connection.window_freed_in(session)
+
+
+def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
+    """Tell the client, who settles second, that its outcomes have taken place."""
+    begin = numbers[0]
+    before = begin
+    for number in [*numbers[1:], -1]:
+        if number != before + 1:
+            session.connection.send(Disposition(False, begin, before, True, state, channel=session.channel))
+            begin = number
+        before = number
+
+
+class _SettlingLater(CommitWaiter):
+    """Tells a client, who settles second, that its outcomes have taken place, once that is on disk."""
+
+    def __init__(self, session: SessionEndpoint, numbers: list[int], links: list[OutgoingLink], state: Any) -> None:
+        self.session = session
+        self.numbers = numbers
+        self.links = links
+        self.state = state
+
+    def committed(self, batch: int) -> None:
+        numbers = [number for number, link in zip(self.numbers, self.links, strict=True) if not link.removed]
+        if numbers and not self.session.closing:
+            settle_too(self.session, numbers, self.state)
+
+
+def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> None:
+    """Leave those of the deliveries of a disposition to the next turn that are too many for this one. What is delivered
+    meanwhile is not among them, however far the range goes."""
+    if len(numbers) > MAX_AT_ONCE:
+        session.connection.deferred = Disposition(frame.role, numbers[MAX_AT_ONCE], numbers[-1], frame.settled, frame.state,
+                                                  frame.batchable, frame.channel)
+        del numbers[MAX_AT_ONCE:]
+    session.connection.broker.work += len(numbers)
+
+
+def _within(session: SessionEndpoint, numbers: dict[int, Any], first: int, span: int) -> list[int]:
+    """Those of the delivery-ids that are in the range, in its order. The range may be as large as clients like."""
+    session.connection.broker.work += min(span, len(numbers)) >> SCAN_SHIFT
+    if span == 0:
+        return [first] if first in numbers else []
+    if span >= len(numbers):
+        found = [number for number in numbers if (number - first) % MODULUS <= span]
+        found.sort(key=lambda number: (number - first) % MODULUS)
+        return found
+    return [number for offset in range(span + 1) if (number := (first + offset) % MODULUS) in numbers]

@@ -1,0 +1,539 @@
+"""Sessions: windows, links by handle, deliveries by id, dispositions (transport sections 2.5 and 2.6).
+
+Incoming deliveries are answered in order: a `Run` is a range of them with the same outcome that waits for the same commit.
+`unacked` has the unsettled outgoing deliveries by delivery-id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.bodies import Body
+from leveret.broker.consumer import Holder
+from leveret.broker.errors import BrokerError
+from leveret.broker.message import Entry
+from leveret.broker.queues import entry_return
+from leveret.protocols.amqp10.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
+from leveret.protocols.amqp10.link import attach
+from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
+from leveret.protocols.amqp10.link.incoming import IncomingLink
+from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
+from leveret.protocols.amqp10.session import dispositions, errant_links, outcomes
+from leveret.protocols.amqp10.session.errant_links import ErrantLink
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, Numbers
+from leveret.protocols.amqp10.transaction import acquisition
+from leveret.protocols.amqp10.transaction.acquisition import Acquired
+from leveret.protocols.amqp10.transaction.retirement import Retirement
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.descriptors import DISPOSITION, END, TRANSFER
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.terminus.target import IncomingDelivery
+    from leveret.protocols.amqp10.terminus.terminus import Terminus
+
+log = logging.getLogger("leveret.connection")
+
+# How many deliveries (as a power of two) are looked at for what is counted as one unit of a turn's work.
+WORK_SHIFT: Final = 4
+# After so many deliveries it is looked at whether the connection has its most unsettled ones.
+COUNTED_EVERY: Final = 64
+# Unsettled deliveries allowed in a session while memory is tight.
+LOW_MEMORY_WINDOW: Final = 1000
+
+
+class Run:
+    """Incoming deliveries from `first` to `last` with one outcome, sent when `batch` is committed (0: at once).
+
+    Attributes:
+        link: the link of the deliveries. Nothing is sent after it has been closed.
+        state: descriptor of the outcome.
+        answer: the outcome itself if it has fields.
+        settled: whether the outcome settles the deliveries (receiver settle mode first).
+    """
+
+    __slots__ = ("answer", "batch", "first", "last", "link", "settled", "state")
+
+    def __init__(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
+                 answer: Composite | None) -> None:
+        self.link = link
+        self.first = number
+        self.last = number
+        self.batch = batch
+        self.state = state
+        self.settled = settled
+        self.answer = answer
+
+
+class SessionEndpoint(Holder):
+    """One session of a connection.
+
+    channel_in, channel  the client's channel number and ours
+    ended       our end was sent: everything but the client's is discarded
+    links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
+                error and that it has not detached yet, with what is to be known of those that were there
+    crossed_detaches
+                links, by direction and name, of which the client's detach has crossed ours (strict mode only)
+    unacked     outgoing deliveries that are not settled, by delivery-id
+    acquired    those that were acquired under a transaction that is not discharged, by delivery-id
+    copies      those of links that browse: there is nothing to do when they are settled
+    retiring    those of which the outcome waits for the discharge of a transaction
+    unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
+                terminus knows of them
+    termini     those whose last link is or was one of this session; suspended: those without a link that nobody has asked
+                to outlive the session, oldest first
+    sending     what goes out in several frames, one delivery after the other; while there is any, links wait
+    """
+
+    def __init__(self, connection: Connection, begin: Begin, channel: int) -> None:
+        self.connection = connection
+        self.broker = connection.broker
+        self.log = connection.broker.log
+        self.channel_in = begin.channel
+        self.channel = channel
+        self.number = channel
+        self.ended = False
+        self.closing = False
+        self.next_incoming_id = begin.next_outgoing_id
+        self.incoming_window = WINDOW
+        self.next_outgoing_id = 0
+        self.remote_window = begin.incoming_window
+        self.remote_handle_max = begin.handle_max
+        self.next_delivery_id = 0
+        self.links: dict[int, Link] = {}
+        self.handles: dict[int, Link] = {}
+        self.numbers = Numbers()
+        self.names: dict[tuple[bool, str], Link] = {}
+        self.errant: dict[int, ErrantLink | None] = {}
+        self.crossed_detaches: dict[tuple[bool, str], int] = {}
+        self.unacked: dict[int, Entry] = {}
+        self.acquired: dict[int, Acquired] = {}
+        self.copies: dict[int, OutgoingLink] = {}
+        self.retiring: dict[int, Retirement] = {}
+        self.unsettled: dict[int, IncomingDelivery | None] = {}
+        self.termini: dict[Terminus, None] = {}
+        self.suspended: dict[Terminus, None] = {}
+        self.sending: deque[Sending] = deque()
+        self.draining: list[OutgoingLink] = []
+        self.runs: deque[Run] = deque()
+        self.awaited_batch = 0
+        self.listed = False
+        self.published = 0
+        # Some link's unsettled deliveries are in the log, too.
+        self.stores_unsettled = False
+        # A link was refused a delivery because too much is unsettled.
+        self.window_full = False
+
+    def start(self) -> None:
+        """Answer the begin of the client."""
+        self.broker.holders[self] = None
+        self.connection.send(Begin(self.next_outgoing_id, WINDOW, WINDOW, self.channel_in,
+                                   self.connection.own.links - 1, channel=self.channel))
+
+    # Input
+
+    def receive(self, frame: Performative) -> None:
+        """Perform a frame of this session."""
+        kind = frame.kind
+        if self.ended:
+            if kind == END:
+                self.connection.forget_session(self)
+            return
+        if kind == TRANSFER:
+            assert isinstance(frame, Transfer)
+            self._transfer(frame)
+        elif kind == DISPOSITION:
+            assert isinstance(frame, Disposition)
+            dispositions.receive(self, frame)
+        elif kind == descriptors.FLOW:
+            assert isinstance(frame, Flow)
+            self._flow(frame)
+        elif kind == descriptors.ATTACH:
+            assert isinstance(frame, Attach)
+            self._attach(frame)
+        elif kind == descriptors.DETACH:
+            assert isinstance(frame, Detach)
+            self._detach(frame)
+        else:
+            self.release()
+            self.ended = True
+            self.connection.send(End(channel=self.channel))
+            self.connection.forget_session(self)
+
+    def _transfer(self, frame: Transfer) -> None:
+        window = self.incoming_window
+        if window <= 0:
+            raise SessionRefused(constants.SESSION_WINDOW_VIOLATION, f"more than {WINDOW} transfers came at once")
+        self.incoming_window = window - 1
+        self.next_incoming_id = (self.next_incoming_id + 1) % MODULUS
+        if window - 1 <= WINDOW >> 1:
+            self.incoming_window = WINDOW
+            self.send_flow()
+        link = self.links.get(frame.handle)
+        if link is None:
+            self._unknown_handle(frame.handle, "transfer")
+            return
+        if not isinstance(link, IncomingLink):
+            raise SessionRefused(constants.NOT_ALLOWED, f"a transfer to link '{link.name}', whose sender is the broker")
+        try:
+            link.transfer(frame)
+        except LinkRefused as refused:
+            self._refuse_transfer(link, frame, refused.error())
+        except BrokerError as error:
+            self._refuse_transfer(link, frame, make_error(condition_of(error), str(error)))
+        except DecodeError as malformed:
+            self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
+
+    def _refuse_transfer(self, link: IncomingLink, frame: Transfer, error: Error) -> None:
+        """End a link whose message cannot be taken. A transaction that it is part of cannot be committed any more
+        (transactions section 4.4.4.1)."""
+        state = frame.state
+        transaction = link.transaction
+        if isinstance(state, TransactionalState):
+            transaction = self.connection.transactions.get(state.txn_id)
+        if transaction is not None and not transaction.failed:
+            transaction.failed = f"a message of the transaction was refused: {error.description}"
+        self.refuse(link, error)
+
+    def _unknown_handle(self, handle: int, what: str) -> None:
+        """A frame for no link. What was on its way when we ended a link with an error is discarded; the specification
+        wants the session to end even then."""
+        if handle in self.errant:
+            if self.connection.vhost.strict:
+                raise SessionRefused(constants.SESSION_ERRANT_LINK, f"a {what} to a link that was detached with an error")
+            return
+        raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a {what} to handle {handle}, which has no link")
+
+    def _flow(self, frame: Flow) -> None:
+        next_id = 0 if frame.next_incoming_id is None else frame.next_incoming_id
+        window = (next_id + frame.incoming_window - self.next_outgoing_id) % MODULUS
+        opened = self.remote_window <= 0
+        # What is under way may exceed a window that was made smaller: then there is none.
+        self.remote_window = window if window <= frame.incoming_window else 0
+        self.next_incoming_id = frame.next_outgoing_id
+        if frame.handle is None:
+            if frame.echo:
+                self.send_flow()
+        else:
+            link = self.links.get(frame.handle)
+            if link is None:
+                self._unknown_handle(frame.handle, "flow")
+                return
+            try:
+                link.flow(frame)
+            except LinkRefused as refused:
+                self.refuse(link, refused.error())
+        if opened and self.remote_window > 0:
+            self.wake()
+
+    def send_flow(self) -> None:
+        """Send the state of the session."""
+        self.connection.send(Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id,
+                                  channel=self.channel))
+
+    def _attach(self, frame: Attach) -> None:
+        handle = frame.handle
+        if handle >= self.connection.own.links:
+            raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"handle {handle} is above handle-max,"
+                                    f" {self.connection.own.links - 1}; the setting is amqp10.links")
+        if handle in self.links or handle in self.errant:
+            raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} has a link already")
+        if self.crossed_detaches and errant_links.is_answer(self, frame):
+            return
+        attach.attach(self, frame)
+
+    def new_handle(self) -> int:
+        """Return the lowest free handle for a new link."""
+        number = self.numbers.lowest(self.handles)
+        if number > self.remote_handle_max:
+            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many links as the client takes")
+        return number
+
+    def _detach(self, frame: Detach) -> None:
+        handle = frame.handle
+        link = self.links.get(handle)
+        if link is None:
+            if handle in self.errant:
+                failed = self.errant.pop(handle)
+                if failed is not None and self.connection.vhost.strict:
+                    errant_links.answer_detach(self, failed, frame)
+                return
+            raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
+        if frame.error is not None:
+            log.info("%s: link '%s' detached by the client with %s: %s", self.connection.peer.name, link.name,
+                     frame.error.condition, frame.error.description)
+        if frame.closed and link.terminus is not None:
+            link.terminus.unsubscribes = True
+        self.resolve()
+        link.removed = frame.closed
+        self.remove(link, frame.closed)
+        self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
+
+    def refuse(self, link: Link, error: Error) -> None:
+        """Detach a link with an error. A terminus that outlives its link stays."""
+        destroyed = link.terminus is None or not link.terminus.is_kept()
+        self._end_link(link, error, destroyed, destroyed)
+
+    def steal(self, link: Link, error: Error) -> None:
+        """Detach a link whose terminus is attached elsewhere (transport section 2.6.1)."""
+        self._end_link(link, error, False, True)
+
+    def _end_link(self, link: Link, error: Error, destroyed: bool, closed: bool) -> None:
+        if self.handles.get(link.handle) is not link:
+            return
+        log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
+                 error.description)
+        self.resolve()
+        link.removed = closed
+        self.remove(link, destroyed)
+        self.errant[link.handle_in] = ErrantLink(link, closed)
+        self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
+
+    def remove(self, link: Link, closed: bool) -> None:
+        """Remove a link. If `closed`, destroy its terminus and requeue its unsettled deliveries."""
+        self.links.pop(link.handle_in, None)
+        if self.handles.pop(link.handle, None) is not None:
+            self.numbers.release(link.handle)
+        if self.names.get((link.receives, link.name)) is link:
+            del self.names[link.receives, link.name]
+        # Who looks for the deliveries of a link looks at all of the session.
+        self.connection.broker.work += (len(self.unacked) + len(self.copies)) >> WORK_SHIFT
+        if isinstance(link, OutgoingLink):
+            link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
+        if not link.receives:
+            self._drop_sending(link)
+        if closed:
+            link.close()
+            self.connection.window_freed_in(self)
+        else:
+            link.suspend()
+
+    def remember(self, terminus: Terminus) -> None:
+        """Keep a suspended terminus until the session ends. The oldest one is dropped if there are too many."""
+        suspended = self.suspended
+        suspended[terminus] = None
+        if len(suspended) > self.connection.own.links:
+            next(iter(suspended)).destroy()
+
+    def _drop_sending(self, link: Link) -> None:
+        """Drop the unsent rest of the deliveries of a link."""
+        if self.sending:
+            self.sending = deque(item for item in self.sending if item.link is not link)
+            if self.connection.aborting:
+                acquisition.sent(self.connection)
+
+    # Incoming deliveries
+
+    def resolved(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
+                 answer: Composite | None = None) -> None:
+        """Record the outcome of an incoming delivery, to be sent when `batch` is committed."""
+        runs = self.runs
+        if runs and answer is None:
+            run = runs[-1]
+            if run.batch == batch and run.state == state and run.settled == settled and run.last + 1 == number \
+                    and run.link is link and run.answer is None:
+                run.last = number
+                if not settled:
+                    self._note(number, batch, state, None)
+                return
+        runs.append(Run(link, number, batch, state, settled, answer))
+        if not settled:
+            self._note(number, batch, state, answer)
+        if batch and batch != self.awaited_batch:
+            self.awaited_batch = batch
+            self.log.wait(self)
+        if not self.listed:
+            self.listed = True
+            self.connection.touched.append(self)
+
+    def _note(self, number: int, batch: int, state: int, answer: Composite | None) -> None:
+        """Record the outcome of a delivery that the client has yet to settle."""
+        delivery = self.unsettled.get(number)
+        if delivery is not None:
+            delivery.resolve(state, answer, batch)
+        else:
+            self.unsettled[number] = None
+
+    def committed(self, batch: int) -> None:
+        if not self.ended:
+            self.resolve()
+
+    def resolve(self) -> None:
+        """Send outcomes, in order, up to the first delivery without one."""
+        runs = self.runs
+        committed = self.log.committed
+        output = self.connection.output
+        sent = False
+        while runs and runs[0].batch <= committed:
+            run = runs.popleft()
+            if run.link.removed:
+                continue
+            last = run.last
+            if run.answer is None:
+                while runs and runs[0].batch <= committed and runs[0].state == run.state and runs[0].answer is None \
+                        and runs[0].settled == run.settled and runs[0].first == last + 1 and not runs[0].link.removed:
+                    last = runs.popleft().last
+                output.send_disposition(self.channel, True, run.first, last, run.settled, run.state)
+            else:
+                output.send(Disposition(True, run.first, last, run.settled, run.answer, channel=self.channel))
+            sent = True
+        if sent:
+            self.connection.mark()
+
+    # Outgoing deliveries
+
+    def send_under(self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes,
+                   state: Composite) -> None:
+        """Send a delivery with a transactional state."""
+        sending = Sending(link, number, link.tag_of(number), settled, head, body, tail)
+        sending.state = state
+        self.sending.append(sending)
+        self.pump()
+
+    def forget_copies(self, link: OutgoingLink) -> None:
+        """Drop the deliveries of a browsing link."""
+        self.copies = {number: other for number, other in self.copies.items() if other is not link}
+
+    def forget_link_state(self, number: int, entry: Entry) -> bool:
+        """Remove the link state of a delivery from the log, in the commit of its settlement."""
+        holder = entry.holder
+        return isinstance(holder, DurableSourceConsumer) and holder.forget(number, entry)
+
+    def has_window(self) -> bool:
+        """Return whether the limits allow one more unsettled delivery."""
+        held = len(self.unacked) + len(self.retiring) + len(self.copies)
+        connection = self.connection
+        limit = connection.settings.unacked_per_channel
+        if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
+            self.window_full = True
+            return False
+        # Counting what all sessions hold takes longer than a delivery.
+        if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
+            self.window_full = connection.window_full = True
+            return False
+        return True
+
+    def pump(self) -> None:
+        """Send deliveries of several frames as far as the window and the socket allow."""
+        sending = self.sending
+        connection = self.connection
+        try:
+            while sending and self.remote_window > 0 and not connection.is_full():
+                if sending[0].send(self):
+                    sending.popleft()
+        except OSError as error:
+            log.error("%s: closed, a body cannot be read back: %s", connection.peer.name, error)
+            sending.clear()
+            connection.peer.abort()
+        if connection.aborting:
+            acquisition.sent(connection)
+        connection.mark()
+
+    def wake(self) -> None:
+        """Wake links: the window or the socket has room again."""
+        if self.ended:
+            return
+        if self.sending:
+            self.pump()
+            if self.sending:
+                return
+        self.broker.work += len(self.handles) >> 1
+        for link in self.handles.values():
+            link.wake()
+
+    def drain(self) -> None:
+        """Use up the credit of draining links at the end of a turn."""
+        draining = self.draining
+        self.draining = []
+        for link in draining:
+            link.drain()
+
+    def alarm(self, on: bool) -> None:
+        """Withdraw the credit of publishers, or restore it."""
+        for link in self.handles.values():
+            if isinstance(link, IncomingLink):
+                if on:
+                    link.withhold()
+                else:
+                    link.grant()
+
+    def all_held(self) -> list[Entry]:
+        held = list(self.unacked.values())
+        held.extend([item.entry for item in self.retiring.values()])
+        return held
+
+    # The end
+
+    def end(self, error: Error) -> None:
+        """End the session with an error. The client's end is still to come."""
+        if self.ended:
+            return
+        log.info("%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition,
+                 error.description)
+        self.resolve()
+        self.release()
+        self.ended = True
+        self.connection.send(End(error, channel=self.channel))
+
+    def release(self) -> None:
+        """Release the session: remove its links and requeue unsettled deliveries."""
+        if self.closing:
+            return
+        self.closing = True
+        self.broker.holders.pop(self, None)
+        self.sending.clear()
+        if self.connection.aborting:
+            acquisition.sent(self.connection)
+        self.copies.clear()
+        links = list(self.handles.values())
+        # Links leave before entries are requeued: otherwise these would be delivered here again.
+        for link in links:
+            link.leave()
+        for retirement in self.retiring.values():
+            retirement.transaction.failed = "a session with deliveries of the transaction has ended"
+        if self.acquired:
+            acquisition.undo_for(self, None)
+        unacked = self.unacked
+        self.unacked = {}
+        for number, retirement in self.retiring.items():
+            unacked[number] = retirement.entry
+        self.retiring.clear()
+        self.unacked = unacked
+        termini = list(self.termini)
+        for terminus in termini:
+            if terminus.survives() or terminus.durable:
+                terminus.collect()
+        self.unacked = {}
+        entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
+        for link in links:
+            if link.terminus is not None and link.terminus.survives():
+                link.suspend()
+            else:
+                link.close()
+        for terminus in termini:
+            terminus.session_ended()
+        self.termini.clear()
+        self.suspended.clear()
+        self.links.clear()
+        self.handles.clear()
+        self.names.clear()
+        self.errant.clear()
+        self.crossed_detaches.clear()
+        self.draining.clear()
+        self.runs.clear()
+        self.unsettled.clear()
+
+    def describe(self) -> dict[str, Any]:
+        outgoing = [link for link in self.handles.values() if isinstance(link, OutgoingLink)]
+        return {
+            "number": self.channel, "consumers": len(outgoing), "unacked": len(self.unacked),
+            "prefetch": sum(link.credit for link in outgoing), "published": self.published,
+            "unconfirmed": sum(run.last - run.first + 1 for run in self.runs), "mode": "", "state": "running",
+        }

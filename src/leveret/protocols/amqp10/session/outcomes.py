@@ -1,0 +1,82 @@
+"""Effects of the outcomes of deliveries on their entries (messaging section 3.4)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.message import Entry, own_overlay
+from leveret.broker.queues import entry_return
+from leveret.protocols.convert.values import plain
+from leveret.wire.amqp10 import descriptors
+from leveret.wire.amqp10.messaging import Modified
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+
+
+def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
+    """Settle these deliveries of a session with one state; None or a state that is no outcome: the source's default."""
+    unacked = session.unacked
+    kind = 0 if state is None else state.kind
+    if kind == descriptors.ACCEPTED:
+        for number in numbers:
+            entry = unacked.pop(number)
+            entry.queue.settle(entry)
+        return
+    if kind == descriptors.REJECTED:
+        for number in numbers:
+            apply_one(unacked.pop(number), state)
+    else:
+        entry_return.return_entries(session.broker, [unacked.pop(number) for number in numbers],
+                                    partial(apply_one, state=state))
+
+
+def apply_one(entry: Entry, state: Any) -> None:
+    """Apply a state to an entry."""
+    kind = 0 if state is None else state.kind
+    if kind == descriptors.ACCEPTED:
+        entry.queue.settle(entry)
+    elif kind == descriptors.REJECTED:
+        entry.delivery_count += 1
+        entry.queue.reject(entry)
+    elif kind == descriptors.RELEASED:
+        entry.queue.requeue(entry, False)
+    elif kind == descriptors.MODIFIED:
+        _modify(entry, state)
+    else:
+        requeue(entry)
+
+
+def requeue(entry: Entry) -> None:
+    """The client will not say what became of a delivery: the default outcome of its source, or else a failed attempt."""
+    settle_by(entry, getattr(entry.holder, "default_outcome", None))
+
+
+def settle_by(entry: Entry, default: Any) -> None:
+    """The default outcome of a source, or a failed attempt where it has none."""
+    if default is not None and default.kind in (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED,
+                                                descriptors.MODIFIED):
+        apply_one(entry, default)
+    else:
+        entry.queue.requeue(entry)
+
+
+def _modify(entry: Entry, state: Modified) -> None:
+    annotations = state.message_annotations
+    if isinstance(annotations, dict) and annotations:
+        overlay = own_overlay(entry)
+        for key, value in annotations.items():
+            overlay.headers[str(key)] = plain(value)
+        overlay.rendered = None
+    queue = entry.queue
+    if state.undeliverable_here:
+        if queue.settings.dead_letter_exchange is not None:
+            if state.delivery_failed:
+                entry.delivery_count += 1
+            queue.reject(entry)
+            return
+        holder = entry.holder
+        if holder is not None:
+            queue.refuse(entry, holder.scope)
+    queue.requeue(entry, bool(state.delivery_failed))

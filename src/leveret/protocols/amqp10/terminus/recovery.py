@@ -1,0 +1,233 @@
+"""Durable termini after a start: what the log held of them, and the entries that they have acquired.
+
+`TerminusRecovery` takes their entries out of the recovered ones before the queues see them, so no consumer gets them. They
+are read back once the log runs, and clients cannot attach before that. A stop counts as a detach and as the end of the
+connection: expiry timers start in full.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from leveret.broker import metadata
+from leveret.broker.log import Loaded, RecoveredQueue, Recovery
+from leveret.broker.message import ACQUIRED, Entry
+from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.protocols.amqp10.terminus.addresses import TEMPORARY_KEY, TOPIC_SCHEME, key_of_topic
+from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
+from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
+from leveret.protocols.amqp10.terminus.source import SourceTerminus, Unsettled
+from leveret.protocols.amqp10.terminus.target import TargetTerminus
+from leveret.protocols.amqp10.terminus.terminus import NEVER, Terminus
+from leveret.wire.amqp10.messaging import Source, Target
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
+
+log = logging.getLogger("leveret.broker")
+
+
+class Sent:
+    """A delivery of a source whose entry is to be read back."""
+
+    __slots__ = ("head", "row", "seq", "slot", "tag", "terminus")
+
+    def __init__(self, terminus: SourceTerminus, tag: bytes, seq: int, head: bytes) -> None:
+        self.terminus = terminus
+        self.tag = tag
+        self.seq = seq
+        self.head = head
+        self.row = 0
+        self.slot = 0
+
+
+class TerminusRecovery:
+    """One start. `done`: every terminus is there, with what it has acquired."""
+
+    def __init__(self, termini: TerminusRegistry, recovery: Recovery) -> None:
+        self.termini = termini
+        self.log = termini.broker.log
+        self.by_id: dict[str, Terminus] = {}
+        # The queues of termini's own, by terminus: id and lifetime policy.
+        self.nodes: dict[Terminus, tuple[int, int]] = {}
+        self.sent: dict[int, list[Sent]] = {}
+        self.loading = 0
+        self.done = False
+        for (kind, key), value in recovery.metadata.items():
+            if kind == metadata.TERMINUS:
+                self._restore(key, metadata.unpack(value))
+        for (kind, key), value in recovery.metadata.items():
+            if kind == metadata.LINK_STATE:
+                self._restore_delivery(key, value)
+        for (kind, key), value in recovery.metadata.items():
+            if kind == metadata.LINK_PART:
+                self._restore_part(key, value)
+        for queue_id, sent in self.sent.items():
+            self.sent[queue_id] = _take(recovery, queue_id, sent, self)
+
+    def _restore(self, key: str, value: dict[str, object]) -> None:
+        termini = self.termini
+        identity, role = terminus_store.identity_of(key)
+        description = terminus_store.description_of(value)
+        terminus: Terminus
+        if role in (terminus_store.SHARED_DURABLE, terminus_store.SHARED_VOLATILE) and isinstance(description, Source):
+            shared = SharedSubscription(termini, identity, role == terminus_store.SHARED_DURABLE)
+            shared.source = description
+            terminus = shared
+        elif isinstance(description, Source):
+            source = SourceTerminus(termini, identity)
+            source.source = description
+            terminus = source
+        elif isinstance(description, Target):
+            target = TargetTerminus(termini, identity)
+            target.target = description
+            terminus = target
+        else:
+            return
+        terminus.take_over(description)
+        if description.dynamic and isinstance(description.address, str):
+            address = description.address
+            if address.startswith(TOPIC_SCHEME + TEMPORARY_KEY):
+                termini.create_topic(terminus, key_of_topic(address))
+        terminus.id = str(value["id"])
+        terminus.attached = int(value["attached"])  # type: ignore[call-overload]
+        node = value["node"]
+        if isinstance(node, list):
+            self.nodes[terminus] = (node[0], node[1])
+        self.by_id[terminus.id] = terminus
+        if isinstance(terminus, SharedSubscription):
+            termini.add_shared(terminus)
+        else:
+            termini.add(terminus)
+
+    def _restore_delivery(self, key: str, value: bytes) -> None:
+        id, tag = terminus_store.delivery_of(key)
+        terminus = self.by_id.get(id)
+        if isinstance(terminus, SourceTerminus):
+            queue_id, seq, head = terminus_store.sent_of(value)
+            self.sent.setdefault(queue_id, []).append(Sent(terminus, tag, seq, head))
+        elif isinstance(terminus, TargetTerminus):
+            terminus.restore(tag, terminus_store.outcome_of(value))
+        else:
+            self.log.put(metadata.LINK_STATE, key, None)
+
+    def _restore_part(self, key: str, value: bytes) -> None:
+        id, tag = terminus_store.delivery_of(key)
+        terminus = self.by_id.get(id)
+        if isinstance(terminus, TargetTerminus):
+            terminus.restore_part(tag, value)
+        else:
+            self.log.put(metadata.LINK_PART, key, None)
+
+    def forget(self, sent: Sent) -> None:
+        """What a delivery refers to is not there any more."""
+        terminus_store.remove_delivery(self.log, sent.terminus.id, sent.tag)
+
+    # Once the log runs
+
+    def start(self) -> None:
+        """Read the entries back. After the broker has recovered its queues, and its log has started."""
+        queues = {queue.id: queue for vhost in self.termini.broker.vhosts.values() for queue in vhost.queues.values()}
+        for terminus, (queue_id, policy) in self.nodes.items():
+            if queue_id in queues:
+                terminus.node = DynamicNode(queues[queue_id], policy)
+        for queue_id, sent in self.sent.items():
+            queue = queues.get(queue_id)
+            if queue is None:
+                self.log.settle_range(queue_id, 0, max([item.seq for item in sent], default=0), (),
+                                      [item.row for item in sent], [item.slot for item in sent])
+                for item in sent:
+                    self.forget(item)
+            elif sent:
+                self._load(queue, sent)
+        self._finish()
+
+    def _load(self, queue: Queue, sent: list[Sent]) -> None:
+        self.loading += 1
+        load = _Load(self, queue, sent)
+        self.log.load(array("Q", [item.row for item in sent]), array("I", [item.slot for item in sent]), load.loaded)
+
+    def loaded(self) -> None:
+        self.loading -= 1
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.loading or self.done:
+            return
+        self.done = True
+        self.termini.terminus_recovery = None
+        termini = list(self.by_id.values())
+        for terminus in termini:
+            if terminus.key[0] not in self.termini.broker.vhosts:
+                terminus.destroy()
+            elif terminus.expiry_policy != NEVER:
+                terminus.expire()
+        if termini:
+            log.info("%d durable links are there again, %d with unsettled deliveries", len(termini),
+                     sum(1 for terminus in termini if terminus.unsettled_count()))
+
+
+class _Load:
+    """The entries of one queue on their way into memory."""
+
+    def __init__(self, terminus_recovery: TerminusRecovery, queue: Queue, sent: list[Sent]) -> None:
+        self.terminus_recovery = terminus_recovery
+        self.queue = queue
+        self.sent = sent
+
+    def loaded(self, loaded: list[Loaded]) -> None:
+        queue = self.queue
+        for sent, item in zip(self.sent, loaded, strict=True):
+            entry = Entry(queue, item.message, item.seq)
+            entry.row = item.row
+            entry.slot = item.slot
+            entry.overlay = item.overlay
+            entry.acquired_count = max(item.acquired_count, 1)
+            entry.delivery_count = item.delivery_count
+            entry.state = ACQUIRED
+            queue.unacked += 1
+            sent.terminus.queue = queue
+            sent.terminus.unsettled[sent.tag] = Unsettled(entry, None, sent.head)
+        self.terminus_recovery.termini.hold()
+        self.terminus_recovery.loaded()
+
+
+def _take(recovery: Recovery, queue_id: int, sent: list[Sent], terminus_recovery: TerminusRecovery) -> list[Sent]:
+    """Take the entries of deliveries out of what is recovered of their queue; those that are there, in order."""
+    recovered = recovery.queues.get(queue_id)
+    found: list[Sent] = []
+    taken: set[int] = set()
+    sent.sort(key=_seq_of)
+    for item in sent:
+        seqs = recovered.seqs if recovered is not None else array("Q")
+        at = bisect_left(seqs, item.seq)
+        if recovered is None or at == len(seqs) or seqs[at] != item.seq or at in taken:
+            terminus_recovery.forget(item)
+            continue
+        item.row = recovered.rows[at]
+        item.slot = recovered.slots[at]
+        taken.add(at)
+        found.append(item)
+    if recovered is not None and taken:
+        recovery.queues[queue_id] = _without(recovered, taken)
+    return found
+
+
+def _without(recovered: RecoveredQueue, taken: set[int]) -> RecoveredQueue:
+    left = RecoveredQueue()
+    for at in range(len(recovered.seqs)):
+        if at not in taken:
+            left.seqs.append(recovered.seqs[at])
+            left.rows.append(recovered.rows[at])
+            left.slots.append(recovered.slots[at])
+            left.priorities.append(recovered.priorities[at])
+            left.sizes.append(recovered.sizes[at])
+    return left
+
+
+def _seq_of(sent: Sent) -> int:
+    return sent.seq

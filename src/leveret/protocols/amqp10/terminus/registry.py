@@ -1,0 +1,209 @@
+"""Registry of termini by the identity of their links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.consumer import Holder
+from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
+from leveret.broker.message import Entry
+from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
+from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
+from leveret.protocols.amqp10.terminus.source import SourceTerminus
+from leveret.protocols.amqp10.terminus.target import TargetTerminus
+from leveret.protocols.amqp10.terminus.terminus import Key, TemporaryTopic, Terminus, outlives
+from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.messaging import Source
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.log import Recovery
+    from leveret.protocols.services import Amqp10Settings
+    from leveret.security.users import UserStore
+
+
+# Bytes that a source or target may have.
+MAX_TERMINUS_BYTES: Final = 16384
+
+
+class TerminusRegistry(Holder):
+    """All termini of a broker, attached and suspended; it holds the entries that suspended ones have acquired."""
+
+    def __init__(self, broker: Broker, settings: Amqp10Settings) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.by_key: dict[Key, Terminus] = {}
+        self.shared: dict[tuple[Key, bool], SharedSubscription] = {}
+        # How many of each user are there to outlive their sessions.
+        self.kept: dict[str, int] = {}
+        self.terminus_recovery: TerminusRecovery | None = None
+        # By vhost and key.
+        self.topics: dict[tuple[str, str], TemporaryTopic] = {}
+        # Bytes that suspended targets keep of deliveries that were interrupted.
+        self.partial = 0
+
+    def source(self, key: Key) -> SourceTerminus | None:
+        """Return the source of that identity; None if there is none."""
+        found = self.by_key.get(key)
+        return found if isinstance(found, SourceTerminus) else None
+
+    def target(self, key: Key) -> TargetTerminus | None:
+        found = self.by_key.get(key)
+        return found if isinstance(found, TargetTerminus) else None
+
+    def check(self, terminus: Terminus, wanted: Any, replaced: Terminus | None) -> None:
+        """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or the description of
+        one is too large: it is kept as long as its link, at least. `replaced` is the one that this one, or its member,
+        takes the place of."""
+        kept = outlives(wanted)
+        free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
+        if (kept or free) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
+            raise ResourceError("the source or target of a link is too large: expected no more than"
+                                f" {MAX_TERMINUS_BYTES} bytes")
+        if not kept:
+            return
+        user = terminus.key[1]
+        limit = self.settings.kept_links
+        if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < limit:
+            return
+        raise ResourceError(f"user '{user}' has {limit} links that outlive their sessions, which is the most; the"
+                            " setting is amqp10.kept_links")
+
+    def add(self, terminus: Terminus) -> None:
+        self.by_key[terminus.key] = terminus
+        if terminus.is_kept() != terminus.counted:
+            self._count(terminus)
+
+    def remove(self, terminus: Terminus) -> None:
+        if self.by_key.get(terminus.key) is terminus:
+            del self.by_key[terminus.key]
+        if terminus.counted:
+            self._count(terminus)
+        if not self.by_key:
+            self.broker.holders.pop(self, None)
+
+    def create_topic(self, terminus: Terminus, key: str) -> None:
+        """A terminus has a temporary topic of this key from now on."""
+        if terminus.topic is None:
+            topic = terminus.topic = TemporaryTopic(key)
+            self.topics[terminus.key[0], key] = topic
+
+    def find_shared(self, key: Key, durable: bool) -> SharedSubscription | None:
+        """The shared subscription of that identity, None where there is none."""
+        return self.shared.get((key, durable))
+
+    def add_shared(self, subscription: SharedSubscription) -> None:
+        self.shared[subscription.key, subscription.is_durable] = subscription
+        if subscription.is_kept() != subscription.counted:
+            self._count(subscription)
+
+    def remove_shared(self, subscription: SharedSubscription) -> None:
+        key = (subscription.key, subscription.is_durable)
+        if self.shared.get(key) is subscription:
+            del self.shared[key]
+
+    def all(self) -> list[Terminus]:
+        return [*self.by_key.values(), *self.shared.values()]
+
+    def _count(self, terminus: Terminus) -> None:
+        user = terminus.key[1]
+        terminus.counted = not terminus.counted
+        count = self.kept.get(user, 0) + (1 if terminus.counted else -1)
+        if count:
+            self.kept[user] = count
+        else:
+            self.kept.pop(user, None)
+
+    # Held entries
+
+    def hold(self) -> None:
+        """Some suspended source has acquired entries."""
+        self.broker.holders[self] = None
+
+    def all_held(self) -> list[Entry]:
+        held: list[Entry] = []
+        for terminus in self.by_key.values():
+            if isinstance(terminus, SourceTerminus) and terminus.unsettled:
+                held.extend(terminus.held())
+        return held
+
+    def committed(self, batch: int) -> None:
+        """Ignore commits: nothing waits for them."""
+
+    # After a start
+
+    def recover(self, recovery: Recovery) -> None:
+        """Take what the log held of termini and of what they have acquired, before the broker recovers its queues."""
+        self.terminus_recovery = TerminusRecovery(self, recovery)
+
+    def start(self) -> None:
+        """Read that back, once the log runs."""
+        terminus_recovery = self.terminus_recovery
+        if terminus_recovery is not None:
+            terminus_recovery.start()
+
+    def is_ready(self) -> bool:
+        """Return whether links may be attached."""
+        return self.terminus_recovery is None or self.terminus_recovery.done
+
+    # What they belong to goes
+
+    def vhost_removed(self, name: str) -> None:
+        for terminus in self.all():
+            if terminus.key[0] == name:
+                terminus.destroy()
+
+    def users_changed(self, users: UserStore) -> None:
+        """Destroy the termini of deleted users."""
+        for terminus in self.all():
+            if users.get(terminus.key[1]) is None:
+                terminus.destroy()
+
+    # For operators
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For `leveret links`."""
+        return [describe(terminus) for terminus in self.all()]
+
+    def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
+        """Give what a suspended source has acquired back to its queue; how many. NotFound, PreconditionFailed."""
+        terminus = self._find(vhost, user, container, name, role)
+        if not isinstance(terminus, SourceTerminus):
+            raise PreconditionFailed(f"link '{name}' holds no messages of a queue; expected role 'sender'")
+        if terminus.link is not None:
+            raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")
+        return terminus.release_all()
+
+    def delete(self, vhost: str, user: str, container: str, name: str, role: str) -> None:
+        """Destroy a terminus; a link that is attached is detached with an error. NotFound."""
+        terminus = self._find(vhost, user, container, name, role)
+        link = terminus.link
+        if link is not None:
+            link.deleted()
+        terminus.destroy()
+
+    def _find(self, vhost: str, user: str, container: str, name: str, role: str) -> Terminus:
+        terminus: Terminus | None
+        key = (vhost, user, container, name, role == terminus_store.RECEIVER)
+        if role in (terminus_store.SENDER, terminus_store.RECEIVER):
+            terminus = self.by_key.get(key)
+        else:
+            terminus = self.find_shared(key, role == terminus_store.SHARED_DURABLE)
+        if terminus is None:
+            raise NotFound(f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' with role"
+                           f" '{role}'")
+        return terminus
+
+
+def describe(terminus: Terminus) -> dict[str, Any]:
+    vhost, user, container, name, _ = terminus.key
+    expiry = terminus.expiry
+    return {
+        "vhost": vhost, "user": user, "container": container, "name": name, "role": terminus.role(),
+        "address": terminus.address(), "state": "attached" if terminus.is_attached() else "suspended",
+        "connection": None if terminus.link is None else terminus.link.session.connection.number,
+        "unsettled": terminus.unsettled_count(), "durable": ("none", "configuration", "unsettled-state")[terminus.durable],
+        "expiry": terminus.expiry_policy, "timeout": terminus.timeout,
+        "expires_at": expiry.due if expiry is not None else 0,
+    }

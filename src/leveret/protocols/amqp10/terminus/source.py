@@ -1,0 +1,184 @@
+"""Termini from which the broker sends, and what they hold unsettled (transport section 2.6.12).
+
+While a session knows the deliveries of a link they stand in its `unacked`, by delivery-id; their tags are made of that
+number and of how often the terminus was attached, so that the ordinary path keeps nothing for a delivery beside its entry.
+When the session ends, or the link is attached elsewhere, `collect` moves them here, by tag. Their entries stay acquired.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.message import Entry
+from leveret.protocols.amqp10.messages import head_of
+from leveret.protocols.amqp10.session import outcomes
+from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.protocols.amqp10.terminus.terminus import UNSETTLED_STATE, Key, Terminus
+from leveret.protocols.amqp10.transaction import acquisition
+from leveret.wire.amqp10.composite import Composite
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.base import Queue
+    from leveret.protocols.amqp10.link.link import Link
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
+    from leveret.wire.amqp10.messaging import Source
+
+
+class Unsettled:
+    """A delivery that no session knows.
+
+    entry  None where there is nothing any more that could be sent
+    state  ours, None while all of the message can be sent; an outcome, or the position from which on it can (`received`)
+    head   the sections before the body as they were sent, None to write them anew
+    """
+
+    __slots__ = ("entry", "head", "state")
+
+    def __init__(self, entry: Entry | None, state: Composite | None = None, head: bytes | None = None) -> None:
+        self.entry = entry
+        self.state = state
+        self.head = head
+
+
+class SourceTerminus(Terminus):
+    """One terminus from which the broker sends.
+
+    source   as it was reported last, None before
+    queue    where its messages come from
+    last     the link whose deliveries its session knows, None where none does
+    unsettled  what no session knows, by delivery-tag, in the order of the deliveries
+    seen     of the queue, where it browses: see `broker.consumer.Consumer`
+    """
+
+    def __init__(self, registry: TerminusRegistry, key: Key) -> None:
+        super().__init__(registry, key)
+        self.source: Source | None = None
+        self.queue: Queue | None = None
+        self.last: OutgoingLink | None = None
+        self.unsettled: dict[bytes, Unsettled] = {}
+        self.seen: dict[int, int] = {}
+
+    def attach(self, link: Link, description: Any) -> None:
+        if self.stores_unsettled() and description.durable != UNSETTLED_STATE:
+            for tag, item in self.unsettled.items():
+                self._remove_stored(tag, item)
+        before = self.stores_unsettled()
+        super().attach(link, description)
+        self.source = description
+        if self.stores_unsettled() and not before:
+            for tag, item in self.unsettled.items():
+                self._store(tag, item)
+
+    def stores_unsettled(self) -> bool:
+        """Whether what is unsettled survives a restart."""
+        return self.durable == UNSETTLED_STATE
+
+    def _store(self, tag: bytes, item: Unsettled) -> None:
+        entry = item.entry
+        if entry is not None and terminus_store.is_stored(entry):
+            if item.head is None:
+                item.head = head_of(entry, self.registry.broker.timers)
+            terminus_store.put_sent(self.registry.broker.log, self.id, tag, entry.queue.id, entry.seq, item.head)
+
+    def _remove_stored(self, tag: bytes, item: Unsettled) -> None:
+        entry = item.entry
+        if entry is not None and terminus_store.is_stored(entry):
+            terminus_store.remove_delivery(self.registry.broker.log, self.id, tag)
+
+    def prefix(self) -> bytes:
+        """What the tags of the link of now begin with: numbers of deliveries come again in each session."""
+        return b"" if self.attached <= 1 else self.attached.to_bytes(4, "big")
+
+    def collect(self) -> None:
+        link = self.last
+        if link is None:
+            return
+        self.last = None
+        consumer = link.consumer
+        if not consumer.unacked:
+            return
+        if link.session.acquired:
+            acquisition.undo_for(link.session, link)
+        unacked = link.session.unacked
+        self.registry.hold()
+        for number in [number for number, entry in unacked.items() if entry.holder is consumer]:
+            entry = unacked.pop(number)
+            entry.holder = None
+            consumer.unacked -= 1
+            self.unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
+
+    def move(self, link: OutgoingLink) -> None:
+        """The link is attached again in the session that knows its deliveries: they go on as they are."""
+        before = self.last
+        if before is None or link.session is not before.session:
+            return
+        consumer = link.consumer
+        self._give_back_unsent(before)
+        for number, entry in before.session.unacked.items():
+            if entry.holder is before.consumer:
+                link.tags[number] = before.tag_of(number)
+                entry.holder = consumer
+                consumer.unacked += 1
+        before.consumer.unacked = 0
+        link.heads = before.heads
+        self.last = None
+
+    def _give_back_unsent(self, before: OutgoingLink) -> None:
+        """What had not gone out as a whole when a link was detached is a new delivery of the next one."""
+        session = before.session
+        # Youngest first, so that each comes in front of the one before.
+        for number in sorted(before.unsent, reverse=True):
+            entry = session.unacked.get(number)
+            if entry is None or entry.holder is not before.consumer or number in session.acquired:
+                continue
+            session.forget_link_state(number, entry)
+            del session.unacked[number]
+            entry.queue.requeue(entry, False)
+        before.unsent.clear()
+
+    def held(self) -> list[Entry]:
+        """The entries among what is unsettled."""
+        return [item.entry for item in self.unsettled.values() if item.entry is not None]
+
+    def drop(self) -> None:
+        self.collect()
+        unsettled = list(self.unsettled)
+        # Youngest first, so that each comes in front of the one before.
+        for tag in reversed(unsettled):
+            self.settle_by_default(tag)
+        self.last = None
+        self.queue = None
+
+    def take(self, tag: bytes) -> Unsettled:
+        """A delivery will be known to a session."""
+        return self.unsettled.pop(tag)
+
+    def settle(self, tag: bytes) -> Unsettled:
+        """Forget a delivery that no session knows. What is to become of its entry has to follow in the same turn."""
+        item = self.unsettled.pop(tag)
+        if self.stores_unsettled():
+            self._remove_stored(tag, item)
+        return item
+
+    def settle_by_default(self, tag: bytes) -> None:
+        """The receiver does not say what became of a delivery."""
+        entry = self.settle(tag).entry
+        if entry is not None:
+            outcomes.settle_by(entry, None if self.source is None else self.source.default_outcome)
+
+    def release_all(self) -> int:
+        """Give everything back to the queue; how many deliveries that are."""
+        self.collect()
+        tags = list(self.unsettled)
+        for tag in reversed(tags):
+            entry = self.settle(tag).entry
+            if entry is not None:
+                entry.queue.requeue(entry, False)
+        return len(tags)
+
+    def unsettled_count(self) -> int:
+        return len(self.unsettled) + (0 if self.last is None else self.last.consumer.unacked)
+
+    def address(self) -> str:
+        return "" if self.source is None else str(self.source.address or "")

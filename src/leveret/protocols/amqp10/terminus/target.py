@@ -1,0 +1,217 @@
+"""Targets to which clients send, and their unsettled deliveries (transport section 2.6.12).
+
+With receiver settle mode first, a delivery is settled with its outcome; a client that misses the outcome sends it again.
+With mode second, the outcome is kept until the client settles, so that a resumed delivery is not stored twice. The
+received part of an interrupted delivery is kept too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.amqp10.link import section_offsets
+from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.protocols.amqp10.terminus.terminus import UNSETTLED_STATE, Key, Terminus
+from leveret.wire.amqp10 import descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.messaging import Accepted, Received, Released
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
+    from leveret.wire.amqp10.messaging import Target
+
+
+class IncomingDelivery:
+    """A delivery that is not settled at both ends.
+
+    Attributes:
+        session: session that has its delivery-id; None while it is suspended.
+        number: its delivery-id in that session.
+        state: descriptor of its outcome; 0 if there is none yet.
+        answer: the outcome itself if it has fields.
+        batch: commit that the outcome or the part waits for; 0 for none.
+        partial: received part of an interrupted delivery; None otherwise.
+        end: position after `partial`, once it is known.
+        kept: whether its outcome is in the log.
+        kept_part: whether its received part is in the log.
+    """
+
+    __slots__ = ("answer", "batch", "end", "kept", "kept_part", "number", "partial", "session", "state", "tag", "terminus")
+
+    def __init__(self, terminus: TargetTerminus, tag: bytes) -> None:
+        self.terminus = terminus
+        self.tag = tag
+        self.session: SessionEndpoint | None = None
+        self.number = 0
+        self.state = 0
+        self.answer: Composite | None = None
+        self.batch = 0
+        self.partial: bytes | None = None
+        self.end: Received | None = None
+        self.kept = False
+        self.kept_part = False
+
+    def resolve(self, state: int, answer: Composite | None, batch: int) -> None:
+        """It has its outcome, once `batch` is committed, which is the one that is being filled; 0: there is nothing to
+        commit."""
+        known = self.state
+        self.state = state
+        self.answer = answer
+        self.batch = batch
+        if batch and not known:
+            self.terminus.store(self)
+
+    def discharged(self, outcome: Composite, batch: int) -> None:
+        """The transaction that it belongs to is being committed, which gives it this outcome."""
+        self.state = 0
+        plain = outcome.kind in (descriptors.ACCEPTED, descriptors.RELEASED)
+        self.resolve(outcome.kind, None if plain else outcome, batch)
+
+    def outcome(self) -> Composite | None:
+        """Its outcome as an object, None while there is none."""
+        if self.answer is not None:
+            return self.answer
+        if self.state == descriptors.ACCEPTED:
+            return Accepted()
+        return Released() if self.state == descriptors.RELEASED else None
+
+    def reported_state(self, committed: int) -> Composite | None:
+        """What the map of an attach says of it. An outcome that is not on disk is none yet."""
+        if self.state:
+            return self.outcome() if self.batch <= committed else None
+        if self.partial is None or self.batch > committed:
+            return None
+        if self.end is None:
+            try:
+                self.end = Received(*section_offsets.end_of(self.partial))
+            except DecodeError:
+                self.end = Received(0, 0)  # too many sections; or else the rest of it will be refused
+        return self.end
+
+
+class TargetTerminus(Terminus):
+    """One terminus to which a client sends; `deliveries` by tag are those that are not settled."""
+
+    def __init__(self, registry: TerminusRegistry, key: Key) -> None:
+        super().__init__(registry, key)
+        self.target: Target | None = None
+        self.deliveries: dict[bytes, IncomingDelivery] = {}
+
+    def attach(self, link: Any, description: Any) -> None:
+        super().attach(link, description)
+        self.target = description
+
+    def begin(self, session: SessionEndpoint, number: int, tag: bytes) -> IncomingDelivery:
+        """A delivery has begun that the client will settle."""
+        delivery = IncomingDelivery(self, tag)
+        self.deliveries[tag] = delivery
+        self.bind(delivery, session, number)
+        return delivery
+
+    def bind(self, delivery: IncomingDelivery, session: SessionEndpoint, number: int) -> None:
+        """The client knows a delivery by this delivery-id of a session, and by no other."""
+        self._unbind(delivery)
+        delivery.session = session
+        delivery.number = number
+        session.unsettled[number] = delivery
+
+    def interrupt(self, tag: bytes, data: bytes, max_partial: int) -> None:
+        """Keep the received part of an incomplete delivery whose link is detached.
+
+        Args:
+            tag: the delivery-tag.
+            data: the bytes received so far.
+            max_partial: limit on the bytes of all interrupted deliveries together; 0 is no limit. A part beyond it is
+                dropped.
+        """
+        if max_partial and self.registry.partial + len(data) > max_partial:
+            return
+        delivery = self.deliveries.get(tag)
+        if delivery is None:
+            delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+        self.take_partial(delivery)
+        delivery.partial = data
+        self.registry.partial += len(data)
+        if self.durable == UNSETTLED_STATE:
+            log = self.registry.broker.log
+            terminus_store.put_part(log, self.id, tag, data)
+            delivery.kept_part = True
+            delivery.batch = log.filling
+
+    def take_partial(self, delivery: IncomingDelivery) -> None:
+        """What has come of a delivery is not kept here any more."""
+        if delivery.partial is not None:
+            self.registry.partial -= len(delivery.partial)
+            delivery.partial = None
+            delivery.end = None
+
+    def forget(self, delivery: IncomingDelivery) -> None:
+        """A delivery is settled at both ends, or aborted."""
+        self.take_partial(delivery)
+        log = self.registry.broker.log
+        if delivery.kept:
+            delivery.kept = False
+            terminus_store.remove_delivery(log, self.id, delivery.tag)
+        self._forget_part(delivery)
+        if self.deliveries.get(delivery.tag) is delivery:
+            del self.deliveries[delivery.tag]
+        self._unbind(delivery)
+
+    def _forget_part(self, delivery: IncomingDelivery) -> None:
+        if delivery.kept_part:
+            delivery.kept_part = False
+            terminus_store.remove_part(self.registry.broker.log, self.id, delivery.tag)
+
+    # In the log
+
+    def store(self, delivery: IncomingDelivery) -> None:
+        """A delivery has its outcome, and its message goes to disk with the batch that is being filled."""
+        if self.durable != UNSETTLED_STATE:
+            return
+        outcome = delivery.outcome()
+        if outcome is not None:
+            delivery.kept = True
+            terminus_store.put_outcome(self.registry.broker.log, self.id, delivery.tag, outcome)
+        self._forget_part(delivery)
+
+    def restore(self, tag: bytes, outcome: Composite) -> None:
+        """A delivery that the log has kept."""
+        delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+        delivery.state = outcome.kind
+        delivery.answer = outcome
+        delivery.kept = True
+
+    def restore_part(self, tag: bytes, data: bytes) -> None:
+        delivery = self.deliveries.get(tag)
+        if delivery is None:
+            delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
+            delivery.partial = data
+            self.registry.partial += len(data)
+        delivery.kept_part = True
+
+    def _unbind(self, delivery: IncomingDelivery) -> None:
+        session = delivery.session
+        if session is not None:
+            delivery.session = None
+            if session.unsettled.get(delivery.number) is delivery:
+                del session.unsettled[delivery.number]
+
+    def collect(self) -> None:
+        """No session knows what is unsettled any more. What was done under a transaction has gone with it."""
+        for delivery in list(self.deliveries.values()):
+            if delivery.state == descriptors.TRANSACTIONAL_STATE or (not delivery.state and delivery.partial is None):
+                self.forget(delivery)
+            else:
+                self._unbind(delivery)
+
+    def drop(self) -> None:
+        for delivery in list(self.deliveries.values()):
+            self.forget(delivery)
+
+    def unsettled_count(self) -> int:
+        return len(self.deliveries)
+
+    def address(self) -> str:
+        return "" if self.target is None else str(self.target.address or "")

@@ -1,0 +1,252 @@
+"""Termini, which may outlive their links (transport section 2.6, messaging section 3.5).
+
+The expiry policy decides how long a terminus outlives its link. A detach without `closed`, the end of the session and the
+loss of the connection suspend it: it keeps its node and its unsettled deliveries, and a link of the same identity resumes
+it. A detach with `closed` destroys it. The expiry timer starts with the event of the policy and stops at an attach.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.timers import Timed
+from leveret.broker.vhost import QUEUE_WORK
+from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.wire.amqp10 import constants
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.link.link import Link
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
+    from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
+
+# Identity of a link: vhost, user, container-id, name, and whether the broker is its receiver.
+Key = tuple[str, str, str, str, bool]
+
+LINK_DETACH: Final = constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH
+SESSION_END: Final = constants.TERMINUS_EXPIRY_POLICY_SESSION_END
+CONNECTION_CLOSE: Final = constants.TERMINUS_EXPIRY_POLICY_CONNECTION_CLOSE
+NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
+CONFIGURATION: Final = constants.TERMINUS_DURABILITY_CONFIGURATION
+UNSETTLED_STATE: Final = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
+
+
+def outlives(description: Any) -> bool:
+    """Whether a source or target asks for more than links have that ask for nothing."""
+    return bool(description.timeout or description.durable or description.expiry_policy in (NEVER, CONNECTION_CLOSE))
+
+
+class Expiry(Timed):
+    """The timer of one terminus. `terminus` is None once it is not needed: the timers may remember it for a while."""
+
+    def __init__(self, terminus: Terminus) -> None:
+        super().__init__()
+        self.terminus: Terminus | None = terminus
+
+    def fire(self, now: int) -> None:
+        terminus = self.terminus
+        if terminus is not None:
+            terminus.destroy()
+
+
+class TemporaryTopic:
+    """A topic that was created for a link, and ends with its terminus: a key that nobody else has."""
+
+    __slots__ = ("ended", "key")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.ended = False
+
+
+class Terminus:
+    """One terminus of the broker.
+
+    Attributes:
+        id: its id in the log; empty if it is not in the log.
+        durable: terminus-durability, as in source and target.
+        expiry_policy: expiry-policy, as in source and target.
+        timeout: seconds until it expires.
+        link: the attached link; None while it is suspended.
+        session: last session with a link of it; None once that has ended.
+        connection: last connection with a link of it; None once that has closed.
+        attached: number of attaches, from which tags are made.
+        node: its own dynamic queue; None if there is none.
+        topic: its temporary topic; None if there is none.
+    """
+
+    def __init__(self, registry: TerminusRegistry, key: Key) -> None:
+        self.registry = registry
+        self.key = key
+        self.id = ""
+        self.durable = 0
+        self.expiry_policy: str = SESSION_END
+        self.timeout = 0
+        self.link: Link | None = None
+        self.session: SessionEndpoint | None = None
+        self.connection: Connection | None = None
+        self.attached = 0
+        self.node: DynamicNode | None = None
+        self.topic: TemporaryTopic | None = None
+        self.expiry: Expiry | None = None
+        self.removed = False
+        self.counted = False
+        # The client has closed it: for a shared subscription that is the end, if nobody else is there.
+        self.unsubscribes = False
+
+    # Links come and go
+
+    def attach(self, link: Link, description: Any) -> None:
+        """Attach a link; `description` is the source or target of the attach."""
+        self.take_over(description)
+        self.stop_expiry()
+        self.link = link
+        link.terminus = self
+        if self.session is not None:
+            self.session.suspended.pop(self, None)
+        self.attached += 1
+        session = link.session
+        if self.session is not session:
+            self._leave_session()
+            self.session = session
+            self.connection = session.connection
+            session.termini[self] = None
+        self.registry.add(self)
+        if self.durable:
+            terminus_store.put(self.registry.broker.log, self, description)
+        elif self.id:
+            terminus_store.remove(self.registry.broker.log, self)
+            self.id = ""
+
+    def take_over(self, description: Any) -> None:
+        """Adopt the properties of a source or target."""
+        self.durable = description.durable
+        self.expiry_policy = description.expiry_policy
+        self.timeout = description.timeout
+
+    def detached(self) -> None:
+        """Suspend the terminus: its link is detached."""
+        self.link = None
+        if self.expiry_policy == LINK_DETACH:
+            self.expire()
+        elif not self.counted and self.session is not None:
+            self.session.remember(self)
+
+    def session_ended(self) -> None:
+        """The session that was the last to have a link of it has ended."""
+        if self.removed:
+            self.session = None
+            return
+        self.collect()
+        self.session = None
+        self.link = None
+        if self.expiry_policy == SESSION_END:
+            self.expire()
+        elif self.connection is not None:
+            self.connection.termini[self] = None
+
+    def connection_closed(self) -> None:
+        """The connection that was the last to have a link of it is gone."""
+        self.connection = None
+        if self.expiry_policy == CONNECTION_CLOSE and not self.removed:
+            self.expire()
+
+    def survives(self) -> bool:
+        """Return whether it outlives its session."""
+        return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
+
+    def is_kept(self) -> bool:
+        """Whether somebody has asked for more than a link has without asking: an error does not destroy that."""
+        return outlives(self)
+
+    def _leave_session(self) -> None:
+        session = self.session
+        if session is not None:
+            self.session = None
+            session.termini.pop(self, None)
+            session.suspended.pop(self, None)
+        connection = self.connection
+        if connection is not None:
+            self.connection = None
+            connection.termini.pop(self, None)
+
+    # Expiry
+
+    def expire(self) -> None:
+        """Start the expiry timer."""
+        if not self.timeout:
+            self.destroy()
+            return
+        timers = self.registry.broker.timers
+        if self.expiry is None:
+            self.expiry = Expiry(self)
+        timers.at(timers.now() + self.timeout * 1000, self.expiry)
+
+    def stop_expiry(self) -> None:
+        expiry = self.expiry
+        if expiry is not None:
+            self.expiry = None
+            expiry.terminus = None
+            self.registry.broker.timers.cancel(expiry)
+
+    # The end
+
+    def destroy(self) -> None:
+        """Nobody will resume it: what is unsettled ends, and the node that it may have."""
+        if self.removed:
+            return
+        self.removed = True
+        self.stop_expiry()
+        self.drop()
+        self._leave_session()
+        self.link = None
+        self.registry.remove(self)
+        if self.id:
+            terminus_store.remove(self.registry.broker.log, self)
+        topic = self.topic
+        if topic is not None:
+            self.topic = None
+            topic.ended = True
+            self.registry.topics.pop((self.key[0], topic.key), None)
+        node = self.node
+        if node is not None:
+            self.node = None
+            self.registry.broker.jobs.removals.add(_leaving(node))
+
+    def drop(self) -> None:
+        """Release unsettled deliveries."""
+        raise NotImplementedError
+
+    def collect(self) -> None:
+        """Take what is unsettled from the session that has it: it will not be known there any more."""
+        raise NotImplementedError
+
+    # Facts
+
+    def role(self) -> str:
+        """Return its role, as in the log and in commands."""
+        return terminus_store.RECEIVER if self.key[4] else terminus_store.SENDER
+
+    def need_id(self) -> str:
+        if not self.id:
+            self.id = secrets.token_hex(8)
+        return self.id
+
+    def is_attached(self) -> bool:
+        return self.link is not None
+
+    def unsettled_count(self) -> int:
+        raise NotImplementedError
+
+    def address(self) -> str:
+        """Return the address of its node; empty if it has none."""
+        raise NotImplementedError
+
+
+def _leaving(node: DynamicNode) -> Iterator[int]:
+    """The end of a node. A session may have thousands, so they go in steps."""
+    node.leave()
+    yield QUEUE_WORK

@@ -1,0 +1,169 @@
+"""Transactional acquisition (transactions 4.4.3 and 4.4.4.3): deliveries that a link acquires under a transaction.
+
+The flow that grants credit names the transaction in its properties, and the link uses it until the discharge. Until then,
+the client may only settle such a delivery under that transaction. A rollback requeues it and settles it as released.
+Deliveries of a settled link stay acquired until the discharge too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
+from leveret.protocols.amqp10.transaction.retirement import Retirement
+from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.messaging import Accepted, Released
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Disposition
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Entry
+    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+
+
+class Acquired:
+    """A delivery that was acquired under a transaction."""
+
+    __slots__ = ("link", "number", "session", "transaction")
+
+    def __init__(self, session: SessionEndpoint, number: int, link: OutgoingLink, transaction: LocalTransaction) -> None:
+        self.session = session
+        self.number = number
+        self.link = link
+        self.transaction = transaction
+
+
+def join(link: OutgoingLink, id: Any) -> None:
+    """Make the link acquire under the transaction of this id, or under none.
+
+    Raises:
+        LinkRefused: the transaction is unknown.
+    """
+    if id is None:
+        leave(link)
+        return
+    transaction = link.session.connection.transactions.get(id) if isinstance(id, bytes) else None
+    if transaction is None:
+        raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
+    consumer = link.consumer
+    if consumer.seen is not None:
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a"
+                          " transaction")
+    if link.stores_unsettled:
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under"
+                          " transactions")
+    if link.transaction is transaction:
+        return
+    leave(link)
+    link.transaction = transaction
+    transaction.links.append(link)
+    # The queue keeps its entries acquired, although they are sent settled.
+    consumer.no_ack = False
+
+
+def leave(link: OutgoingLink) -> None:
+    """Make the link acquire outside transactions again."""
+    transaction = link.transaction
+    if transaction is not None:
+        link.transaction = None
+        transaction.links.remove(link)
+        link.consumer.no_ack = is_settled(link)
+
+
+def is_settled(link: OutgoingLink) -> bool:
+    """Return whether the link sends settled."""
+    return link.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+
+
+def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entry: Entry) -> None:
+    """Send an entry that was acquired under a transaction, with the state that names it."""
+    session = link.session
+    settled = is_settled(link)
+    acquired = session.acquired[number] = Acquired(session, number, link, transaction)
+    transaction.acquired.append(acquired)
+    if settled:
+        retirement = Retirement(link, number, entry, Accepted(), True, transaction)
+        session.retiring[number] = retirement
+        transaction.retirements.append(retirement)
+    else:
+        session.unacked[number] = entry
+    message = entry.message
+    head = head_of(entry, session.broker.timers)
+    if not settled:
+        link.freeze(number, head)
+    session.send_under(link, number, settled, head, body_of(message), tail_of(message), TransactionalState(transaction.id))
+
+
+def is_wrong(session: SessionEndpoint, numbers: list[int], transaction: LocalTransaction | None) -> LocalTransaction | None:
+    """Return the transaction that acquired one of these deliveries, if its outcome is given under another one."""
+    for number in numbers:
+        other = session.acquired[number].transaction
+        if other is not transaction:
+            return other
+    return None
+
+
+def keep(transaction: LocalTransaction) -> None:
+    """Commit the acquisitions of a transaction. Its links acquire outside transactions again."""
+    for link in list(transaction.links):
+        leave(link)
+    for acquired in transaction.acquired:
+        session = acquired.session
+        if session.acquired.pop(acquired.number, None) is not None:
+            for item in session.sending:
+                if item.delivery_id == acquired.number and item.first:
+                    item.state = None  # the transaction has ended
+    transaction.acquired.clear()
+
+
+def undo(transaction: LocalTransaction) -> None:
+    """Roll back the acquisitions of a transaction: requeue entries, youngest first, and abort incomplete deliveries."""
+    for link in list(transaction.links):
+        leave(link)
+    for acquired in reversed(transaction.acquired):
+        if acquired.session.acquired.pop(acquired.number, None) is not None:
+            _give_back(acquired)
+    transaction.acquired.clear()
+
+
+def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:
+    """Requeue the unsettled acquisitions of a closed link, or of the whole session if `link` is None."""
+    for acquired in list(reversed(session.acquired.values())):
+        if link is None or (acquired.link is link and acquired.number in session.unacked):
+            del session.acquired[acquired.number]
+            _give_back(acquired)
+
+
+def _give_back(acquired: Acquired) -> None:
+    session, number = acquired.session, acquired.number
+    retirement = session.retiring.pop(number, None)
+    forgotten = retirement is not None and retirement.settled
+    entry = session.unacked.pop(number, None) if retirement is None else retirement.entry
+    if entry is None:
+        return
+    if not session.closing and not acquired.link.closed and not _abort(acquired) and not forgotten:
+        session.connection.send(Disposition(False, number, None, True, Released(), channel=session.channel))
+    entry.queue.requeue(entry, False)
+
+
+def _abort(acquired: Acquired) -> bool:
+    """Abort a delivery that is being sent. Return False if all of it has been sent."""
+    sending = acquired.session.sending
+    for index, item in enumerate(sending):
+        if item.delivery_id == acquired.number:
+            aborted = sending[index] = item.aborting()
+            acquired.transaction.aborted.append((acquired.session, aborted))
+            return True
+    return False
+
+
+def sent(connection: Connection) -> None:
+    """Answer discharges that waited for aborted deliveries to be sent."""
+    transactions = connection.aborting
+    connection.aborting = []
+    for transaction in transactions:
+        transaction.answer_when_sent()

@@ -1,0 +1,118 @@
+"""The coordinator: declares and discharges transactions (transactions sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.protocols.amqp10.errors import LinkRefused, make_error
+from leveret.protocols.amqp10.link.incoming import IncomingLink
+from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.composites import decode_value, from_described
+from leveret.wire.amqp10.messaging import Accepted, Rejected
+from leveret.wire.amqp10.sections import split
+from leveret.wire.amqp10.transactions import Declare, Declared, Discharge
+from leveret.wire.amqp10.transport import Transfer
+from leveret.wire.amqp10.values import Described
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+
+CAPABILITIES: Final = (
+    constants.TXN_CAPABILITY_LOCAL_TRANSACTIONS, constants.TXN_CAPABILITY_MULTI_TXNS_PER_SSN,
+    constants.TXN_CAPABILITY_MULTI_SSNS_PER_TXN,
+)
+# Maximum number of open transactions of a connection.
+MAX_TRANSACTIONS: Final = 1000
+
+
+class CoordinatorLink(IncomingLink):
+    """A link to the coordinator: its messages declare and discharge transactions."""
+
+    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+        super().__init__(session, name, handle_in, handle)
+        self.second_mode = False
+        self.spools = False
+        self.transactions: dict[bytes, LocalTransaction] = {}
+
+    def is_alarm_exempt(self) -> bool:
+        """Return True: consumers acknowledge in transactions too."""
+        return True
+
+    def begun(self, frame: Transfer) -> None:
+        if self.settled:
+            raise LinkRefused(constants.NOT_ALLOWED, "a message to the coordinator must not be settled")
+
+    def complete(self, payload: bytes) -> None:
+        """Perform a declare or a discharge."""
+        sections = split(payload)
+        if sections.body_kind != descriptors.AMQP_VALUE:
+            raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
+        value = decode_value(payload, sections.body, sections.body_end)[0]
+        content = value.value if isinstance(value, Described) else value
+        if isinstance(content, Described):
+            content = from_described(content)
+        if isinstance(content, Declare):
+            self._declare(content)
+        elif isinstance(content, Discharge):
+            self._discharge(content)
+        else:
+            raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
+
+    def answer(self, number: int, state: Composite) -> None:
+        """Send the outcome of a declare or discharge. If the source does not allow rejected, end the link instead."""
+        if isinstance(state, Rejected) and not self.may_reject and state.error is not None:
+            self.session.refuse(self, state.error)
+            return
+        self.session.resolved(self, number, 0, state.kind, not self.second_mode, state)
+        self.session.resolve()
+
+    def _declare(self, declare: Declare) -> None:
+        connection = self.session.connection
+        if declare.global_id is not None:
+            self.answer(self.delivery_id, Rejected(make_error(
+                constants.NOT_IMPLEMENTED, "distributed transactions are not supported")))
+            return
+        if len(connection.transactions) >= MAX_TRANSACTIONS:
+            self.answer(self.delivery_id, Rejected(make_error(
+                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} transactions already")))
+            return
+        number = connection.next_work
+        connection.next_work = number + 1
+        id = number.to_bytes(8, "big")
+        self.transactions[id] = connection.transactions[id] = LocalTransaction(self, id)
+        self.answer(self.delivery_id, Declared(id))
+
+    def _discharge(self, discharge: Discharge) -> None:
+        connection = self.session.connection
+        id = discharge.txn_id
+        transaction = self.transactions.pop(id, None) if isinstance(id, bytes) else None
+        if transaction is None:
+            self.answer(self.delivery_id, Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID,
+                                                              "there is no such transaction on this link")))
+            return
+        connection.transactions.pop(transaction.id, None)
+        transaction.over()
+        if connection.has_partial(transaction):
+            transaction.failed = "a delivery of the transaction is not complete"
+            transaction.roll_back()
+            raise LinkRefused(constants.TRANSACTION_ROLLBACK, transaction.failed)
+        if discharge.fail:
+            transaction.roll_back()
+            transaction.answer(self.delivery_id, Accepted())
+        elif transaction.failed:
+            transaction.roll_back(self.delivery_id)
+        else:
+            transaction.commit(self.delivery_id)
+
+    def close(self) -> None:
+        """Roll back the transactions that the controller has not discharged."""
+        transactions = self.transactions
+        self.transactions = {}
+        for transaction in transactions.values():
+            self.session.connection.transactions.pop(transaction.id, None)
+            transaction.over()
+            transaction.failed = "the control link was closed"
+            transaction.roll_back()
+        super().close()

@@ -1,0 +1,32 @@
+"""Outcomes under a transaction (transactions section 4.4.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.message import Entry
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+
+
+class Retirement:
+    """An outcome that waits for the discharge; `settled`: the client has forgotten the delivery."""
+
+    __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "transaction")
+
+    def __init__(self, link: OutgoingLink, number: int, entry: Entry, outcome: Any, settled: bool,
+                 transaction: LocalTransaction) -> None:
+        self.link = link
+        self.session = link.session
+        self.number = number
+        self.entry = entry
+        self.outcome = outcome
+        self.settled = settled
+        self.transaction = transaction
+
+    def forget_link_state(self) -> None:
+        """The delivery is about to be settled, for good."""
+        if self.session.stores_unsettled:
+            self.session.forget_link_state(self.number, self.entry)

@@ -1,0 +1,365 @@
+"""Work under a transaction until its discharge (transactions section 4.4).
+
+Posted messages are in no queue until the discharge. Deliveries with an outcome stay acquired. A discharge is one commit,
+written in one turn or, if it is large, in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.errors import BrokerError
+from leveret.broker.message import AT_ONCE, Message
+from leveret.broker.queues.base import Queue, freeze
+from leveret.broker.routing import Route
+from leveret.broker.timers import Timed
+from leveret.broker.transactions import LARGE, Transaction
+from leveret.protocols.amqp10.errors import make_error
+from leveret.protocols.amqp10.session import outcomes
+from leveret.protocols.amqp10.transaction import acquisition
+from leveret.protocols.amqp10.transaction.acquisition import Acquired
+from leveret.protocols.amqp10.transaction.retirement import Retirement
+from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.messaging import Accepted, Rejected, Released
+from leveret.wire.amqp10.transactions import TransactionalState
+from leveret.wire.amqp10.transport import Disposition
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.link.incoming import IncomingLink
+    from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
+    from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.transaction.coordinator import CoordinatorLink
+
+# Error text for an internal error.
+FAILURE: Final = "the broker failed; its log says how"
+# Bytes of memory per posting, beside its body.
+OVERHEAD: Final = 1000
+
+
+class Posting:
+    """A message that waits for the discharge. `outcome`: what its sender was told that it will have; `routed`: because a
+    queue takes it; `due`: when it may be delivered, 0 for at once; link: what it came on."""
+
+    __slots__ = ("delivery_id", "due", "link", "message", "outcome", "route", "routed", "second", "sent_at", "session")
+
+    def __init__(self, link: IncomingLink, message: Message, route: Route, delivery_id: int, second: bool,
+                 sent_at: int, outcome: Composite, routed: bool, due: int) -> None:
+        self.link = link
+        self.session = link.session
+        self.message = message
+        self.route = route
+        self.delivery_id = delivery_id
+        # The client has still to settle it, so it is told what became of it.
+        self.second = second
+        self.sent_at = sent_at
+        self.outcome = outcome
+        self.routed = routed
+        self.due = due
+
+
+class Deadline(Timed):
+    """Timer that ends a transaction after its timeout."""
+
+    def __init__(self, transaction: LocalTransaction) -> None:
+        super().__init__()
+        self.transaction: LocalTransaction | None = transaction
+
+    def fire(self, now: int) -> None:
+        if self.transaction is not None:
+            self.transaction.time_out()
+
+
+class LocalTransaction:
+    """One transaction.
+
+    Attributes:
+        failed: reason why it cannot be committed; empty if it can.
+        condition: error condition with which its discharge is then rejected.
+        links: links that acquire under it.
+        acquired: deliveries acquired under it, including those that their session has already released.
+        aborted: sessions and deliveries whose abort must be sent before the discharge is answered.
+    """
+
+    def __init__(self, link: CoordinatorLink, id: bytes) -> None:
+        self.link = link
+        self.id = id
+        self.postings: list[Posting] = []
+        self.retirements: list[Retirement] = []
+        self.size = 0
+        self.failed = ""
+        self.condition = constants.TRANSACTION_ROLLBACK
+        self.links: list[OutgoingLink] = []
+        self.acquired: list[Acquired] = []
+        self.aborted: list[tuple[SessionEndpoint, Sending]] = []
+        self.discharge = -1
+        self.state: Composite | None = None
+        self.deadline: Deadline | None = None
+        seconds = link.session.connection.own.transaction_timeout
+        if seconds:
+            timers = link.session.broker.timers
+            self.deadline = Deadline(self)
+            timers.at(timers.now() + int(seconds * 1000), self.deadline)
+
+    def over(self) -> None:
+        """End the transaction: it was discharged, or never will be."""
+        if self.deadline is not None:
+            self.link.session.broker.timers.cancel(self.deadline)
+            self.deadline.transaction = None  # the timers may remember it for a while
+            self.deadline = None
+
+    def time_out(self) -> None:
+        """Roll back after the timeout. The discharge will be rejected."""
+        self.over()
+        self.failed = (f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
+                       " setting is amqp10.transaction_timeout")
+        self.condition = constants.TRANSACTION_TIMEOUT
+        self.roll_back()
+        self.link.session.broker.end_turn()
+
+    def post(self, posting: Posting) -> None:
+        """Add a message. If the transaction becomes too large, it can no longer be committed."""
+        limit = self.link.session.connection.settings.max_transaction
+        self.size += posting.message.size + OVERHEAD
+        if self.size > limit:
+            self.failed = (f"the transaction holds more than {limit} bytes; the setting is limits.transaction_size")
+            self.postings.clear()
+        if not self.failed:
+            self.postings.append(posting)
+
+    def commit(self, discharge: int) -> None:
+        """Commit the transaction. The discharge is answered when it is on disk."""
+        large = len(self.postings) + len(self.retirements) > LARGE
+        committing = _Committing(self, discharge, large)
+        if large:
+            for link in list(self.links):
+                acquisition.leave(link)
+            self.link.session.broker.jobs.commits.add(committing.pieces(), committing.written, committing.failed)
+            return
+        for _ in committing.pieces():
+            pass
+        committing.written()
+
+    def roll_back(self, discharge: int = -1) -> None:
+        """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
+        a commit is rejected."""
+        for posting in self.postings:
+            if posting.second and not posting.link.removed and not posting.session.closing:
+                # It has no outcome any more.
+                posting.session.connection.send(Disposition(
+                    True, posting.delivery_id, None, False, None, channel=posting.session.channel))
+        self.postings.clear()
+        acquisition.undo(self)
+        for retirement in reversed(self.retirements):
+            session = retirement.session
+            if session.retiring.pop(retirement.number, None) is None:
+                continue
+            if retirement.settled or retirement.entry.holder is None or not retirement.entry.holder.active:
+                retirement.forget_link_state()
+                outcomes.requeue(retirement.entry)
+            else:
+                session.unacked[retirement.number] = retirement.entry
+        self.make_room()
+        self.retirements.clear()
+        if discharge >= 0:
+            self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
+
+    def make_room(self) -> None:
+        """Wake links that waited for room in the limits of unsettled deliveries."""
+        for session in {retirement.session for retirement in self.retirements}:
+            session.connection.window_freed_in(session)
+
+    def answer(self, discharge: int, state: Composite) -> None:
+        """Send the outcome of the discharge after all incomplete deliveries are aborted."""
+        self.discharge = discharge
+        self.state = state
+        for session, _ in self.aborted:
+            session.pump()
+        self.answer_when_sent()
+
+    def answer_when_sent(self) -> None:
+        link = self.link
+        if any(item in session.sending for session, item in self.aborted):
+            link.session.connection.aborting.append(self)
+            return
+        self.aborted.clear()
+        if self.state is not None and not link.closed and not link.session.closing:
+            link.answer(self.discharge, self.state)
+
+
+def route_again(posting: Posting) -> list[Queue]:
+    vhost = posting.session.connection.vhost
+    if vhost is None:
+        return []
+    queues: list[Queue] = vhost.route_message(posting.route, posting.message, [])
+    return queues
+
+
+class _Committing:
+    """A commit, in steps if it is large. Once it is being written, it is carried out whatever becomes of its links."""
+
+    def __init__(self, transaction: LocalTransaction, discharge: int, large: bool) -> None:
+        self.transaction = transaction
+        self.discharge = discharge
+        self.large = large
+        self.broker = transaction.link.session.broker
+        self.broker_transaction = Transaction(self.broker.log)
+        # The number of the batch that it is in, 0 if nothing of it is durable.
+        self.batch = 0
+        # What takes place, and has not yet.
+        self.retirements: list[Retirement] = []
+        # What room the queues have left that refuse what is too much: entries and bytes.
+        self.taken: dict[Queue, tuple[int, int]] = {}
+
+    def pieces(self) -> Iterator[int]:
+        transaction = self.transaction
+        try:
+            yield from self._route()
+        except BrokerError as error:
+            if not self.large:
+                raise
+            transaction.failed = str(error)
+        if transaction.failed:
+            return
+        acquisition.keep(transaction)
+        self.retirements = transaction.retirements[:]
+        for retirement in self.retirements:
+            retirement.session.retiring.pop(retirement.number, None)
+        if not self.large:
+            yield from self._write()
+            return
+        self.broker_transaction.begin(self.broker.jobs)
+        try:
+            yield from self._write()
+        finally:
+            self.broker_transaction.end()
+
+    def _route(self) -> Iterator[int]:
+        """Find out which queues get the messages. One that its sender was told would be released goes to none, whatever was
+        declared since: its sender may have sent it elsewhere."""
+        transaction = self.transaction
+        now = self.broker.timers.now()
+        broker_transaction = self.broker_transaction
+        for posting in transaction.postings:
+            message = posting.message
+            if message.expires_at > AT_ONCE:
+                message.expires_at += now - posting.sent_at  # its time starts with the discharge
+            queues = posting.route.queues
+            if posting.route.dynamic:
+                queues = route_again(posting)
+            if posting.outcome.kind == descriptors.RELEASED:
+                queues = []
+            queues = [queue for queue in queues if not queue.deleted]
+            if posting.routed and not queues:
+                transaction.failed = "the queue of a message was deleted after the message had been accepted"
+                return
+            if self._exceeds(message, queues):
+                transaction.failed = "a queue is full"
+                return
+            broker_transaction.publish(message, queues, posting.due)
+            yield 2
+        broker_transaction.forced = True  # they have room for it
+
+    def _exceeds(self, message: Message, queues: list[Queue]) -> bool:
+        """Whether a queue that refuses what is too much would have to refuse this message."""
+        for queue in queues:
+            if not queue.rejects_publish:
+                continue
+            count, size = self.taken.get(queue, (0, 0))
+            hidden = queue.hidden
+            later = 0 if queue.delays is None else queue.delays.bytes
+            if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
+                    0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + size + message.size):
+                return True
+            self.taken[queue] = (count + 1, size + message.size)
+        return False
+
+    def _write(self) -> Iterator[int]:
+        broker_transaction = self.broker_transaction
+        retirements = self.retirements
+        durable = False
+        while retirements:
+            retirement = retirements.pop()
+            entry = retirement.entry
+            durable = durable or entry.row is not None
+            outcome = retirement.outcome
+            if self.large and (outcome is None or outcome.kind != descriptors.ACCEPTED):
+                freeze(entry.queue, broker_transaction.frozen)
+            retirement.forget_link_state()
+            outcomes.apply_one(entry, outcome)
+            yield 2
+        filling = self.broker.log.filling
+        broker_transaction.durable = durable
+        self.batch = filling if durable else 0
+        for posting in self.transaction.postings:
+            if posting.second:
+                delivery = posting.session.unsettled.get(posting.delivery_id)
+                if delivery is not None:
+                    delivery.discharged(posting.outcome, filling if posting.message.persistent else 0)
+                yield 1
+        yield from broker_transaction.writing()
+
+    def written(self) -> None:
+        transaction = self.transaction
+        if transaction.failed:
+            transaction.roll_back(self.discharge)
+            return
+        transaction.make_room()
+        self.broker_transaction.finish(self._on_disk, self.failed)
+
+    def failed(self) -> None:
+        """A mistake of the broker, which its log has: the control link ends. What has no outcome yet goes back."""
+        transaction = self.transaction
+        for retirement in self.retirements:
+            outcomes.requeue(retirement.entry)
+        self.retirements = []
+        transaction.failed = FAILURE
+        transaction.roll_back()
+        link = transaction.link
+        if not link.closed and not link.session.closing:
+            link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
+
+    def _on_disk(self) -> None:
+        if self.broker.jobs.carry_out(self._notifying(), self._notified, self.failed):
+            self._notified()
+
+    def _notifying(self) -> Iterator[int]:
+        """Send the outcomes that the clients do not know."""
+        transaction = self.transaction
+        retirements = transaction.retirements
+        retirements.reverse()
+        while retirements:
+            retirement = retirements.pop()
+            # The client will not be asked to settle what has taken place.
+            if not retirement.settled and not retirement.link.removed and not retirement.session.closing:
+                retirement.session.connection.send(Disposition(
+                    False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
+                yield 5
+            yield 0
+        postings = transaction.postings
+        postings.reverse()
+        while postings:
+            posting = postings.pop()
+            if posting.second and not posting.link.removed and not posting.session.closing:
+                posting.session.connection.send(Disposition(
+                    True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
+                yield 5
+            yield 0
+
+    def _notified(self) -> None:
+        transaction = self.transaction
+        link = transaction.link
+        session = link.session
+        if not session.closing and not link.closed:
+            session.resolved(link, self.discharge, self.batch, descriptors.ACCEPTED, not link.second_mode)
+            session.resolve()
+
+
+def presumed(queues: bool) -> Composite:
+    """Return the outcome that a posting will have."""
+    return Accepted() if queues else Released()
+
+
+def state_of(transaction: LocalTransaction, outcome: Composite) -> TransactionalState:
+    return TransactionalState(transaction.id, outcome)
