@@ -2,6 +2,7 @@
 
     make proof ARGS="power --minutes 25"       one piece of a proof (at most 25 minutes)
     make proof ARGS=report                     the results so far, by commit
+    make proof ARGS=keep                       add the results of this checkout to bench/proofs.jsonl, which is checked in
     make proof ARGS=ci                         a short piece of each proof that can be split; `.ci/run` uses it
 
 Proofs: power (bench/power.py), syscalls (bench/syscalls.py), kill9 (bench/kill9.py), fuzz (bench/fuzz.py), soak
@@ -40,6 +41,7 @@ from tests.faults.power.all import WORKLOADS  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
 RESULTS = ROOT / "build" / "proof" / "results.jsonl"
+KEPT = ROOT / "bench" / "proofs.jsonl"
 MAX_MINUTES = 25.0
 CI_MINUTES = 2.0
 # Time for a workload before the next one runs.
@@ -180,9 +182,19 @@ CI_PROOFS = (("power", "fuzz", "kill9", "syscalls"),)
 
 
 def results() -> list[dict[str, Any]]:
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    """Return the results that are checked in, then those of this checkout."""
+    kept = lines_of(KEPT)
+    return [json.loads(line) for line in (*kept, *(line for line in lines_of(RESULTS) if line not in kept))]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def keep() -> None:
+    """Add the results of this checkout to those that are checked in; leave out those of uncommitted changes."""
+    lines = [json.dumps(result) + "\n" for result in results() if not result["commit"].endswith("+")]
+    KEPT.write_text("".join(lines), encoding="utf-8")
 
 
 def commit() -> str:
@@ -247,7 +259,7 @@ def report() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("proof", choices=[*PROOFS, "report", "ci"])
+    parser.add_argument("proof", choices=[*PROOFS, "report", "keep", "ci"])
     parser.add_argument("--minutes", type=float, default=MAX_MINUTES)
     parser.add_argument("--seed", type=int, help="repeat a piece, if timing allows")
     given = parser.parse_args()
@@ -255,6 +267,9 @@ def main() -> int:
         parser.error(f"a piece takes at most {MAX_MINUTES:g} minutes; run several")
     if given.proof == "report":
         report()
+        return 0
+    if given.proof == "keep":
+        keep()
         return 0
     if given.proof == "ci":
         return 0 if prove_for_ci() else 1

@@ -6,10 +6,13 @@ the data directory is built anew as a disk might hold it by then (`disk.py`).
 
 from __future__ import annotations
 
+import fcntl
 import random
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.crash.disk import Machine, Recording, Rules
@@ -31,7 +34,20 @@ def build_library(directory: Path) -> Path | None:
 
 def recorded(library: Path, root: Path, log: Path) -> dict[str, str]:
     """The environment of a process whose files below `root` are recorded."""
-    return {"LD_PRELOAD": str(library), "RECORD_DIR": str(root), "RECORD_LOG": str(log)}
+    return {"LD_PRELOAD": str(library), "RECORD_DIR": str(root), "RECORD_LOG": str(log), "RECORD_GATE": str(gate_of(log))}
+
+
+def gate_of(log: Path) -> Path:
+    """The file that a recorded process locks over each operation and its record."""
+    return log.with_suffix(".gate")
+
+
+@contextmanager
+def between_records(log: Path) -> Iterator[None]:
+    """Keep recorded processes between two operations, so that a kill leaves no operation without a record."""
+    with open(gate_of(log), "ab") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield
 
 
 class PoweredProcess(LeveretProcess):

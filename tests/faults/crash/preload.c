@@ -13,6 +13,9 @@
  *   C create   W write   T truncate to `offset`   S fsync   D fdatasync   Y fsync of a directory
  *   U unlink   R rename (data: the new path)   L link (data: the new path)   K mkdir   X rmdir
  * Writes through a memory map and files without a name are not recorded.
+ *
+ * RECORD_GATE  a file that is locked (flock, shared) over each operation and its record: whoever kills the process while it
+ *              holds the exclusive lock leaves no operation without a record
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -39,10 +43,20 @@ struct tracked {
 };
 
 static struct tracked files[MAX_FD];
-static int log_fd = -1;
+static int log_fd = -1, gate_fd = -1;
 static char root[PATH_MAX];
 static size_t root_length;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void enter(void) {
+    pthread_mutex_lock(&lock);
+    if (gate_fd >= 0) flock(gate_fd, LOCK_SH);
+}
+
+static void leave(void) {
+    if (gate_fd >= 0) flock(gate_fd, LOCK_UN);
+    pthread_mutex_unlock(&lock);
+}
 
 static long fault_at, fault_count = 1, calls;
 static int fault_errno;
@@ -98,10 +112,12 @@ static long number_of(const char *name, long otherwise) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    const char *log = getenv("RECORD_LOG"), *directory = getenv("RECORD_DIR"), *letters = getenv("FAULT_CALLS");
+    const char *log = getenv("RECORD_LOG"), *directory = getenv("RECORD_DIR"), *letters = getenv("FAULT_CALLS"),
+               *gate = getenv("RECORD_GATE");
     if (!directory || !realpath(directory, root)) return;
     root_length = strlen(root);
     if (log) log_fd = real_open_file(AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (gate) gate_fd = real_open_file(AT_FDCWD, gate, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     fault_at = number_of("FAULT_AT", 0);
     fault_count = number_of("FAULT_COUNT", 1);
     fault_errno = (int)number_of("FAULT_ERRNO", 0);
@@ -171,7 +187,7 @@ static int open_recorded(int at, const char *path, int flags, mode_t mode, const
     char full[PATH_MAX];
     if (!ours(at, path, full) || (flags & O_TMPFILE) == O_TMPFILE) return real_open_file(at, path, flags, mode);
     FAIL_IF('o', name);
-    pthread_mutex_lock(&lock);
+    enter();
     int existed = access(full, F_OK) == 0;
     int fd = real_open_file(at, path, flags, mode);
     struct stat found;
@@ -183,7 +199,7 @@ static int open_recorded(int at, const char *path, int flags, mode_t mode, const
         if (!existed) record('C', full, file->inode, 0, "", 0);
         else if (flags & O_TRUNC) record('T', "", file->inode, 0, "", 0);
     }
-    pthread_mutex_unlock(&lock);
+    leave();
     return fd;
 }
 
@@ -219,11 +235,11 @@ int openat64(int at, const char *path, int flags, ...) {
 int close(int fd) {
     REAL(int, close, int);
     if (fd >= 0 && fd < MAX_FD && files[fd].inode) {
-        pthread_mutex_lock(&lock);
+        enter();
         free(files[fd].directory);
         files[fd].directory = NULL;
         files[fd].inode = 0;
-        pthread_mutex_unlock(&lock);
+        leave();
     }
     return real_close(fd);
 }
@@ -232,10 +248,10 @@ int close(int fd) {
 
 /* The lock is held over operation and record, so that their orders agree. */
 #define RECORDED(call, on_success) \
-    pthread_mutex_lock(&lock); \
+    enter(); \
     __typeof__(call) result = call; \
     if (result >= 0) { on_success; } \
-    pthread_mutex_unlock(&lock); \
+    leave(); \
     return result
 
 #define WRITTEN(fd, name, call, offset_of) \
@@ -325,11 +341,11 @@ TRUNCATED_PATH(off64_t, truncate64)
         REAL(int, name, int, type, type); \
         if (UNTRACKED(fd)) return real_##name(fd, offset, length); \
         if (fails('t', #name) && fault_errno) return fault_errno; \
-        pthread_mutex_lock(&lock); \
+        enter(); \
         int result = real_##name(fd, offset, length); \
         struct stat found; \
         if (!result && !fstat(fd, &found)) record('T', "", files[fd].inode, (uint64_t)found.st_size, "", 0); \
-        pthread_mutex_unlock(&lock); \
+        leave(); \
         return result; \
     }
 

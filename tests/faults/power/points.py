@@ -20,7 +20,7 @@ from leveret import Broker as Embedded
 from leveret.management.control_client import call
 from leveret.node.errors import StartFailed
 from tests.faults.crash.disk import MARK, Machine, Record, Recording, Rules, build
-from tests.faults.crash.power import recorded
+from tests.faults.crash.power import between_records, recorded
 from tests.faults.power.forked import Check, Forks
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
 from tests.support.broker import LeveretProcess
@@ -59,10 +59,15 @@ def take(workload: Workload, directory: Path, library: Path, chance: random.Rand
     process = LeveretProcess(directory, config=workload.config, environment=environment, data_dir=disk / "data")
     journal = Journal(log)
     wrong: list[str] = []
+
+    def kill() -> None:
+        with between_records(log):
+            process.kill()
+
     try:
         for _ in range(phases):
             process.start()
-            end = process.stop if chance.choice(ends) == "stop" else process.kill
+            end = process.stop if chance.choice(ends) == "stop" else kill
 
             def finish(end: Callable[[], None] = end) -> None:
                 journal.ending = True
