@@ -36,10 +36,10 @@ import pyspark_amqp
 from bench.spark_flows import archived, delayed, orders, remembered, sunk
 from leveret import blocking
 from leveret.management.control_client import call
-from leveret.spark.batch_reader import StreamBatchReader
 from leveret.spark.options import read_options
 from leveret.spark.schema import arrow_schema
-from leveret.spark.target import Target
+from leveret.spark.source.batch_reader import StreamBatchReader
+from leveret.spark.source.target import Target
 from tests.support.broker import ROOT, LeveretProcess, basic_config
 
 if TYPE_CHECKING:

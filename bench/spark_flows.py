@@ -17,7 +17,7 @@ from leveret.management.control_client import call
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import Broker, Capture, Decode, TableOutput
-from leveret.spark.pipeline.archive import archive
+from leveret.spark.pipeline.kinds.archive import archive
 from tests.support.broker import LeveretProcess
 
 if TYPE_CHECKING:

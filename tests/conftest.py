@@ -12,10 +12,10 @@ settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
 # They start Spark applications as processes, and share no session.
-APPLICATIONS = {f"tests/spark/test_{name}.py" for name in ("cluster", "examples", "pipeline_run", "sink_kills")}
+APPLICATIONS = {f"tests/spark/{name}.py"
+                for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")}
 # They need no session: what its tasks do is called by the tests themselves.
-TASKS = {f"tests/spark/test_{name}.py" for name in ("holding", "limits", "options", "sink_at_least_once",
-                                                    "sink_exactly_once")}
+TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
 
 
 @pytest.hookimpl(optionalhook=True)

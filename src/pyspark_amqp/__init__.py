@@ -5,9 +5,9 @@ Everything here comes from `leveret.spark`.
 
 from __future__ import annotations
 
+from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.finish import finish
-from leveret.spark.history import load
-from leveret.spark.source import AmqpDataSource
+from leveret.spark.load import load
 
 DefaultSource = AmqpDataSource
 

@@ -13,10 +13,10 @@ from leveret import blocking
 from leveret.client.message import Message
 from leveret.segments.schema import TABLE_SCHEMA
 from leveret.spark.options import Settings, read_options
-from leveret.spark.sink_plan import plan_sink
-from leveret.spark.sink_schema import check_schema
-from leveret.spark.sink_task import Written, write_task
-from leveret.spark.writer import batch_writer
+from leveret.spark.sink.plan import plan_sink
+from leveret.spark.sink.schema import check_schema
+from leveret.spark.sink.task import Written, write_task
+from leveret.spark.sink.writer import batch_writer
 
 
 def settings_of(url: str, **options: Any) -> Settings:

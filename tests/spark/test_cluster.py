@@ -17,9 +17,9 @@ from leveret import blocking
 from leveret.cli.app import leveret
 from tests.spark.cluster import Cluster
 from tests.spark.environment import JAVA_OPTIONS, PYTHONPATH, environment
+from tests.spark.sink.test_kills import ROWS, App
 from tests.spark.sinks import bodies, drain, eventually
 from tests.spark.support import declare_stream, publish
-from tests.spark.test_sink_kills import ROWS, App
 from tests.support.broker import LeveretProcess
 
 

@@ -11,8 +11,8 @@ import pytest
 import pyspark_amqp
 from leveret import blocking
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed, SparkError
+from tests.spark.source.test_history import file_of, middle_of_bodies, run_command, seal
 from tests.spark.support import bodies, declare_stream, numbers, publish, read, until
-from tests.spark.test_history import file_of, middle_of_bodies, run_command, seal
 from tests.support.broker import LeveretProcess
 from tests.support.requests import ask
 

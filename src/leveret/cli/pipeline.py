@@ -365,8 +365,9 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
         raise Failed("expected exactly one of --table and --stream")
 
     def call() -> int:
-        from leveret.spark.pipeline import exchanges, model
-        from leveret.spark.pipeline.replay import replay as replay_messages
+        from leveret.spark.pipeline import model
+        from leveret.spark.pipeline.commands.replay import replay as replay_messages
+        from leveret.spark.pipeline.output import exchanges
 
         broker = model.Broker(url=url, password_file=password_file)
         spark = _session("replay", master)
@@ -395,8 +396,8 @@ def deadletters(queue: str, where: str | None, table: str | None, report: str | 
     """Show the dead letters in QUEUE by reason, queue and key, without removing them."""
     def call() -> list[dict[str, Any]]:
         from leveret.spark.pipeline import model
-        from leveret.spark.pipeline.deadletters import deadletters as triage
-        from leveret.spark.pipeline.deadletters import groups
+        from leveret.spark.pipeline.commands.deadletters import deadletters as triage
+        from leveret.spark.pipeline.commands.deadletters import groups
 
         spark = _session("deadletters", master)
         try:
@@ -427,7 +428,7 @@ def redrive(queue: str, where: str | None, exchange: str | None, key: str | None
 
     def call() -> tuple[int, int]:
         from leveret.spark.pipeline import model
-        from leveret.spark.pipeline.redrive import redrive as redrive_messages
+        from leveret.spark.pipeline.commands.redrive import redrive as redrive_messages
 
         spark = _session("redrive", master)
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from leveret.spark.data_source import DIRECT, DIRECT_TASK, AmqpDataSource
 from leveret.spark.errors import SparkError
-from leveret.spark.source import DIRECT, DIRECT_TASK, AmqpDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

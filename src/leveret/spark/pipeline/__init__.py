@@ -6,21 +6,21 @@ in a session of the caller: `archive`, `replay`, `deadletters`, `redrive`, `traf
 
 from __future__ import annotations
 
-from leveret.spark.pipeline.archive import archive
-from leveret.spark.pipeline.deadletters import deadletters, triaged
-from leveret.spark.pipeline.decode import decoded
-from leveret.spark.pipeline.enrich import enrich
+from leveret.spark.pipeline.commands.deadletters import deadletters, triaged
+from leveret.spark.pipeline.commands.redrive import redrive
+from leveret.spark.pipeline.commands.replay import replay
+from leveret.spark.pipeline.decoding.decode import decoded
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.kinds.archive import archive
+from leveret.spark.pipeline.kinds.enrich import enrich
+from leveret.spark.pipeline.kinds.scrub import scrub, scrubbed
+from leveret.spark.pipeline.kinds.traffic import traffic
 from leveret.spark.pipeline.load import load_pipeline
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, StaticTable, TableOutput
-from leveret.spark.pipeline.redrive import redrive
-from leveret.spark.pipeline.replay import replay
+from leveret.spark.pipeline.reports.traffic_report import write_traffic_report
 from leveret.spark.pipeline.run import check_pipeline, run_pipeline
-from leveret.spark.pipeline.scrub import scrub, scrubbed
 from leveret.spark.pipeline.session import make_session
-from leveret.spark.pipeline.traffic import traffic
-from leveret.spark.pipeline.traffic_report import write_traffic_report
 
 __all__ = [
     "Broker",

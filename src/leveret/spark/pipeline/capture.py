@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.exchanges import broker_options, option_text
 from leveret.spark.pipeline.model import Broker, Capture
+from leveret.spark.pipeline.output.exchanges import broker_options, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

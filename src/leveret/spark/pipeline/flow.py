@@ -15,14 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.pipeline import capture as capturing
-from leveret.spark.pipeline.decode import ERROR, decoded, decoded_rows, rejected_rows
-from leveret.spark.pipeline.direct import Direct, direct_of
+from leveret.spark.pipeline.decoding.decode import ERROR, decoded, decoded_rows, rejected_rows
+from leveret.spark.pipeline.direct.flow import Direct, direct_of
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.exchanges import ExchangeWriter, publishable
-from leveret.spark.pipeline.existing_tables import check_directory, check_table
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput
+from leveret.spark.pipeline.output.exchanges import ExchangeWriter, publishable
+from leveret.spark.pipeline.output.existing_tables import check_directory, check_table
+from leveret.spark.pipeline.output.tables import Ready, TableWriter, partition_columns, select_output
 from leveret.spark.pipeline.session import register
-from leveret.spark.pipeline.tables import Ready, TableWriter, partition_columns, select_output
 from leveret.spark.pipeline.transform import Function
 
 if TYPE_CHECKING:

@@ -76,6 +76,6 @@ def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, 
 
 def register(spark: SparkSession) -> None:
     """Register the data source, which Spark does not discover if this package is in a zip file."""
-    from leveret.spark.source import AmqpDataSource
+    from leveret.spark.data_source import AmqpDataSource
 
     spark.dataSource.register(AmqpDataSource)

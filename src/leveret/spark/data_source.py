@@ -1,0 +1,102 @@
+"""The data source `amqp`: selects the reader or writer of each mode."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.errors import OptionError
+from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings, read_options
+from leveret.spark.schema import check_schema, table_schema
+from leveret.spark.source.target import Target, find_target
+
+# Seconds to connect when a query is defined. An unreachable broker is more likely an error in the URL than a restart here.
+INITIAL_CONNECT_TIMEOUT: Final = 5.0
+# The source of flows whose tasks write files themselves, and its additional option with the task.
+DIRECT: Final = "amqp_direct"
+DIRECT_TASK: Final = "task"
+
+
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")
+
+
+class AmqpDataSource(DataSource):
+    """`spark.read.format("amqp")`, `spark.readStream`, `df.write`, `df.writeStream`, and SQL's `USING amqp`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "amqp"
+
+    def schema(self) -> StructType:
+        settings = read_options(self.options)
+        endpoint_of(settings)
+        return table_schema(settings.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        settings, target = self._find(schema, False)
+        if target.mode == STREAM:
+            from leveret.spark.source.batch_reader import StreamBatchReader
+
+            return StreamBatchReader(settings, target)
+        if target.mode == BROWSE:
+            from leveret.spark.source.browse_reader import BrowseReader
+
+            return BrowseReader(settings, target.name)
+        raise _unsupported(target, "read")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        settings, target = self._find(schema, True)
+        if target.mode == STREAM:
+            from leveret.spark.source.stream_reader import StreamReader
+
+            return StreamReader(settings, target)
+        if target.mode == LEASE:
+            from leveret.spark.lease.reader import LeaseReader
+
+            return LeaseReader(settings, target.name)
+        if target.mode == SPOOL:
+            from leveret.spark.spool.reader import SpoolReader
+
+            return SpoolReader(settings, target.name)
+        raise _unsupported(target, "readStream")
+
+    # Spark passes both by name.
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from leveret.spark.sink.writer import batch_writer
+
+        return batch_writer(self._sink_settings(), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from leveret.spark.sink.writer import stream_writer
+
+        return stream_writer(self._sink_settings(), schema, overwrite)
+
+    def _sink_settings(self) -> Settings:
+        """Return the settings without Spark's own options, which Spark passes to sinks."""
+        return read_options({name: value for name, value in self.options.items() if name.lower() not in _SPARK_OPTIONS})
+
+    def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
+        """Return what to read. Closes its connection: readers are pickled and open their own."""
+        settings = read_options(self.options)
+        check_schema(schema, settings.columns)
+        control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
+        try:
+            return settings, find_target(settings, control, streaming)
+        finally:
+            control.close()
+
+    def __repr__(self) -> str:
+        return "AmqpDataSource()"
+
+
+def _unsupported(target: Target, how: str) -> OptionError:
+    return OptionError(f"option mode: {how} does not support mode {target.mode} for {target}")

@@ -1,0 +1,1 @@
+"""Reads classic and quorum queues exactly once, with leases."""

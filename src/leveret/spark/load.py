@@ -1,0 +1,222 @@
+"""Batch reads of streams in which Spark reads the sealed segments with its own Parquet reader.
+
+`load` returns the same DataFrame as `spark.read.format("amqp")` with another plan: Spark decodes only the columns that the
+query uses and skips row groups that its filters exclude, and only messages that are not sealed come over AMQP. A Python
+data source can do neither, and Spark processes Arrow batches more slowly than Parquet.
+
+The checks that tasks of the data source make while they read are made here in advance: the driver opens every file,
+compares it with the manifest (size, rows, first and last offset) and checks that segments are contiguous. Files are
+immutable and pinned; Spark fails if it cannot read one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StructType
+
+from leveret.segments.errors import SegmentError
+from leveret.segments.manifest import Segment
+from leveret.segments.reader import open_segment
+from leveret.spark import values
+from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT, AmqpDataSource
+from leveret.spark.errors import OptionError, ReadFailed
+from leveret.spark.options import STREAM, Settings, read_options
+from leveret.spark.schema import table_schema
+from leveret.spark.source.batch_reader import StreamBatchReader, check_batch, pin_segments, ranges_of
+from leveret.spark.source.file_pins import FilePin
+from leveret.spark.source.partitions import Slice
+from leveret.spark.source.slice_reader import topic_expression
+from leveret.spark.source.storage_options import storage_options
+from leveret.spark.source.target import Target, find_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("leveret.spark")
+
+_RANGES: Final = "ranges"
+_RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "columns")
+# Options of Spark's Parquet reader that override the session's: no file is skipped silently, no time is shifted.
+STRICT_OPTIONS: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
+                  "parquet.page.verify-checksum.enabled": "true"}
+# Characters that Spark interprets as a glob pattern in paths.
+GLOB_CHARACTERS: Final = frozenset("{}[]*?\\")
+# Schemes whose names differ between fsspec and Hadoop.
+_SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
+# Files that are checked in parallel.
+_CHECK_THREADS: Final = 8
+_SOURCE_COLUMNS: Final = ("queue", "partition")
+
+
+def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> DataFrame:
+    """Read streams as a table, like `spark.read.format("amqp")` with these options.
+
+    The range is determined, and the files are checked and pinned, when this is called.
+
+    Args:
+        spark: The session.
+        pin_for: How long retention keeps the files, from now until the last action ends: a time such as "2h", at most a
+            day.
+        **options: Options of the data source. If `history` is "segments", a file that cannot be opened or does not match
+            the manifest is an error; otherwise the rest of its stream is read by the data source.
+
+    Raises:
+        OptionError, OffsetError, BrokerUnreachable: The streams cannot be read.
+    """
+    given = {name: _text(value) for name, value in options.items()}
+    settings = read_options(given)
+    check_batch(settings)
+    columns = table_schema(settings.columns).names
+    control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
+    try:
+        target = find_target(settings, control, False)
+        if target.mode != STREAM:
+            raise OptionError(f"option {target.kind}: {target.name!r} is not a stream; use "
+                              "spark.read.format(\"amqp\") to read a queue")
+        parts = ranges_of(settings, target, control)
+        if settings.history != "amqp":
+            file_pin = FilePin(uuid.uuid4().hex, _seconds(pin_for))
+            parts = [pin_segments(part, control, file_pin) if part.count else part for part in parts]
+    finally:
+        control.close()
+    sealed = [_readable_prefix(part, settings) for part in parts]
+    rest = [replace(part, first=files.stop, segments=()) for part, files in zip(parts, sealed, strict=True)]
+    frames = [_from_files(spark, files, settings, columns) for files in sealed if files.segments]
+    if not frames or any(part.count for part in rest):
+        # Planning this read takes Spark a good part of a second, so it is skipped if there is nothing to read.
+        frames.append(_from_data_source(spark, given, rest, columns))
+    return reduce(_union, frames)
+
+
+def _union(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.union(other)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _seconds(pin_for: str) -> float:
+    try:
+        found = values.duration(pin_for)
+    except values.InvalidValue as error:
+        raise OptionError(f"pin_for: {pin_for!r} is invalid; expected {error.args[0]}") from None
+    if not 0 < found <= 86_400:
+        raise OptionError(f"pin_for: {pin_for!r} is out of range; expected more than 0 s and at most 1d")
+    return found
+
+
+# Files
+
+def _readable_prefix(part: Slice, settings: Settings) -> Slice:
+    """Return the leading part of a slice that is sealed in contiguous segments whose files match the manifest."""
+    following = list(_contiguous(part))
+    options = storage_options(settings.storage_options_file)
+
+    def check(segment: Segment) -> SegmentError | None:
+        try:
+            open_segment(segment.path, options, segment).close()
+        except SegmentError as error:
+            return error
+        return None
+
+    good = []
+    with ThreadPoolExecutor(_CHECK_THREADS) as pool:
+        for segment, error in zip(following, pool.map(check, following), strict=True):
+            if error is not None:
+                if settings.history == "segments":
+                    raise ReadFailed(f"{error}; set option history to auto to read these messages over AMQP") from None
+                log.warning("%s; the data source reads stream %r from offset %d", error, part.stream, segment.first)
+                break
+            good.append(segment)
+    stop = min(good[-1].last + 1, part.stop) if good else part.first
+    return replace(part, stop=stop, segments=tuple(good))
+
+
+def _contiguous(part: Slice) -> Iterator[Segment]:
+    """Yield the segments from the start of a slice up to the first offset that is in none."""
+    position = part.first
+    for segment in part.segments:
+        if segment.first > position or GLOB_CHARACTERS & set(segment.path):
+            return
+        if segment.last >= position:
+            yield segment
+            position = segment.last + 1
+
+
+def _from_files(spark: SparkSession, part: Slice, settings: Settings, columns: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    whole = table_schema()
+    stored = StructType([field for field in whole.fields if field.name not in _SOURCE_COLUMNS])
+    frame = spark.read.schema(stored).options(**STRICT_OPTIONS).parquet(*[_path(segment.path) for segment in part.segments])
+    offset = F.col("offset")
+    if part.first > part.segments[0].first:
+        frame = frame.where(offset >= part.first)
+    if part.stop <= part.segments[-1].last:
+        frame = frame.where(offset < part.stop)
+    if settings.routing_key_filter is not None:
+        # In Java's regular expressions `$` also matches before a final line terminator.
+        matches = topic_expression(settings.routing_key_filter).removesuffix("$") + r"\z"
+        frame = frame.where(F.col("routing_key").rlike(matches))
+    empty = {"map": "headers_json", "json": "headers"}.get(settings.headers_format)
+
+    def given(value: str | int) -> Column:
+        # Makes the column nullable, like all columns of the data source.
+        return F.nullif(F.lit(value), F.lit(None))
+
+    def column(name: str) -> Column:
+        if name == "queue":
+            return given(part.stream).alias(name)
+        if name == "partition":
+            return given(part.partition).alias(name)
+        if name == empty:
+            return F.lit(None).cast(whole[name].dataType).alias(name)
+        return F.col(name)
+
+    return frame.select([column(name) for name in columns])
+
+
+def _path(url: str) -> str:
+    """Return the path as Hadoop writes it."""
+    scheme, mark, rest = url.partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}{mark}{rest}" if mark else f"file://{url}"
+
+
+# Messages that are not in files
+
+class FixedRangesSource(AmqpDataSource):
+    """The data source with ranges that are determined already."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "amqp_ranges"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = dict(self.options)
+        ranges = [Slice(*part) for part in json.loads(options.pop(_RANGES))]
+        settings = read_options(options)
+        kind, name = settings.source()
+        return StreamBatchReader(settings, Target(STREAM, kind, name), ranges)
+
+    def schema(self) -> StructType:
+        return table_schema(read_options({name: value for name, value in self.options.items() if name != _RANGES}).columns)
+
+
+def _from_data_source(spark: SparkSession, given: dict[str, str], parts: Sequence[Slice],
+                      columns: Sequence[str]) -> DataFrame:
+    spark.dataSource.register(FixedRangesSource)
+    options = {name: value for name, value in given.items() if name.lower() not in _RANGE_OPTIONS}
+    ranges = json.dumps([[part.stream, part.partition, part.id, part.first, part.stop] for part in parts if part.count])
+    options |= {_RANGES: ranges, "columns": ",".join(columns)}
+    return spark.read.format(FixedRangesSource.name()).options(**options).load()

@@ -1,0 +1,1 @@
+"""Jobs that a command runs once: replay, dead letters, redrive."""

@@ -1,0 +1,1 @@
+"""Flows whose tasks write the table's files themselves."""

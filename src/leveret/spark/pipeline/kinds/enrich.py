@@ -1,0 +1,103 @@
+"""Enrichment: adds columns of a table to the JSON bodies of messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.spark.pipeline.decoding.decode import ERROR
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.model import Broker, Capture, Decode, EnrichFlow, ExchangeOutput, StaticTable
+from leveret.spark.pipeline.transform import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_MATCHED = "__matched"
+
+
+def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
+    """Build a flow of kind "enrich". The table is read again for each batch."""
+
+    def mark(both: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        found = _join(both, flow)
+        if flow.unmatched != "quarantine":
+            return found
+        reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
+        return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
+
+    return Flow(name, flow.capture, flow.decode, mark, lambda rows: _with_merged_body(rows, flow), exchanges=[flow.to],
+                trigger=flow.trigger)
+
+
+def enrich(spark: SparkSession, broker: Broker, capture: Capture, decode: Decode, table: StaticTable, on: dict[str, str],
+           to: ExchangeOutput, *, checkpoint: str, add: list[str] | None = None, unmatched: str = "keep",
+           name: str = "enrich", once: bool = False, trigger: float = 1.0) -> list[StreamingQuery]:
+    """Start publishing every captured message with columns of a table in its body, exactly once.
+
+    Args:
+        spark: The session.
+        broker: The broker.
+        capture: Where the messages come from.
+        decode: How bodies are decoded.
+        table: The table.
+        on: Fields of the body to columns of the table. If several rows match a message, the first one is used.
+        to: Where the messages go.
+        checkpoint: Directory of the query's state.
+        add: Columns to add; by default all that are not joined on.
+        unmatched: "keep", "quarantine" or "drop" messages without a row in the table.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
+    """
+    if unmatched not in ("keep", "quarantine", "drop"):
+        raise PipelineError(f"enrich: unmatched is {unmatched!r}; expected keep, quarantine or drop")
+    flow = EnrichFlow(capture=capture, decode=decode, table=table, on=on, to=to, add=add or [],
+                      unmatched=unmatched, trigger=trigger)  # type: ignore[arg-type]
+    return start_flow(spark, enrich_flow(name, flow), broker, checkpoint, once)
+
+
+def _join(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    table = read_table(rows.sparkSession, flow.table, "table")
+    add = _columns_to_add(table, flow)
+    # A message must stay a single message.
+    table = table.dropDuplicates(list(flow.on.values()))
+    right = table.select(*(F.col(column).alias(f"__on_{index}") for index, column in enumerate(flow.on.values())),
+                         F.struct(*(F.col(column) for column in add)).alias("__added"), F.lit(True).alias(_MATCHED))
+    conditions = [F.col(f"{flow.decode.column}.{field}") == F.col(f"__on_{index}")
+                  for index, field in enumerate(flow.on)]
+    together = conditions[0]
+    for condition in conditions[1:]:
+        together = together & condition
+    return rows.join(F.broadcast(right), together, "left")
+
+
+def _columns_to_add(table: DataFrame, flow: EnrichFlow) -> list[str]:
+    missing = [column for column in (*flow.on.values(), *flow.add) if column not in table.columns]
+    if missing:
+        raise PipelineError(f"table {flow.table.path} has no column {missing[0]!r}; it has {', '.join(table.columns)}")
+    add = flow.add or [column for column in table.columns if column not in flow.on.values()]
+    if not add:
+        raise PipelineError(f"table {flow.table.path} has no columns to add besides those that are joined on")
+    return add
+
+
+def _with_merged_body(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    if flow.unmatched == "drop":
+        rows = rows.where(f"{_MATCHED} IS NOT NULL")
+    data = rows.schema[flow.decode.column].dataType
+    added = rows.schema["__added"].dataType
+    assert isinstance(data, StructType) and isinstance(added, StructType)
+    own = [field for field in data.names if field not in added.names]
+    fields = [F.col(f"{flow.decode.column}.`{field}`").alias(field) for field in own]
+    fields += [F.col(f"__added.`{field}`").alias(field) for field in added.names]
+    return (rows.withColumn("body", F.to_json(F.struct(*fields)).cast("binary"))
+            .withColumn("content_type", F.lit("application/json")))

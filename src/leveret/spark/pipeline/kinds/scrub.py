@@ -1,0 +1,163 @@
+"""Scrubbing: masks personal data in messages by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret.spark.pipeline.decoding.arrow_functions import arrow_function
+from leveret.spark.pipeline.decoding.decode import ERROR, encoding_error
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, mask_of, mask_text
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, ScrubFlow, TableOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_MASKED = "__masked"
+
+
+def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
+    """Build a flow of kind "scrub". PipelineError if the key file is unreadable."""
+    key = _read_key(flow.key_file)
+    # Masking headers and properties never fails.
+    on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
+    return Flow(name, flow.capture, Decode(on_error=on_error, quarantine=flow.quarantine),
+                lambda both: _mask_messages(both, flow.rules, key), _use_masked_body, tables=flow.tables,
+                exchanges=flow.exchanges, trigger=flow.trigger)
+
+
+def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence[Rule], *, checkpoint: str,
+          tables: Sequence[TableOutput] = (), exchanges: Sequence[ExchangeOutput] = (), key_file: str | None = None,
+          quarantine: str | None = None, name: str = "scrub", once: bool = False,
+          trigger: float = 5.0) -> list[StreamingQuery]:
+    """Start writing every captured message with masked values, exactly once.
+
+    Args:
+        spark: The session.
+        broker: The broker.
+        capture: Where the messages come from.
+        rules: What to mask.
+        checkpoint: Directory of the query's state.
+        tables, exchanges: Where the messages go.
+        key_file: File with the key of the hashes in its first line.
+        quarantine: Table of messages whose bodies cannot be masked; it contains their personal data.
+        name: Name of the query.
+        once: Process what is available now, then stop.
+        trigger: Seconds between batches.
+    """
+    flow = ScrubFlow(capture=capture, rules=list(rules), key_file=key_file, quarantine=quarantine,
+                     on_error="quarantine" if quarantine else "fail", tables=list(tables), exchanges=list(exchanges),
+                     trigger=trigger)
+    return start_flow(spark, scrub_flow(name, flow), broker, checkpoint, once)
+
+
+def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFrame:
+    """Mask the messages of a DataFrame; `decode_error` is set where that was not possible."""
+    from pyspark.sql import functions as F
+
+    masked = _mask_messages(df.withColumn(ERROR, F.lit(None).cast("string")), rules, key)
+    return masked.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
+
+
+def _of_bodies(rules: Sequence[Rule]) -> bool:
+    return any(rule.field is not None or rule.pattern is not None for rule in rules)
+
+
+def _use_masked_body(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("body", F.col(f"{_MASKED}.body")).drop(_MASKED)
+
+
+def _mask_messages(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFrame:
+    """Add a struct with the masked body, mask headers in place, and set the error of bodies that cannot be masked."""
+    from pyspark.sql import functions as F
+
+    columns = set(both.columns)
+    both = both.withColumn(_MASKED, _body_masker(rules, key)(F.col("body")))
+    both = both.withColumn(ERROR, F.coalesce(F.col(ERROR), F.col(f"{_MASKED}.error")))
+    if "content_encoding" in columns and _of_bodies(rules):
+        both = both.withColumn(ERROR, F.coalesce(encoding_error(), F.col(ERROR)))
+    masks = {rule.header: mask_of(rule, key) for rule in rules if rule.header is not None}
+    if masks:
+        masker = _text_masker(HeadersMasker([rule for rule in rules if rule.header is not None], key))
+        if "headers_json" in columns:
+            both = both.withColumn("headers_json", masker(F.col("headers_json")))
+        if "headers" in columns:
+            both = both.withColumn("headers", _map_masker(masks)(F.col("headers")))
+        if "amqp10" in columns and "application_properties" in both.schema["amqp10"].dataType.names:  # type: ignore[attr-defined]
+            inner = F.col("amqp10")
+            both = both.withColumn("amqp10", inner.withField("application_properties",
+                                                             masker(inner.getField("application_properties"))))
+    for rule in rules:
+        if rule.property is not None:
+            if rule.property not in columns:
+                raise PipelineError(f"scrub: property {rule.property!r} is not a column of the messages")
+            masker = _text_masker(partial(mask_text, mask=mask_of(rule, key)))
+            both = both.withColumn(rule.property, masker(F.col(rule.property)))
+    return both
+
+
+def _body_masker(rules: Sequence[Rule], key: bytes) -> Any:
+    import pyarrow as pa
+
+    masker = BodyMasker(rules, key)
+    result = pa.struct([("body", pa.binary()), ("error", pa.string())])
+
+    def mask(bodies: Any) -> Any:
+        masked: list[bytes | None] = []
+        errors: list[str | None] = []
+        for body in bodies.to_pylist():
+            try:
+                masked.append(None if body is None else masker(body))
+                errors.append(None)
+            except ValueError as error:
+                masked.append(None)
+                errors.append(f"not JSON, but a rule names a field: {error}")
+        return pa.StructArray.from_arrays([pa.array(masked, pa.binary()), pa.array(errors, pa.string())],
+                                          fields=list(result))
+
+    return arrow_function(mask, "body binary, error string")
+
+
+def _text_masker(masker: Any) -> Any:
+    import pyarrow as pa
+
+    def mask(texts: Any) -> Any:
+        return pa.array([None if text is None else masker(text) for text in texts.to_pylist()], pa.string())
+
+    return arrow_function(mask, "string")
+
+
+def _map_masker(masks: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    def mask(maps: Any) -> Any:
+        found = []
+        for entries in maps.to_pylist():
+            if entries is not None:
+                entries = [(name, mask_text(value, masks[name]) if name in masks and value is not None else value)
+                           for name, value in entries]
+                entries = [(name, value) for name, value in entries if value is not None or name not in masks]
+            found.append(entries)
+        return pa.array(found, pa.map_(pa.string(), pa.string()))
+
+    return arrow_function(mask, "map<string,string>")
+
+
+def _read_key(path: str | None) -> bytes:
+    if path is None:
+        return b""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise PipelineError(f"key_file {path} cannot be read: {error.strerror}") from None
+    if not lines or len(lines[0]) < 16:
+        raise PipelineError(f"key_file {path}: the first line has fewer than 16 bytes; expected a key, such as the output "
+                            "of `openssl rand -hex 32`")
+    return lines[0]

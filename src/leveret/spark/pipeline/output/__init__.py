@@ -1,0 +1,1 @@
+"""Outputs of flows: tables and exchanges."""

@@ -1,0 +1,88 @@
+"""Checks that the rows of a flow fit an existing table, before any message is read.
+
+Files are added to a table without looking at the others: a file with other types, or in other directories, would make the
+table unreadable for Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.model import TableOutput
+from leveret.spark.pipeline.output.files import Files, escape_glob
+from leveret.spark.pipeline.output.tables import partition_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+# Directory in which Spark's own file sink lists its files; where it exists, Spark reads no other files.
+_SPARK_METADATA = "_spark_metadata"
+
+
+def check_directory(spark: SparkSession, path: str, key: str = "table") -> Files:
+    """Check the directory of a table. PipelineError if it is a file, or if Spark would ignore added files."""
+    files = Files(spark, path)
+    if files.is_file(""):
+        raise PipelineError(f"{key} {path}: is a file; expected a directory, which may be missing")
+    if files.exists(_SPARK_METADATA):
+        raise PipelineError(f"{key} {path}: was written by a query of Spark's own ({_SPARK_METADATA}), so Spark would "
+                            "ignore other files in it; use another directory")
+    return files
+
+
+def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> None:
+    """Raise PipelineError if rows do not fit those of the table, which may have other columns."""
+    files = check_directory(spark, output.path)
+    found = _newest(files)
+    if found is None:
+        return
+    before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
+    now = list(partition_columns(output, rows.names))
+    if before != now and output.format == "parquet":
+        raise PipelineError(f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
+                            f"partition says {', '.join(now) or 'nothing'}; use the same partitions, or another directory")
+    mismatch = _type_mismatch(spark.read.parquet(escape_glob(files.url(found))).schema, rows, "")
+    if mismatch is not None:
+        raise PipelineError(f"table {output.path}: {mismatch}; use the same types, or another directory")
+
+
+def _newest(files: Files) -> str | None:
+    """Return a data file from the last directory that has some; None if there is none."""
+    def within(directory: str) -> str | None:
+        for name in reversed(files.listing(directory)):
+            path = f"{directory}/{name}" if directory else name
+            if name.startswith(("_", ".")):
+                continue
+            if files.is_file(path):
+                if name.endswith(".parquet"):
+                    return path
+            elif (found := within(path)) is not None:
+                return found
+        return None
+
+    return within("")
+
+
+def _type_mismatch(before: DataType, now: DataType, name: str) -> str | None:
+    """Describe a column whose type has changed; None if all common columns have the same types."""
+    from pyspark.sql import types as t
+
+    match before, now:
+        case t.StructType(), t.StructType():
+            types = {field.name.lower(): field.dataType for field in before.fields}
+            for field in now.fields:
+                of = types.get(field.name.lower(), field.dataType)
+                found = _type_mismatch(of, field.dataType, f"{name}.{field.name}" if name else field.name)
+                if found is not None:
+                    return found
+            return None
+        case t.ArrayType(), t.ArrayType():
+            return _type_mismatch(before.elementType, now.elementType, f"{name}[]")
+        case t.MapType(), t.MapType():
+            return (_type_mismatch(before.keyType, now.keyType, f"{name}.key")
+                    or _type_mismatch(before.valueType, now.valueType, f"{name}.value"))
+    if before.simpleString() == now.simpleString():
+        return None
+    return f"its column {name} has type {before.simpleString()}, but the rows have {now.simpleString()}"

@@ -1,0 +1,119 @@
+"""Publishes rows over AMQP 1.0, with a window of unsettled deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.client.core.amqp10.addresses import choose
+from leveret.client.core.amqp10.channel import SessionCore
+from leveret.client.core.amqp10.outgoing import Transfer
+from leveret.client.core.pending_confirms import Outgoing
+from leveret.client.core.publisher import PublisherCore
+from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
+from leveret.client.timeouts import DEFAULT
+from leveret.spark.sink.amqp091_publisher import RefusedMessage
+from leveret.spark.sink.rows import Rows
+from leveret.wire.amqp0.commands import MANDATORY
+
+if TYPE_CHECKING:
+    from leveret.client.blocking.channel import Channel
+
+
+class _Window(PublisherCore):
+    """Collects refused messages instead of raising their errors."""
+
+    __slots__ = ("failure", "refused")
+
+    def __init__(self, channel: object, window: int) -> None:
+        super().__init__(channel, window)  # type: ignore[arg-type]
+        self.refused: list[RefusedMessage] = []
+        self.failure: Error | None = None
+
+    def settled(self, outgoing: Outgoing, error: Error | None) -> None:
+        super().settled(outgoing, None)
+        if error is None:
+            return
+        if isinstance(error, (Nacked, Returned)):
+            assert isinstance(outgoing, Transfer)
+            self.refused.append(RefusedMessage(_rows_of(outgoing), str(error), isinstance(error, Returned)))
+        elif self.failure is None:
+            self.failure = error
+
+
+class Amqp10Publisher:
+    """Like `Amqp091Publisher`. Exchanges and routing keys become addresses in the peer's format."""
+
+    header_max = 1 << 30
+
+    def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "") -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._prefix = prefix
+        self._addresses = choose("auto", channel.connection.server_properties)
+        self._targets: dict[tuple[str, str], str] = {}
+        self._last = ""
+        self._window = _Window(channel.core, max_in_flight)
+
+    @property
+    def refused(self) -> list[RefusedMessage]:
+        found, self._window.refused = self._window.refused, []
+        return found
+
+    def publish(self, rows: Rows) -> None:
+        """Send rows. Raises the client's errors."""
+        heads = [rows.properties] * len(rows) if isinstance(rows.properties, bytes) else rows.properties
+        for exchange, key, head, body in zip(rows.exchanges, rows.routing_keys, heads, rows.bodies, strict=True):
+            target = self._targets.get((exchange, key))
+            if target is None:
+                target = self._targets[exchange, key] = self._addresses.of_exchange(self._prefix + exchange, key)
+            self._send(Transfer(exchange, key, target, MANDATORY, [head, body], len(head) + len(body), body))
+
+    def _send(self, transfer: Transfer) -> None:
+        window, driver = self._window, self._driver
+        if transfer.target != self._last:
+            # Each address has a link, and a link without credit would be overtaken by others.
+            core = self._channel.core
+            assert isinstance(core, SessionCore)
+            with driver.lock:
+                in_order = core.are_sent(self._last) and core.are_sent(transfer.target)
+            if not in_order:
+                self.flush()
+            self._last = transfer.target
+        while True:
+            waiter = None
+            with driver.lock:
+                self._check()
+                if window.channel.flowing:
+                    if window.in_flight < window.window:
+                        try:
+                            window.publish(transfer)
+                        except InvalidMessage as error:
+                            window.refused.append(RefusedMessage(_rows_of(transfer), str(error), False))
+                        except BaseException as error:
+                            driver.interrupted(error)
+                            raise
+                        return
+                    waiter = window.window_waiter()
+            if waiter is None:
+                self._channel.wait_flowing()
+            else:
+                driver.wait(waiter, DEFAULT, "outcomes")
+
+    def flush(self) -> None:
+        """Wait until every delivery has an outcome. Raises the client's errors."""
+        window = self._window
+        while window.in_flight:
+            with self._driver.lock:
+                if not window.in_flight:
+                    break
+                waiter = window.idle_waiter()
+            self._driver.wait(waiter, DEFAULT, "outcomes")
+        self._check()
+
+    def _check(self) -> None:
+        if self._window.failure is not None:
+            raise copy_error(self._window.failure)
+
+
+def _rows_of(transfer: Transfer) -> Rows:
+    return Rows([transfer.exchange], [transfer.routing_key], [transfer.payload[0]], [transfer.payload[1]])

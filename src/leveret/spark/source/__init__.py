@@ -1,0 +1,1 @@
+"""Reads streams, and browses queues."""

@@ -1,0 +1,229 @@
+"""Streaming reads of streams, exactly once by offsets."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from leveret.spark.connection import ControlClient
+from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
+from leveret.spark.options import Settings
+from leveret.spark.read_limits import read_limit
+from leveret.spark.source.admission import Backlog, Run, apply_limits
+from leveret.spark.source.file_pins import PIN_SECONDS, FilePin, PinnedRange, pin
+from leveret.spark.source.offsets import Offsets, Position, from_json, start_of
+from leveret.spark.source.partitions import Slice, StreamPartition, plan
+from leveret.spark.source.slice_reader import reading_of
+from leveret.spark.source.start_offsets import check_names, starting_offset
+from leveret.spark.source.target import Target, streams_of
+from leveret.spark.source.topology import StreamInfo, check_same, describe
+
+log = logging.getLogger("leveret.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`readStream` of a stream, a super stream, or streams by pattern.
+
+    Spark keeps one instance per query in a process of its own, and pickles others into tasks, which only use `read`.
+    """
+
+    def __init__(self, settings: Settings, target: Target) -> None:
+        if settings.given & {"endingOffsets"}:
+            raise OptionError("option endingOffsets: only read takes it, not readStream")
+        self.settings = settings
+        self.target = target
+        self.reading = reading_of(settings)
+        self.control = ControlClient(self.reading.endpoint, f"leveret-spark {settings.consumer_name or ''}".strip())
+        self.file_pin = FilePin(uuid.uuid4().hex, PIN_SECONDS, counts_losses=not settings.fail_on_data_loss)
+        self._pinned: set[str] = set()
+        self._end_offsets: dict[str, int] | None = None
+        self._latest: dict[str, StreamInfo] = {}
+        self._reached = Offsets()
+        self._triggered = time.monotonic()
+        self._lost = 0
+
+    # Start
+
+    def initialOffset(self) -> dict[str, Any]:
+        settings = self.settings
+        if settings.starting_offsets in (None, "latest") and settings.starting_timestamp is None \
+                and settings.consumer_name is None:
+            raise OptionError("option consumerName: required if a query begins with the latest messages (option "
+                              "startingOffsets), so that a restart before its first checkpoint begins at the same offset")
+        names = streams_of(self.target, self.control)
+        check_names("startingOffsets", settings.starting_offsets, list(names))
+        offsets = Offsets(initial=True)
+        for name in names:
+            info = describe(self.control, name)
+            begin = starting_offset(settings, self.control, info, "latest")
+            if settings.consumer_name is not None:
+                begin = self._register(info, begin)
+            offsets.streams[name] = Position(info.id, begin)
+            offsets.began[name] = begin
+        return offsets.to_json()
+
+    def _register(self, info: StreamInfo, begin: int) -> int:
+        """Return where the consumer of this name begins, which a previous start may have determined."""
+        consumer = self.settings.consumer_name
+        try:
+            offset = int(self.control.request("stream.start", stream=info.name, consumer=consumer, offset=begin)["offset"])
+        except RequestRefused as error:
+            raise OptionError(f"option consumerName: {error.message}") from None
+        if offset != begin and isinstance(self.settings.starting_offsets, dict):
+            raise OffsetError(f"option startingOffsets: offset {begin} of stream {info.name!r} differs from offset "
+                              f"{offset}, where consumer {consumer!r} began; use another consumerName, or first run "
+                              f"`leveret streams forget {info.name} {consumer}`")
+        return offset
+
+    # Offsets
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return read_limit(self.settings)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._end_offsets = {name: describe(self.control, name).next for name in streams_of(self.target, self.control)}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = from_json(start)
+        if self.file_pin.counts_losses:
+            # The previous batch is done: collect its losses for this progress report.
+            self._release()
+        infos = self._describe_all(begin)
+        end = Offsets(began=dict(begin.began))
+        backlogs: list[Backlog] = []
+        for name, info in infos.items():
+            place = begin.streams.get(name)
+            if place is None:
+                if self._end_offsets is not None and name not in self._end_offsets:
+                    continue  # declared after this run had begun
+                place = Position(info.id, info.first)
+                end.began[name] = info.first
+            check_same(info, place.id, place.next)
+            end.streams[name] = Position(info.id, place.next)
+            last = info.next if self._end_offsets is None else self._end_offsets.get(name, info.next)
+            first = max(place.next, info.first)
+            runs = () if isinstance(limit, ReadAllAvailable) else self._size_runs(name, first, last)
+            size = info.body_bytes / max(info.next - info.first, 1)
+            backlogs.append(Backlog(name, first, max(last, place.next), size, runs))
+        available = sum(backlog.count for backlog in backlogs)
+        if not isinstance(limit, ReadAllAvailable):
+            if self._should_wait(available):
+                return self._remember(begin).to_json()
+            backlogs = apply_limits(backlogs, self.settings.max_messages_per_trigger, self.settings.max_bytes_per_trigger)
+        for backlog in backlogs:
+            if backlog.count:
+                end.streams[backlog.name].next = backlog.stop
+        self._triggered = time.monotonic()
+        end.initial = begin.initial and all(
+            name in begin.streams and begin.streams[name].next == place.next for name, place in end.streams.items())
+        return self._remember(end).to_json()
+
+    def _describe_all(self, begin: Offsets) -> dict[str, StreamInfo]:
+        """Describe the current streams. Raises OffsetError if a stream of the checkpoint is not among them."""
+        names = streams_of(self.target, self.control)
+        for name in begin.streams:
+            if name not in names:
+                raise OffsetError(f"the checkpoint is of stream {name!r}, which is no longer among the streams of "
+                                  f"{self.target}; use a new checkpoint, or restore the stream")
+        self._latest = {name: describe(self.control, name) for name in names}
+        return self._latest
+
+    def _size_runs(self, name: str, first: int, stop: int) -> tuple[Run, ...]:
+        """Return message sizes from the manifest, if a limit needs them."""
+        if self.settings.max_bytes_per_trigger is None or stop <= first:
+            return ()
+        runs = []
+        position = first
+        for segment in describe(self.control, name, first, stop - 1).segments:
+            if segment.first > position:
+                break
+            position = segment.last + 1
+            runs.append(Run(position, segment.body_octets / (position - segment.first)))
+        return tuple(runs)
+
+    def _should_wait(self, available: int) -> bool:
+        settings = self.settings
+        return (settings.min_messages_per_trigger is not None and self._end_offsets is None
+                and available < settings.min_messages_per_trigger
+                and time.monotonic() - self._triggered < settings.max_trigger_delay)
+
+    def _remember(self, offsets: Offsets) -> Offsets:
+        self._reached = offsets
+        return offsets
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if not self._latest:
+            # A batch that was planned earlier is repeated.
+            self._latest = {name: describe(self.control, name) for name in streams_of(self.target, self.control)}
+        lags = {name: max(info.next - self._reached.streams[name].next, 0) for name, info in self._latest.items()
+                if name in self._reached.streams}
+        return {"streams": {name: info.next for name, info in self._latest.items()}, "lag": sum(lags.values()),
+                "lags": lags, "lost": self._lost}
+
+    # Batches
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        self._remember(stop)
+        self._release()
+        slices: list[Slice] = []
+        numbers = streams_of(self.target, self.control)
+        for name, place in stop.streams.items():
+            first = start_of(name, begin, stop)
+            if first >= place.next:
+                continue
+            info = describe(self.control, name, first, place.next - 1)
+            check_same(info, place.id, place.next)
+            if info.first > first:
+                first = self._skip_lost(name, first, min(info.first, place.next))
+            segments = info.segments
+            if segments and self.settings.history != "amqp":
+                segments = pin(self.control, self.file_pin, PinnedRange(name, first, place.next - 1))
+                self._pinned.add(name)
+            if self.file_pin.counts_losses:
+                self._pinned.add(name)
+            slices.append(Slice(name, numbers.get(name, 0), info.id, first, place.next, segments))
+        return plan(slices, self.settings.min_partitions, self.file_pin)
+
+    def _skip_lost(self, name: str, first: int, stop: int) -> int:
+        count = stop - first
+        what = (f"stream {name!r}: {count} messages, from offset {first} to {stop - 1}, were removed by retention before "
+                "they were read")
+        if self.settings.fail_on_data_loss:
+            raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
+        self._lost += count
+        log.warning("%s; skipped (failOnDataLoss=false), %d so far", what, self._lost)
+        return stop
+
+    def _release(self) -> None:
+        pinned, self._pinned = self._pinned, set()
+        for name in pinned:
+            reply = self.control.request("stream.release", stream=name, holder=self.file_pin.holder)
+            self._lost += int(reply.get("lost") or 0)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition)
+        return self.reading.batches(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        consumer = self.settings.consumer_name
+        if consumer is not None:
+            for name, place in from_json(end).streams.items():
+                self.control.request("stream.commit", stream=name, consumer=consumer, offset=place.next)
+
+    def stop(self) -> None:
+        try:
+            if self._pinned:
+                self._release()
+        except Exception as error:
+            log.warning("segment files stay pinned for up to %g s: %s", PIN_SECONDS, error)
+        if self._lost:
+            log.warning("%d messages were lost and skipped (failOnDataLoss=false)", self._lost)
+        self.control.close()

@@ -1,0 +1,1 @@
+"""Reads queues of any AMQP broker through a spool on disk."""
