@@ -71,7 +71,7 @@ class Answer:
 def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None) -> Answer:
     """Begin a plan."""
     answer = Answer()
-    operations.plan(queue, lease, epoch, after, most, max_bytes, answer)
+    operations.lease_batch(queue, lease, epoch, after, most, max_bytes, answer)
     return answer
 
 

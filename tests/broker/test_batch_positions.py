@@ -39,7 +39,7 @@ def test_a_commit_returns_so_many_messages_at_most(monkeypatch: pytest.MonkeyPat
     world.push(queue, *"abcde", persistent=True)
     world.run()
     lease = operations.acquire(queue, "l")
-    operations.plan(queue, "l", lease.epoch, 0, 5, None, lambda batch, error: None)
+    operations.lease_batch(queue, "l", lease.epoch, 0, 5, None, lambda batch, error: None)
     world.run()
     with pytest.raises(PreconditionFailed, match="3 messages of batch 1 are to go back to the queue; at most 2 may"):
         operations.commit(queue, "l", lease.epoch, 1, [0, 1, 2])

@@ -44,7 +44,7 @@ def working(steps: int) -> Iterator[int]:
 def test_a_failure_in_a_later_step_is_reported_to_who_waits() -> None:
     world = World()
     done: list[str] = []
-    assert not world.broker.jobs.carry_out(working(2), lambda: done.append("done"), lambda: done.append("failed"))
+    assert not world.broker.jobs.run_steps(working(2), lambda: done.append("done"), lambda: done.append("failed"))
     world.run()
     assert done == ["failed"]
 
@@ -56,7 +56,7 @@ def test_a_failure_of_what_follows_is_reported_too() -> None:
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    assert not world.broker.jobs.carry_out(iter([STEP_WORK, 1]), fail, lambda: done.append("failed"))
+    assert not world.broker.jobs.run_steps(iter([STEP_WORK, 1]), fail, lambda: done.append("failed"))
     world.run()
     assert done == ["failed"]
 
@@ -64,7 +64,7 @@ def test_a_failure_of_what_follows_is_reported_too() -> None:
 def test_a_failure_in_the_first_step_is_that_of_the_caller() -> None:
     world = World()
     with pytest.raises(RuntimeError):
-        world.broker.jobs.carry_out(working(0), None, pytest.fail)
+        world.broker.jobs.run_steps(working(0), None, pytest.fail)
     world.run()
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from leveret.broker.leases import operations, planning, returning
+from leveret.broker.leases import batch_builder, operations, returning
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
 from leveret.broker.queues import paging
@@ -60,10 +60,10 @@ class LeaseMachine(QueueMachine):
                 for seq in seqs:
                     machine.taken(seq)
 
-        self.put_back = returning._put_back
-        self.patch.setattr(planning, "Batch", WatchedBatch)
+        self.return_chunks = returning._return_to_queue
+        self.patch.setattr(batch_builder, "Batch", WatchedBatch)
 
-        def put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+        def return_chunks(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
             notify = paging.notify_waiting
 
@@ -75,9 +75,9 @@ class LeaseMachine(QueueMachine):
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(paging, "notify_waiting", notify_waiting)
-                machine.put_back(queue, pieces)
+                machine.return_chunks(queue, pieces)
 
-        self.patch.setattr(returning, "_put_back", put_back)
+        self.patch.setattr(returning, "_return_to_queue", return_chunks)
         for name in self.planned:
             operations.acquire(self.queue, name)
 
@@ -147,7 +147,7 @@ class LeaseMachine(QueueMachine):
         if again and batches:
             after -= 1
         answer = ask(self.queue, name, lease.epoch, after, most, max_bytes)
-        while lease.plan is not None:
+        while lease.builder is not None:
             assert self.world.posted
             self.world.posted.pop(0)()
         making, self.making = self.making, []

@@ -273,9 +273,9 @@ def test_a_batch_is_planned_over_several_turns(world: World) -> None:
         assert batch is not None, error
         planned.append(batch.count)
 
-    operations.plan(queue, "l", lease.epoch, 0, many - 1, None, done)
+    operations.lease_batch(queue, "l", lease.epoch, 0, many - 1, None, done)
     assert 0 < queue.leased_count <= STEP_WORK * 2 + 400
-    assert lease.plan is not None
+    assert lease.builder is not None
     world.run()
     assert planned == [many - 1] and queue.ready_count == 1
 

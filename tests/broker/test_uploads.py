@@ -23,7 +23,7 @@ from leveret.broker.log import CommitWaiter, Recovery
 from leveret.broker.metadata import SALVAGED, STAGED, VHOST, make_key, pack
 from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SYNC_BYTES, SyncCallback, Upload, UploadSettings
 from leveret.storage.memory import MemoryLog
-from leveret.storage.staged import DIRECTORY, StagedFiles
+from leveret.storage.upload_files import DIRECTORY, UploadFiles
 from tests.broker.support import World
 
 ALICE = object()
@@ -34,7 +34,7 @@ BOB = object()
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[World]:
     world = World()
     if request.param == "files":
-        world.broker.uploads.place = StagedFiles(tmp_path, 0)
+        world.broker.uploads.place = UploadFiles(tmp_path, 0)
     yield world
 
 
@@ -133,7 +133,7 @@ def test_uploads_go_with_their_vhost(world: World) -> None:
 
 def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     small, large = begin(world, None, identifier="small"), begin(world, None, identifier="large")
     small.append(b"s" * IN_MEMORY)
     large.append(b"l" * IN_MEMORY)
@@ -145,7 +145,7 @@ def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> No
 
 def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     staged = begin(world, None)
     staged.append(b"x" * (IN_MEMORY + 1))
     body = staged.finish()
@@ -160,7 +160,7 @@ def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
 
 def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     waiting: list[CommitWaiter] = []
     monkeypatch.setattr(MemoryLog, "has_pending", lambda log: True)
     monkeypatch.setattr(MemoryLog, "wait", lambda log, waiter: waiting.append(waiter))
@@ -213,7 +213,7 @@ def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: 
     world = World()
     known: dict[tuple[str, str], bytes | None] = {(VHOST, make_key("/")): b""}
     monkeypatch.setattr(world.log, "put", lambda kind, key, value: known.update({(kind, key): value}))
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     staged = begin(world)
     staged.append(b"abc")
     errors: list[BrokerError | None] = []
@@ -224,7 +224,7 @@ def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: 
     world.broker.uploads.close()
 
     after = World()
-    after.broker.uploads.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = UploadFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.clean = clean
     recovery.metadata.update({key: value for key, value in known.items() if value is not None})
@@ -243,7 +243,7 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
             metadata[kind, key] = value
 
     monkeypatch.setattr(world.log, "put", put)
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     staged = begin(world)
     staged.append(b"abc")
     errors: list[BrokerError | None] = []
@@ -257,7 +257,7 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     del staged
 
     after = World()
-    after.broker.uploads.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = UploadFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.metadata.update(metadata)
     after.broker.recover(recovery)
@@ -272,7 +272,7 @@ def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
 def restarted(place: Path, stored: dict[tuple[str, str], bytes]) -> None:
     """Recover a broker from these definitions, and change them as it does."""
     world = World()
-    world.broker.uploads.place = StagedFiles(place, 0)
+    world.broker.uploads.place = UploadFiles(place, 0)
     recovery = Recovery()
     recovery.metadata.update(stored)
     put: dict[tuple[str, str], bytes | None] = {}
@@ -308,7 +308,7 @@ def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pyt
 
 def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     calls: list[object] = []
     world.broker.uploads.start(calls.append)
     staged = begin(world)
@@ -326,7 +326,7 @@ def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
 
 def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 1 << 60)
+    world.broker.uploads.place = UploadFiles(tmp_path, 1 << 60)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
         begin(world)
     assert not world.broker.uploads.by_key and not list((tmp_path / DIRECTORY).iterdir())
@@ -335,7 +335,7 @@ def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
 def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 10)
+    world.broker.uploads.place = UploadFiles(tmp_path, 10)
     first = begin(world, 20, identifier="a")
     with pytest.raises(ContentTooLarge):
         begin(world, 20, identifier="b")
@@ -465,7 +465,7 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
             metadata[kind, key] = value
 
     monkeypatch.setattr(world.log, "put", put)
-    world.broker.uploads.place = StagedFiles(tmp_path, 0)
+    world.broker.uploads.place = UploadFiles(tmp_path, 0)
     staged, short, none = refer(world), refer(world), refer(world)
     for upload in (staged, short, none):
         upload.append(b"abc")
@@ -480,7 +480,7 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
     assert len(metadata) == 3
 
     after = World()
-    after.broker.uploads.place = StagedFiles(tmp_path, 0)
+    after.broker.uploads.place = UploadFiles(tmp_path, 0)
     recovery = Recovery()
     recovery.metadata.update(metadata)
     after.broker.recover(recovery)
@@ -495,7 +495,7 @@ def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pyte
 def test_a_content_of_unknown_size_needs_room_for_its_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     world = World()
-    world.broker.uploads.place = StagedFiles(tmp_path, 10)
+    world.broker.uploads.place = UploadFiles(tmp_path, 10)
     staged = refer(world)
     staged.append(b"x" * 45)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):

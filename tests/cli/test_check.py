@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
 from leveret.cli.app import leveret
-from leveret.storage.staged import StagedFiles
+from leveret.storage.upload_files import UploadFiles
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 from tests.storage.test_formats import ARCHIVE
 
@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     harness = Harness(lambda: sqlite_log(path))
     harness.publish(FakeQueue(1000), b"message" * 10)
-    body = StagedFiles(path, 0).create("file", 10)
+    body = UploadFiles(path, 0).create("file", 10)
     body.append(b"12345")
     body.keep()
     body.close()

@@ -17,7 +17,7 @@ from leveret.segments.tasks import SegmentLocation
 from leveret.segments.writer import SegmentWriter
 from leveret.storage import disk
 from leveret.storage.data_directory import Reserve
-from leveret.storage.staged import StagedFiles
+from leveret.storage.upload_files import UploadFiles
 from leveret.wire.amqp0.properties import encode_header
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 
@@ -80,7 +80,7 @@ def test_every_parent_of_a_segment_is_synced_after_its_rename(tmp_path: Path, ca
 
 
 def test_a_staged_content_is_synced_up_to_the_data_directory(tmp_path: Path, calls: Calls) -> None:
-    body = StagedFiles(tmp_path, 0).create("name", 3)
+    body = UploadFiles(tmp_path, 0).create("name", 3)
     body.append(b"abc")
     body.sync()
     assert [path for _, path in calls.made] == [tmp_path / "staged" / "name", tmp_path / "staged", tmp_path]
@@ -114,7 +114,7 @@ def test_the_overflow_file_is_private(tmp_path: Path, umask: int) -> None:
 
 
 def test_a_staged_content_is_private(tmp_path: Path, umask: int) -> None:
-    body = StagedFiles(tmp_path, 0).create("name", 3)
+    body = UploadFiles(tmp_path, 0).create("name", 3)
     body.append(b"abc")
     assert mode(tmp_path / "staged") == 0o700
     assert mode(tmp_path / "staged" / "name") == 0o600

@@ -22,8 +22,8 @@ class Client:
     def __init__(self, broker: Broker, timeout: float = 60.0) -> None:
         self.socket = broker.connect(timeout)
         self.engine = Engine(CLIENT, V0_9)
-        self.engine.max_staged_size = 1 << 40
-        self.engine.spools_stages = True
+        self.engine.max_upload_size = 1 << 40
+        self.engine.spools_uploads = True
         self.received: list[Command] = []
         self.socket.sendall(HEADER)
         self.expect("connection.start")

@@ -472,7 +472,7 @@ class Broker:
                 self.segments.changed(stream)
             stream.retain(now)
             if stream.sealing is not None:
-                stream.sealing.look(now)
+                stream.sealing.check(now)
 
     def new_lease_epoch(self) -> int:
         """An epoch that no lease has ever had: also one that was released and acquired again fences its old owners off."""

@@ -2,7 +2,7 @@
 
 Only one job makes a step in a pass of the event loop, however many there are.
 
-`Jobs.carry_out` is for what one operation of a client does to any number of things: an iterator does the work and yields
+`Jobs.run_steps` is for what one operation of a client does to any number of things: an iterator does the work and yields
 how many units each piece of it was. What is small is done at once, as if it were not an iterator; the rest follows in steps
 of a few milliseconds. Who asked for it, and everything that must come after it, waits for `done`.
 """
@@ -226,7 +226,7 @@ class Jobs:
         self.commits = Commits(self)
         self.again = Again(self)
 
-    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
+    def run_steps(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
                   failed: Callable[[], None] | None = None) -> bool:
         """Do a piece of work: at once if it is small, else in steps to come, after which `done` is called. Returns whether
         it was done at once, and then does not call `done`.

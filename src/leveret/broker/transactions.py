@@ -128,7 +128,7 @@ class Transaction(CommitWaiter):
         prepared = self.prepared
         if len(prepared) > LARGE:
             jobs = prepared[0].queue.broker.jobs
-            if not jobs.carry_out(self._showing(), self._shown, self.failed):
+            if not jobs.run_steps(self._showing(), self._shown, self.failed):
                 return
         else:
             for entry in prepared:

@@ -416,7 +416,7 @@ class Vhost:
         self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
             "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
             "has_expiring": queue.has_expiring, "has_delayed": queue.has_delayed,
-            "handed_out_until": queue.handed_out_until}))
+            "handed_out_until": queue.delivered_until}))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """A queue for direct replies to one channel: transient, gone with its consumer."""
@@ -473,7 +473,7 @@ class Vhost:
         still there finds it removed (`make_way`)."""
         if owner in self.exclusive:
             self.departed.add(owner)
-        if self.broker.jobs.carry_out(self._removing_exclusive(owner), done, done) and done is not None:
+        if self.broker.jobs.run_steps(self._removing_exclusive(owner), done, done) and done is not None:
             done()
 
     def _removing_exclusive(self, owner: object) -> Iterator[int]:
@@ -641,12 +641,12 @@ class Vhost:
             queue.stored = True
             queue.has_expiring = value.get("has_expiring", False)
             queue.has_delayed = value.get("has_delayed", False)
-            queue.handed_out_until = value.get("handed_out_until", 0)
+            queue.delivered_until = value.get("handed_out_until", 0)
             leases.restore(queue)
             if isinstance(queue, StreamQueue):
                 queue.begin_sealing()
             self._restore_entries(queue, recovery, streams)
-            if queue.handed_out_until != value.get("handed_out_until", 0):
+            if queue.delivered_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
             self.queues[names[0]] = queue
         elif kind == metadata.PENDING_DEAD_LETTERS:

@@ -19,7 +19,7 @@ from leveret.storage.checksums import decode_text
 from leveret.storage.data_directory import DirectoryLock
 from leveret.storage.presence import LogFiles
 from leveret.storage.sqlite_store import APPLICATION_ID, FORMAT_VERSION
-from leveret.storage.staged import DIRECTORY as STAGED_DIRECTORY
+from leveret.storage.upload_files import DIRECTORY as UPLOAD_DIRECTORY
 from leveret.storage.verification import LogCheck
 
 _LOG: Final = "log-0"
@@ -177,16 +177,16 @@ class DirectoryCheck:
             known.add(name)
             expected = max(checkpoints.values(), default=0)
             try:
-                size = (self.path / STAGED_DIRECTORY / name).stat().st_size
+                size = (self.path / UPLOAD_DIRECTORY / name).stat().st_size
             except OSError:
                 size = -1
             if size < expected:
                 self.damaged.append(f"upload '{identifier}' of user '{user}' in vhost '{vhost}' has {max(size, 0)} bytes,"
                                     f" expected {expected} as at its last checkpoint")
         self.counts["staged"] = {"contents": len(known)}
-        directory = self.path / STAGED_DIRECTORY
+        directory = self.path / UPLOAD_DIRECTORY
         others = {path.name for path in directory.iterdir()} - known if directory.is_dir() else set()
-        self._note_others(STAGED, others, f"in {STAGED_DIRECTORY} belong to no upload")
+        self._note_others(STAGED, others, f"in {UPLOAD_DIRECTORY} belong to no upload")
 
     def _note_others(self, place: str, others: set[str], what: str) -> None:
         """Files that no definition names."""

@@ -50,7 +50,7 @@ from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
 from leveret.storage.registry import make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
-from leveret.storage.staged import StagedFiles
+from leveret.storage.upload_files import UploadFiles
 
 log = logging.getLogger("leveret.serve")
 
@@ -126,7 +126,7 @@ class Composition:
         self.broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes,
                                                        round(uploads.timeout * 1000))
         if self.on_disk:
-            self.staged_files = StagedFiles(config.server.data_path, config.limits.disk_free)
+            self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
             self.broker.uploads.place = self.staged_files
         self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.max_branches,
                                                      config.dtx.max_bytes)

@@ -26,7 +26,7 @@ UNTIL_REPLACED: Final = "until the key is set again or deleted"
 LATEST_OF_DELIVERY: Final = "while it is the latest of its delivery and the terminus has not expired"
 UNTIL_APPLIED: Final = "until the decision on the transaction is on disk and applied"
 WHILE_PREPARED: Final = "while the prepare record that it decides is on disk"
-UNTIL_PROMOTED: Final = "until its sink transaction is committed or aborted"
+UNTIL_TRANSACTION_ENDS: Final = "until its sink transaction is committed or aborted"
 LATEST_OF_SINK: Final = "until the next commit of the same sink"
 UNTIL_WINDOW: Final = "until the window of its publisher has passed"
 
@@ -71,7 +71,7 @@ KINDS: Final = (
     Kind("link-state", 8, 1, LATEST_OF_DELIVERY, False),
     Kind("prepare", 9, 1, UNTIL_APPLIED, False),
     Kind("decide", 10, 1, WHILE_PREPARED, False),
-    Kind("staged-chunk", 11, 1, UNTIL_PROMOTED, False),
+    Kind("staged-chunk", 11, 1, UNTIL_TRANSACTION_ENDS, False),
     Kind("promote", 12, 1, LATEST_OF_SINK, False),
     Kind("dedup-key", 13, 1, UNTIL_WINDOW, False),
 )

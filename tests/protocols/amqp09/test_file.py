@@ -16,7 +16,7 @@ from leveret.broker.vhost import MIXED
 from leveret.protocols.amqp09.files import MAX_OPEN
 from leveret.protocols.amqp09.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
-from leveret.storage.staged import StagedFile, StagedFiles
+from leveret.storage.upload_files import UploadFile, UploadFiles
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
@@ -222,15 +222,15 @@ def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
 
 def test_an_upload_that_cannot_be_read_is_not_published(
         site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.broker.uploads.place = StagedFiles(tmp_path, 0)
+    site.broker.uploads.place = UploadFiles(tmp_path, 0)
     channel.declare()
     upload(channel)
 
-    def fail(body: StagedFile, at: int, length: int) -> bytes:
+    def fail(body: UploadFile, at: int, length: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(StagedFile, "read", fail)
+        patched.setattr(UploadFile, "read", fail)
         publish(channel)
         assert channel.refused() == 541
     again = connect(site).channel()

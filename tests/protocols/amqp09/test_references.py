@@ -14,7 +14,7 @@ from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SyncCallback, Upl
 from leveret.protocols.amqp09.references import MAX_FIELD_BYTES, MAX_TRANSFERS
 from leveret.protocols.amqp09.transfers import CHECKPOINT_EVERY, MAX_RESUMING
 from leveret.protocols.amqp091.connection import MAX_BACKLOG_SIZE
-from leveret.storage.staged import StagedFile, StagedFiles
+from leveret.storage.upload_files import UploadFile, UploadFiles
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Channel, connect
@@ -764,7 +764,7 @@ def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_upload_that_cannot_be_read_is_not_published(
         site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
-    site.broker.uploads.place = StagedFiles(tmp_path, 0)
+    site.broker.uploads.place = UploadFiles(tmp_path, 0)
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
@@ -772,11 +772,11 @@ def test_an_upload_that_cannot_be_read_is_not_published(
         checkpoint(channel)
     refer(channel)
 
-    def fail(body: StagedFile, at: int, length: int) -> bytes:
+    def fail(body: UploadFile, at: int, length: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(StagedFile, "read", fail)
+        patched.setattr(UploadFile, "read", fail)
         channel.send("message.close", reference="r")
         assert channel.refused() == 541
     again = connect(site).channel()

@@ -328,8 +328,8 @@ def test_methods_with_and_without_content_are_not_confused() -> None:
 @pytest.mark.parametrize("spools", [True, False])
 def test_what_is_staged_is_handed_on_as_it_comes(spools: bool) -> None:
     pair = open_pair(1, version=V0_9, max_body_size=100)
-    pair.server.max_staged_size = 20_000
-    pair.server.spools_stages = spools
+    pair.server.max_upload_size = 20_000
+    pair.server.spools_uploads = spools
     body = [b"x" * 5000, b"y" * 5000]
     pair.client.send_content(1, "file.stage", {}, encode_header(70, 10_000, {"filename": "f"}, QPID, V0_9), body)
     commands = pair.server.receive(pair.client.to_send())

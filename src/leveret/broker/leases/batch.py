@@ -19,14 +19,14 @@ class Batch:
     starts      the index in the batch of the first entry of each piece
     bytes      of all bodies
     mark        entries up to this sequence number count as handed out before the batch was planned
-    planned_at  milliseconds of Unix time
+    created_at  milliseconds of Unix time
     read        whether anybody has begun to read it
     written     the commit of the log that has the record of the batch as it is now
     """
 
-    __slots__ = ("bytes", "count", "mark", "number", "pieces", "planned_at", "priorities", "read", "starts", "written")
+    __slots__ = ("bytes", "count", "created_at", "mark", "number", "pieces", "priorities", "read", "starts", "written")
 
-    def __init__(self, number: int, mark: int, planned_at: int) -> None:
+    def __init__(self, number: int, mark: int, created_at: int) -> None:
         self.number = number
         self.pieces: list[Chunk] = []
         self.priorities: list[int] = []
@@ -34,7 +34,7 @@ class Batch:
         self.count = 0
         self.bytes = 0
         self.mark = mark
-        self.planned_at = planned_at
+        self.created_at = created_at
         self.read = False
         self.written = 0
 
@@ -112,7 +112,7 @@ class Batch:
 
     def record(self) -> dict[str, Any]:
         """What the log keeps of the batch."""
-        return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.planned_at,
+        return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.created_at,
                 "read": self.read, "runs": encode_runs(self.pieces)}
 
 

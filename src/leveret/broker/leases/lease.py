@@ -13,7 +13,7 @@ from leveret.broker.queues.backlog import Chunk
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.leases.planning import Plan
+    from leveret.broker.leases.batch_builder import BatchBuilder
     from leveret.broker.leases.reading import Reader
     from leveret.broker.queues.base import Queue
 
@@ -40,7 +40,7 @@ class Lease(Timed):
         self.since = now
         self.called_at = now
         self.readers: list[Reader] = []
-        self.plan: Plan | None = None
+        self.builder: BatchBuilder | None = None
 
     def __str__(self) -> str:
         return f"lease '{self.name}' of {place_of(self.queue)}"
@@ -71,7 +71,7 @@ class Lease(Timed):
         queue = self.queue
         if queue is None or queue.leases is None:
             return
-        if self.readers or self.plan is not None:
+        if self.readers or self.builder is not None:
             self.call(queue)
             return
         unread = [batch for batch in self.batches.values() if not batch.read]
@@ -150,9 +150,9 @@ class Leases:
         for lease in self.by_name.values():
             lease.end_readers()
             batches = list(lease.batches.values())
-            if lease.plan is not None:
-                batches.append(lease.plan.batch)
-                lease.plan.fail(NotFound(f"{place_of(queue)} was deleted"))
+            if lease.builder is not None:
+                batches.append(lease.builder.batch)
+                lease.builder.fail(NotFound(f"{place_of(queue)} was deleted"))
             for batch in batches:
                 rows, slots = batch.positions()
                 settle(queue, rows, slots)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.arguments import STREAM
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.batch_builder import BatchBuilder, Done, Written
 from leveret.broker.leases.lease import Lease, Leases, place_of, settle
-from leveret.broker.leases.planning import Done, Plan, Written
 from leveret.broker.leases.returning import return_pieces
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     lease.epoch = queue.broker.new_lease_epoch()
     lease.since = now
     lease.end_readers()
-    if lease.plan is not None:
-        lease.plan.finish()  # its caller gets a batch of an expired epoch
+    if lease.builder is not None:
+        lease.builder.finish()  # its caller gets a batch of an expired epoch
     if timeout is None:
         queue.broker.timers.cancel(lease)
         lease.timeout = 0
@@ -62,7 +62,8 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     return lease
 
 
-def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: int | None, done: Done) -> None:
+def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: int, max_bytes: int | None,
+                done: Done) -> None:
     """Make the batch that follows the one of number `after`: of at most so many messages with bodies of so many bytes
     together, but at least one message where any is ready. The same call again gives the same batch. `done` is called with
     the batch once it is on disk, with None where nothing is ready, or with the error that the queue was deleted.
@@ -73,8 +74,8 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
     lease = find(queue, name, epoch)
     if after < lease.committed:
         raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: nothing is planned after batch {after}")
-    if not 0 < most <= MAX_MESSAGES:
-        raise PreconditionFailed(f"invalid max_messages {most}: 1 to {MAX_MESSAGES} are expected")
+    if not 0 < max_messages <= MAX_MESSAGES:
+        raise PreconditionFailed(f"invalid max_messages {max_messages}: 1 to {MAX_MESSAGES} are expected")
     if max_bytes is not None and max_bytes < 1:
         raise PreconditionFailed(f"invalid max_octets {max_bytes}: more than 0 are expected, or none")
     lease.call(queue)
@@ -85,7 +86,7 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
         else:
             done(batch, None)
         return
-    making = lease.plan
+    making = lease.builder
     if making is not None:
         if after >= making.batch.number:
             raise PreconditionFailed(f"batch {making.batch.number} of {lease} is still being made: nothing is planned after"
@@ -100,9 +101,9 @@ def plan(queue: Queue, name: str, epoch: int, after: int, most: int, max_bytes: 
         queue.drain()
     else:
         queue.catch_up()
-    lease.plan = Plan(queue, lease, after + 1, most, MAX_BYTES if max_bytes is None else max_bytes)
-    lease.plan.waiting.append(done)
-    lease.plan.resume()
+    lease.builder = BatchBuilder(queue, lease, after + 1, max_messages, MAX_BYTES if max_bytes is None else max_bytes)
+    lease.builder.waiting.append(done)
+    lease.builder.resume()
 
 
 def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int] = ()) -> int:
@@ -152,8 +153,8 @@ def release(queue: Queue, name: str) -> int:
     if leases is None:
         leases = Leases(queue)
     lease = leases.find(name)
-    if lease.plan is not None:
-        lease.plan.finish()
+    if lease.builder is not None:
+        lease.builder.finish()
     lease.end_readers()
     batches = list(lease.batches.values())
     leases.take_back(lease, batches)
@@ -183,7 +184,7 @@ def describe(lease: Lease) -> dict[str, Any]:
         "timeout": lease.timeout / 1000 if lease.timeout else None, "age": _age(now, lease.since),
         "idle": 0.0 if lease.readers else _age(now, lease.called_at), "readers": len(lease.readers),
         "messages": sum(batch.count for batch in batches), "octets": sum(batch.bytes for batch in batches),
-        "batches": [{**summary(batch), "read": batch.read, "age": _age(now, batch.planned_at)} for batch in batches],
+        "batches": [{**summary(batch), "read": batch.read, "age": _age(now, batch.created_at)} for batch in batches],
     }
 
 

@@ -30,7 +30,7 @@ class Return(CommitWaiter):
         for _, piece in self.pieces:
             leases.count -= len(piece.seqs)
             leases.bytes -= piece.bytes
-        _put_back(queue, self.pieces)
+        _return_to_queue(queue, self.pieces)
         queue.broker.end_turn()
 
 
@@ -42,19 +42,20 @@ def return_pieces(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tupl
         return
     if read:
         last = max(piece.seqs[-1] for _, piece in read)
-        if last > queue.handed_out_until:
-            queue.handed_out_until = last
+        if last > queue.delivered_until:
+            queue.delivered_until = last
             queue.vhost.keep_queue(queue)
     on_its_way = Return(queue, pieces)
     leases.returning.append(on_its_way)
     queue.log.wait(on_its_way)
 
 
-def _put_back(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+def _return_to_queue(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
     broker = queue.broker
     for priority in {priority for priority, _ in pieces}:
         level = queue.level_of(priority)
-        for entry in level.put_back(_in_order([piece for other, piece in pieces if other == priority]), broker.overflow):
+        chunks = _in_order([piece for other, piece in pieces if other == priority])
+        for entry in level.return_chunks(chunks, broker.overflow):
             queue.memory -= entry.message.size + ENTRY_OVERHEAD
             paging.note_refusals(queue, entry)
     broker.paging[queue.id] = queue

@@ -323,7 +323,7 @@ class Backlog:
         self.paged_bytes -= total
         return taken
 
-    def put_back(self, back: list[Chunk], overflow: Log | None) -> list[Entry]:
+    def return_chunks(self, back: list[Chunk], overflow: Log | None) -> list[Entry]:
         """Put positions back to their old places: those of `back`, in the order of their sequence numbers. What is younger
         than they are is paged out, or follows the chunks, where it can: what is not committed yet stays in the head.
         Returns the entries that were paged out."""

@@ -127,7 +127,7 @@ class Queue:
         self.streams = False
         self.had_consumer = False
         self.epoch = 0
-        self.handed_out_until = 0
+        self.delivered_until = 0
         # Entries below this have been offered to consumers once: what expires AT_ONCE does so now.
         self.offered_until = 0
         self.waiting: list[paging.Waiting] = []

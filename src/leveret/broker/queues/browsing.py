@@ -78,7 +78,7 @@ class _Reading:
         if self.epoch == queue.epoch:
             browser.chunk = self.chunk
             browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index),
-                                                 queue.handed_out_until)
+                                                 queue.delivered_until)
                                  for index, item in enumerate(loaded))
         paging.notify_waiting(queue)
         queue.activate()

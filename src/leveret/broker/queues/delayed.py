@@ -165,7 +165,7 @@ class Delays(Timed):
         del self._coming[: self._reading]
         self._reading = 0
         for number, item in zip(numbers, loaded, strict=True):
-            entry = paging.entry_of(queue, item, self._publishers[number], queue.handed_out_until)
+            entry = paging.entry_of(queue, item, self._publishers[number], queue.delivered_until)
             self._release(number)
             queue.insert_new(entry)
         self._show(queue)

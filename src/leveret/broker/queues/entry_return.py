@@ -23,7 +23,7 @@ def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry]
         entries: The entries, oldest first. The list is consumed.
         apply: Applies the outcome to an entry.
     """
-    broker.jobs.carry_out(_returning(entries, apply))
+    broker.jobs.run_steps(_returning(entries, apply))
 
 
 def _returning(entries: list[Entry], apply: Callable[[Entry], None]) -> Iterator[int]:

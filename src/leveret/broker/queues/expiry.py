@@ -70,7 +70,7 @@ def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
 
 def drop_in_steps(queue: Queue) -> None:
     """Many entries have expired: the queue hands out nothing until all of them are dropped."""
-    queue.broker.jobs.carry_out(_dropping(queue))
+    queue.broker.jobs.run_steps(_dropping(queue))
 
 
 def _dropping(queue: Queue) -> Iterator[int]:

@@ -178,7 +178,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     memory = 0
     refusals = queue.refusals
     for index, item in enumerate(loaded):
-        entry = entry_of(queue, item, chunk.publisher_of(index), queue.handed_out_until)
+        entry = entry_of(queue, item, chunk.publisher_of(index), queue.delivered_until)
         overlay = item.overlay
         if overlay is not None and overlay.visible_at and overlay.visible_at > queue.broker.timers.now():
             delayed.hold(queue, entry, overlay.visible_at)
@@ -209,14 +209,14 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     queue.broker.end_turn()
 
 
-def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) -> Entry:
+def entry_of(queue: Queue, item: Loaded, publisher: int, delivered_until: int) -> Entry:
     """Return the entry of a loaded item.
 
     Args:
         queue: Its queue.
         item: The loaded item.
         publisher: Its publisher.
-        handed_out_until: Sequence number up to which all entries count as delivered before.
+        delivered_until: Sequence number up to which all entries count as delivered before.
     """
     message = item.message
     if not publisher and message.format >= FORMAT_BASIC_AMQP09:
@@ -227,7 +227,7 @@ def entry_of(queue: Queue, item: Loaded, publisher: int, handed_out_until: int) 
     entry.slot = item.slot
     entry.overlay = item.overlay
     entry.acquired_count = item.acquired_count
-    if item.seq <= handed_out_until and not entry.acquired_count:
+    if item.seq <= delivered_until and not entry.acquired_count:
         entry.acquired_count = 1
     entry.delivery_count = item.delivery_count
     return entry
@@ -243,10 +243,10 @@ def notify_waiting(queue: Queue) -> None:
 
 
 
-def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
+def recover(queue: Queue, recovered: RecoveredQueue, all_redelivered: bool) -> None:
     """Take over the recovered positions of a queue; nothing is read yet.
 
-    With `handed_out` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
+    With `all_redelivered` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
     """
     seqs = recovered.seqs
     if not seqs:
@@ -271,8 +271,8 @@ def recover(queue: Queue, recovered: RecoveredQueue, handed_out: bool) -> None:
             level.young = deque()
     queue.broker.paging[queue.id] = queue
     queue.next_seq = max(queue.next_seq, seqs[count - 1] + 1)
-    if handed_out:
-        queue.handed_out_until = queue.next_seq - 1
+    if all_redelivered:
+        queue.delivered_until = queue.next_seq - 1
 
 
 def start(queue: Queue) -> None:

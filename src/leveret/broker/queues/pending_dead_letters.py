@@ -40,7 +40,7 @@ def delete(queue: Queue) -> int:
 def move(queue: Queue) -> None:
     """Dead-letter the entries in memory, then read more."""
     if queue.id in queue.vhost.pending_dead_letters and not queue.moving:
-        queue.broker.jobs.carry_out(_moving(queue))
+        queue.broker.jobs.run_steps(_moving(queue))
 
 
 def _moving(queue: Queue) -> Iterator[int]:

@@ -218,7 +218,7 @@ class StreamQueue(Queue):
         self._evict(chunk)
         self.retain(now)
         if self.sealing is not None:
-            self.sealing.look(now)
+            self.sealing.check(now)
         self.activate()
         self.broker.end_turn()
 

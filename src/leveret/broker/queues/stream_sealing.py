@@ -199,7 +199,7 @@ class Sealing(Timed):
         for waiter in waiters:
             waiter.sealed(text)
 
-    def look(self, now: int) -> None:
+    def check(self, now: int) -> None:
         """Seal what is due; called after every append."""
         stream = self.stream
         chunks = stream.chunks
@@ -230,7 +230,7 @@ class Sealing(Timed):
         if self.trimmed:
             self.stream.broker.timers.at(now + 1, self)
             return
-        self.look(now)
+        self.check(now)
         self.merge(now)
 
     # Sealing
@@ -273,7 +273,7 @@ class Sealing(Timed):
         stream.retain(now)
         stream.activate()
         self.merge(now)
-        self.look(now)
+        self.check(now)
 
     def failed(self, job: _Seal, kind: str, text: str) -> None:
         """The segment could not be written: the stream goes on without it."""
@@ -291,7 +291,7 @@ class Sealing(Timed):
                 self._notify_waiters(text)
             self.put_off(f"its messages from offset {first} on stay unsealed", text)
         stream.retain(now)
-        self.look(now)
+        self.check(now)
 
     def put_off(self, what: str, text: str) -> None:
         """Try it again after a while."""

@@ -20,7 +20,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
 from leveret.management.calls import encode_json, plain
-from leveret.management.requests import leases, queues, stages, streams
+from leveret.management.requests import leases, queues, sink_transactions, streams
 from leveret.management.requests.operation import Asked, AskingSession, Fields, Later, Operation
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Operation] = {
     **queues.OPERATIONS,
     **leases.OPERATIONS,
     **streams.OPERATIONS,
-    **stages.OPERATIONS,
+    **sink_transactions.OPERATIONS,
 }
 
 log = logging.getLogger("leveret.control")

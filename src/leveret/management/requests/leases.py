@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(gt=0, le=1e8)]
 
 
 # Leases, and their batches, that one answer lists; units of work of describing each.
-MOST_LISTED: Final = 10_000
+MAX_LISTED: Final = 10_000
 LEASE_WORK: Final = 8
 BATCH_WORK: Final = 3
 
@@ -42,7 +42,7 @@ class Acquire(OfLease, kw_only=True):
     timeout: Seconds | None = None
 
 
-class Plan(OfLease, kw_only=True):
+class LeaseBatch(OfLease, kw_only=True):
     epoch: Number
     after: Number
     max_messages: Annotated[int, Meta(ge=1, le=operations.MAX_MESSAGES)]
@@ -69,7 +69,7 @@ def acquire(asked: Asked, arguments: Acquire) -> Fields:
             "planned": [operations.summary(batch) for batch in lease.batches.values()]}
 
 
-def plan(asked: Asked, arguments: Plan) -> Answer:
+def lease_batch(asked: Asked, arguments: LeaseBatch) -> Answer:
     """Lease the batch after a batch; repeated calls return the same one. `count` is 0 if no messages are ready."""
     later = Later()
 
@@ -81,7 +81,7 @@ def plan(asked: Asked, arguments: Plan) -> Answer:
         else:
             later.answer(dict(operations.summary(batch)))
 
-    operations.plan(_find(asked, arguments.queue), arguments.lease, arguments.epoch, arguments.after,
+    operations.lease_batch(_find(asked, arguments.queue), arguments.lease, arguments.epoch, arguments.after,
                     arguments.max_messages, arguments.max_octets, done)
     return later
 
@@ -136,8 +136,8 @@ def list_leases(asked: Asked, arguments: OfQueue) -> Later:
                  if queue.leases is not None and asked.may("read", queue.name)]
     leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
     count = len(leases) + sum(len(lease.batches) for lease in leases)
-    if count > MOST_LISTED:
-        raise ResourceError(f"{count} leases and batches are more than an answer has, {MOST_LISTED}: name a queue, or list"
+    if count > MAX_LISTED:
+        raise ResourceError(f"{count} leases and batches are more than an answer has, {MAX_LISTED}: name a queue, or list"
                             " them with `leveret leases`")
     later = Later()
     listing = Listing(asked.vhost.broker.jobs, leases, later)
@@ -148,7 +148,7 @@ def list_leases(asked: Asked, arguments: OfQueue) -> Later:
 
 OPERATIONS = {
     "lease.acquire": Operation(acquire, Acquire),
-    "lease.plan": Operation(plan, Plan),
+    "lease.plan": Operation(lease_batch, LeaseBatch),
     "lease.commit": Operation(commit, Commit),
     "lease.release": Operation(release, OfLease),
     "lease.list": Operation(list_leases, OfQueue),

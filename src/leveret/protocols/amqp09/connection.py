@@ -36,7 +36,7 @@ class Connection(Connection091):
     def __init__(self, peer: Peer, services: Services) -> None:
         super().__init__(peer, services, V0_9, "AMQP 0-9")
         self.qos_spec = True
-        self.engine.max_staged_size = self.broker.uploads.settings.max_bytes
+        self.engine.max_upload_size = self.broker.uploads.settings.max_bytes
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
         self.pace: Pace | None = None

@@ -34,7 +34,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
     properties = decode_header(command.header, QPID, V0_9)[2]
     name: str = properties.get("data_name", "")
     if name == METHODS:
-        _carry_out(channel, whole(command.body))
+        _execute(channel, whole(command.body))
         return
     workers = channel.opened_on.services.tunnels.find(name)
     if not workers:
@@ -80,7 +80,7 @@ class _Pending:
         connection.refuse(channel, PRECONDITION_FAILED, f"tunnel handler '{self.name}': {text}", TUNNEL, REQUEST)
 
 
-def _carry_out(channel: Channel, body: bytes) -> None:
+def _execute(channel: Channel, body: bytes) -> None:
     """Carry out methods of 0-9, as if they had come on the channel by themselves: frames as on the wire, or one method
     without a frame. None is where one of them is not for tunnels."""
     connection = channel.opened_on
@@ -95,7 +95,7 @@ def _carry_out(channel: Channel, body: bytes) -> None:
     _check_count(body)
     within = Engine(SERVER, V0_9, frame_max=engine.frame_max, max_body_size=engine.max_body_size,
                     spool_threshold=engine.spool_threshold)
-    within.max_staged_size = engine.max_staged_size
+    within.max_upload_size = engine.max_upload_size
     within.begin_open(number)
     commands = within.receive(body)
     if not within.is_between_frames:

@@ -15,7 +15,7 @@ def rollback(channel: Channel) -> None:
     count, so that it may come back to this channel, but the client has forgotten it all the same."""
     given_back = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
     tx_methods.rollback(channel)
-    channel.carry_out(channel.requeuing_tags(given_back), channel.wake)
+    channel.run_steps(channel.requeuing_tags(given_back), channel.wake)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {**tx_methods.HANDLERS, "tx.rollback": rollback}

@@ -251,7 +251,7 @@ def recover_async(channel: Channel, requeue: bool) -> None:
 
 
 def _recover(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:
-    channel.carry_out(_recovering(channel, requeue), partial(_recovered, channel, requeue, done))
+    channel.run_steps(_recovering(channel, requeue), partial(_recovered, channel, requeue, done))
 
 
 def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:

@@ -443,7 +443,7 @@ class Channel(Holder):
         """Settle all deliveries up to a tag, in steps if there are many."""
         if tag and tag not in self.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self.carry_out(self._settling(tag or self.next_tag - 1, outcome))
+        self.run_steps(self._settling(tag or self.next_tag - 1, outcome))
 
     def _settling(self, last: int, outcome: int) -> Iterator[int]:
         """Settle all deliveries up to a tag. Requeued ones go youngest first, so that they keep their order."""
@@ -484,17 +484,17 @@ class Channel(Holder):
         if self.counted:
             self.wake()
 
-    def carry_out(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
+    def run_steps(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
         """Run work in steps, then call `done`. Further commands on this channel wait."""
         self.unfinished = pieces
-        if self.broker.jobs.carry_out(pieces, partial(self._carried_out, done), self.fail):
+        if self.broker.jobs.run_steps(pieces, partial(self._steps_done, done), self.fail):
             self.unfinished = None
             if done is not None:
                 done()
         else:
             self.stall()
 
-    def _carried_out(self, done: Callable[[], None] | None) -> None:
+    def _steps_done(self, done: Callable[[], None] | None) -> None:
         self.unfinished = None
         if self.closing or self.abandoned:
             return
@@ -723,7 +723,7 @@ class Channel(Holder):
         self.closing = True
         if self.stalled:
             self.connection.release_input("backlog")  # `resume` will not be called
-        if self.broker.jobs.carry_out(self.closing_down(), done, done) and done is not None:
+        if self.broker.jobs.run_steps(self.closing_down(), done, done) and done is not None:
             done()
 
     def closing_down(self) -> Iterator[int]:

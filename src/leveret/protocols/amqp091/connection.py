@@ -415,7 +415,7 @@ class Connection(VhostSession):
             channel.abandoned = True
         self.paused = True  # no more deliveries while consumers are removed in steps
         self.releasing += 1
-        if self.broker.jobs.carry_out(self._releasing(channels), self._part_released, self._part_released):
+        if self.broker.jobs.run_steps(self._releasing(channels), self._part_released, self._part_released):
             self._part_released()
         if self.vhost is not None:
             self.releasing += 1

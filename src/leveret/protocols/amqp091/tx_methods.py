@@ -109,7 +109,7 @@ class _LargeCommit:
         channel = self.channel
         channel.committing = False
         if channel.closing:
-            channel.broker.jobs.carry_out(logged(channel.requeuing_all()))
+            channel.broker.jobs.run_steps(logged(channel.requeuing_all()))
 
     def written(self) -> None:
         channel = self.channel

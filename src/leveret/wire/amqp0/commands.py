@@ -168,7 +168,7 @@ class ContentMethod(Method):
 class ContentStart(Command):
     """A publish whose body is larger than the engine's `spool_threshold` has begun: its header is in. The octets follow
     in `ContentPart`s, and the `Publish` itself, with `spooled` set, after the last of them. The same of a `file.stage`
-    of any size that an engine `spools_stages`: then `publish` is None and `method` what has begun."""
+    of any size that an engine `spools_uploads`: then `publish` is None and `method` what has begun."""
 
     __slots__ = ("method", "publish")
 

@@ -133,8 +133,8 @@ class Engine(Machine):
                     what is proposed (by a server; octets, channels and seconds) until `connection.tune-ok`; what was
                     agreed from then on
     max_body_size   octets; a content that announces more is an error of its channel
-    max_staged_size octets; the same of a `file.stage`, `max_body_size` until it is set
-    spools_stages   whether the body of a `file.stage` is handed on as it comes; a server's is
+    max_upload_size octets; the same of a `file.stage`, `max_body_size` until it is set
+    spools_uploads   whether the body of a `file.stage` is handed on as it comes; a server's is
     spool_threshold octets; the body of a publish that is larger is handed on as it comes
     dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
     strict_framing  a frame of an unknown type, or with a wrong end, is an error at socket scope, not of the connection
@@ -573,7 +573,7 @@ class Engine(Machine):
                        method_id)
             return
         stages = spec is not None and spec.name == "file.stage"
-        if body_size > (self.max_staged_size if stages else self.max_body_size):
+        if body_size > (self.max_upload_size if stages else self.max_body_size):
             channel.close(states.CHANNEL_FAILED)
             out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} bytes is larger than"
                              f" the {self.max_body_size} that are taken", method_class, method_id))
@@ -588,7 +588,7 @@ class Engine(Machine):
         elif publish is not None and body_size > self.spool_threshold:
             channel.spooling = True
             out.append(ContentStart(number, publish))
-        elif stages and spec is not None and self.spools_stages:
+        elif stages and spec is not None and self.spools_uploads:
             channel.spooling = True
             out.append(ContentStart(number, None, ContentMethod(number, spec.name, method_class, method_id,
                                                                 channel.arguments, header, body_size, b"")))

@@ -48,7 +48,7 @@ class Machine(Output):
 
     __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_hot", "_is_server", "_limit",
                  "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
-                 "lost", "max_body_size", "max_staged_size", "role", "spool_threshold", "spools_stages", "state",
+                 "lost", "max_body_size", "max_upload_size", "role", "spool_threshold", "spools_uploads", "state",
                  "strict_framing", "version")
 
     def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
@@ -67,8 +67,8 @@ class Machine(Output):
         self.channel_max = channel_max
         self.heartbeat = heartbeat
         self.max_body_size = max_body_size
-        self.max_staged_size = max_body_size
-        self.spools_stages = role == SERVER
+        self.max_upload_size = max_body_size
+        self.spools_uploads = role == SERVER
         self.spool_threshold = spool_threshold
         self.dialect = dialect
         self.state = states.START

@@ -67,7 +67,7 @@ class Amqp09Connection(ConnectionCore):
     def _new_engine(self, parameters: Parameters) -> Engine:
         engine = super()._new_engine(parameters)
         # Write files to disk as they arrive.
-        engine.spools_stages = True
+        engine.spools_uploads = True
         return engine
 
     def _dispatch_other(self, command: Command, channel: ChannelCore | None) -> None:

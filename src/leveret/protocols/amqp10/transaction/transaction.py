@@ -321,7 +321,7 @@ class _Committing:
             link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
 
     def _on_disk(self) -> None:
-        if self.broker.jobs.carry_out(self._notifying(), self._notified, self.failed):
+        if self.broker.jobs.run_steps(self._notifying(), self._notified, self.failed):
             self._notified()
 
     def _notifying(self) -> Iterator[int]:

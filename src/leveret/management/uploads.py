@@ -38,7 +38,7 @@ def describe(upload: Upload) -> Item:
             "idle": idle // 1000, "timeout": max(uploads.settings.timeout - idle, 0) // 1000 if waits else None}
 
 
-def list_staged(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+def list_uploads(admin: Admin, arguments: InVhost) -> Iterator[Item]:
     names = {vhost.name for vhost in admin.vhosts(arguments.vhost)}
     return (describe(upload) for upload in list(admin.broker.uploads.by_key.values()) if upload.key[0] in names)
 
@@ -79,7 +79,7 @@ def _find(admin: Admin, arguments: OneUpload) -> Upload:
 
 
 CALLS = {
-    "staged.list": Call(list_staged, InVhost),
+    "staged.list": Call(list_uploads, InVhost),
     "staged.show": Call(show, OneUpload),
     "staged.discard": Call(discard, OneUpload, changes=True),
 }

@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
 
-class Discard(Arguments, kw_only=True):
+class Abort(Arguments, kw_only=True):
     stages: list[str]
     vhost: str = "/"
 
 
-def describe_stage(stage: SinkTransaction) -> Item:
+def describe_transaction(transaction: SinkTransaction) -> Item:
     """Describe a sink transaction. `idle` is the approximate number of seconds since it was published to or prepared."""
-    state = "promoted" if stage.batch_commit is not None else "sealed" if stage.prepared else "open"
-    now = stage.broker.timers.now()
-    return {"vhost": stage.vhost.name, "stage": stage.uuid, "app": plain(stage.app), "user": plain(stage.user),
-            "state": state, "messages": stage.count, "octets": stage.bytes, "memory": stage.memory,
-            "idle": 0 if stage.count != stage.last_count else max(now - stage.idle_since, 0) // 1000}
+    state = "promoted" if transaction.batch_commit is not None else "sealed" if transaction.prepared else "open"
+    now = transaction.broker.timers.now()
+    return {"vhost": transaction.vhost.name, "stage": transaction.uuid, "app": plain(transaction.app),
+            "user": plain(transaction.user), "state": state, "messages": transaction.count, "octets": transaction.bytes,
+            "memory": transaction.memory,
+            "idle": 0 if transaction.count != transaction.last_count else max(now - transaction.idle_since, 0) // 1000}
 
 
 def describe_app(app: App) -> Item:
@@ -37,9 +38,9 @@ def describe_app(app: App) -> Item:
             "waits_for": plain(commit.waits_for) or None if commit is not None else None}
 
 
-def list_stages(admin: Admin, arguments: InVhost) -> Iterator[Item]:
-    found = [stage for vhost in admin.vhosts(arguments.vhost) for stage in vhost.sink_transactions.by_uuid.values()]
-    return (describe_stage(stage) for stage in found)
+def list_transactions(admin: Admin, arguments: InVhost) -> Iterator[Item]:
+    found = [each for vhost in admin.vhosts(arguments.vhost) for each in vhost.sink_transactions.by_uuid.values()]
+    return (describe_transaction(each) for each in found)
 
 
 def list_apps(admin: Admin, arguments: InVhost) -> Iterator[Item]:
@@ -47,12 +48,12 @@ def list_apps(admin: Admin, arguments: InVhost) -> Iterator[Item]:
     return ({"vhost": vhost, **describe_app(app)} for vhost, app in found)
 
 
-def discard(admin: Admin, arguments: Discard) -> Item:
-    stages = admin.vhost(arguments.vhost).sink_transactions
+def abort(admin: Admin, arguments: Abort) -> Item:
+    transactions = admin.vhost(arguments.vhost).sink_transactions
     for uuid in arguments.stages:
-        if uuid not in stages.by_uuid:
+        if uuid not in transactions.by_uuid:
             raise NotFound(f"sink transaction '{uuid}' does not exist in vhost '{arguments.vhost}'")
-    return {"discarded": sum(stages.abort(uuid) for uuid in arguments.stages)}
+    return {"discarded": sum(transactions.abort(uuid) for uuid in arguments.stages)}
 
 
 def forget(admin: Admin, arguments: NamedInVhost) -> None:
@@ -61,8 +62,8 @@ def forget(admin: Admin, arguments: NamedInVhost) -> None:
 
 
 CALLS = {
-    "stages.list": Call(list_stages, InVhost),
+    "stages.list": Call(list_transactions, InVhost),
     "stages.apps": Call(list_apps, InVhost),
-    "stages.discard": Call(discard, Discard, changes=True),
+    "stages.discard": Call(abort, Abort, changes=True),
     "stages.forget": Call(forget, NamedInVhost, changes=True),
 }

@@ -26,7 +26,7 @@ DIRECTORY: Final = "staged"
 COPIES: Final = 3
 
 
-class StagedFiles(UploadStore):
+class UploadFiles(UploadStore):
     """The directory of staged contents. Uploads leave `keep_free` bytes of disk space free."""
 
     def __init__(self, data_directory: Path, keep_free: int) -> None:
@@ -49,7 +49,7 @@ class StagedFiles(UploadStore):
             os.close(file)
         except OSError as error:
             raise self.refusal(size or 0, str(error.strerror)) from None
-        return StagedFile(self, self._directory / name, 0, needed, size is not None)
+        return UploadFile(self, self._directory / name, 0, needed, size is not None)
 
     def find(self, name: str, size: int | None) -> UploadBody | None:
         path = self._directory / name
@@ -60,7 +60,7 @@ class StagedFiles(UploadStore):
         if size is not None and there > size:
             path.unlink()
             return None
-        return StagedFile(self, path, there, 0 if size is None else (size - there) * COPIES,
+        return UploadFile(self, path, there, 0 if size is None else (size - there) * COPIES,
                           size is not None)
 
     def names(self) -> list[str]:
@@ -93,12 +93,12 @@ class StagedFiles(UploadStore):
                                " setting is limits.disk_free")
 
 
-class StagedFile(UploadBody):
+class UploadFile(UploadBody):
     """One staged content. Its file is open only during writes, since many may wait in queues."""
 
     __slots__ = ("_announced", "_expected", "_file", "_kept", "_path", "_place")
 
-    def __init__(self, place: StagedFiles, path: Path, size: int, expected: int, announced: bool) -> None:
+    def __init__(self, place: UploadFiles, path: Path, size: int, expected: int, announced: bool) -> None:
         super().__init__()
         self.size = size
         self._place = place

@@ -32,23 +32,23 @@ TAKEN: Final = 63
 class _Later(Job):
     """Job that resumes a plan in the next turn."""
 
-    def __init__(self, jobs: Jobs, plan: Plan) -> None:
+    def __init__(self, jobs: Jobs, builder: BatchBuilder) -> None:
         super().__init__(jobs)
-        self.plan = plan
+        self.builder = builder
 
     def step(self) -> bool:
-        self.plan.resume()
+        self.builder.resume()
         return False
 
 
 class _Loading(paging.Waiting):
     """Callback that resumes a plan when more of its queue is in memory."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, builder: BatchBuilder) -> None:
+        self.builder = builder
 
     def loaded(self) -> None:
-        self.plan.resume()
+        self.builder.resume()
 
 
 class Written(CommitWaiter):
@@ -62,14 +62,14 @@ class Written(CommitWaiter):
         self.done(self.batch, None)
 
 
-class Plan:
+class BatchBuilder:
     """A batch in the making: at most so many messages, with bodies of so many bytes together, but at least one."""
 
-    def __init__(self, queue: Queue, lease: Lease, number: int, most: int, max_bytes: int) -> None:
+    def __init__(self, queue: Queue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
         self.queue = queue
         self.lease = lease
-        self.batch = Batch(number, queue.handed_out_until, queue.broker.timers.now())
-        self.most = most
+        self.batch = Batch(number, queue.delivered_until, queue.broker.timers.now())
+        self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.waiting: list[Done] = []
         self.over = False
@@ -95,7 +95,7 @@ class Plan:
         lease = self.lease
         batch = self.batch
         self.over = True
-        lease.plan = None
+        lease.builder = None
         if not batch.count:
             for done in self.waiting:
                 done(None, None)
@@ -114,7 +114,7 @@ class Plan:
     def fail(self, error: BrokerError) -> None:
         """There will be no batch."""
         self.over = True
-        self.lease.plan = None
+        self.lease.builder = None
         for done in self.waiting:
             done(None, error)
 
@@ -150,7 +150,7 @@ class Plan:
 
     def _is_full(self, size: int) -> bool:
         batch = self.batch
-        return batch.count >= self.most or (batch.count > 0 and batch.bytes + size > self.max_bytes)
+        return batch.count >= self.max_messages or (batch.count > 0 and batch.bytes + size > self.max_bytes)
 
     def _take_head(self, level: Backlog, priority: int) -> None:
         queue = self.queue
@@ -190,7 +190,7 @@ class Plan:
         chunk = level.chunks[0]
         if self._is_full(chunk.sizes[0]):
             return False
-        piece = level.take_positions(self.most - batch.count, self.max_bytes - batch.bytes)
+        piece = level.take_positions(self.max_messages - batch.count, self.max_bytes - batch.bytes)
         batch.add_piece(self.queue.priority_of(level.priority), piece)
         leases.count += len(piece.seqs)
         leases.bytes += piece.bytes

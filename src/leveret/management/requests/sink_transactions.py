@@ -1,4 +1,4 @@
-"""stage.*: sink transactions. Writers open, publish to and prepare (seal) them; a driver commits (promotes) them."""
+"""stage.*: sink transactions. Writers open, publish to and prepare them (`seal`); a driver commits them (`promote`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Meta, field
 from leveret.broker.batch_commit import DEAD_LETTER, DROP, FAIL
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.management.requests.operation import Arguments, Asked, Fields, Later, Operation
-from leveret.management.stages import describe_app, describe_stage
+from leveret.management.sink_transactions import describe_app, describe_transaction
 
 RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
 # The default of `sink_transactions.max_per_vhost`.
-MAX_STAGES: Final = 10_000
+MAX_TRANSACTIONS: Final = 10_000
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=64)]
 AppName = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -27,16 +27,16 @@ class Open(Arguments, kw_only=True):
     exchanges: list[str] = field(default_factory=list)
 
 
-class Seal(Arguments, kw_only=True):
+class Prepare(Arguments, kw_only=True):
     stage: Uuid
     count: Annotated[int, Meta(ge=0)]
     crc32: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 
 
-class Promote(Arguments, kw_only=True):
+class Commit(Arguments, kw_only=True):
     app: AppName
     batch: Annotated[int, Meta(ge=0, le=(1 << 62))]
-    stages: Annotated[list[Uuid], Meta(max_length=MAX_STAGES)]
+    stages: Annotated[list[Uuid], Meta(max_length=MAX_TRANSACTIONS)]
     on_unroutable: Literal["fail", "drop", "dead-letter"] = "fail"
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: Annotated[str, Meta(max_length=255)] | None = None
@@ -46,26 +46,26 @@ class App(Arguments, kw_only=True):
     app: AppName
 
 
-class Discard(Arguments, kw_only=True):
-    stages: Annotated[list[Uuid], Meta(max_length=MAX_STAGES)]
+class Abort(Arguments, kw_only=True):
+    stages: Annotated[list[Uuid], Meta(max_length=MAX_TRANSACTIONS)]
 
 
 class List(Arguments, kw_only=True):
     app: AppName | None = None
 
 
-def open_stage(asked: Asked, arguments: Open) -> Fields:
+def open_transaction(asked: Asked, arguments: Open) -> Fields:
     """Open a sink transaction. Permissions are checked again on each publish."""
-    stages = asked.vhost.sink_transactions
+    transactions = asked.vhost.sink_transactions
     for name in arguments.exchanges:
-        stages.check_exchange(name)
+        transactions.check_exchange(name)
         asked.vhost.exchange(name)
         asked.check("write", name)
-    stages.open(arguments.stage, arguments.app, asked.user)
+    transactions.open(arguments.stage, arguments.app, asked.user)
     return {}
 
 
-def seal(asked: Asked, arguments: Seal) -> Later:
+def prepare(asked: Asked, arguments: Prepare) -> Later:
     """Prepare a sink transaction. Verifies the number of messages, and the CRC-32 of their bodies in publish order."""
     later = Later()
 
@@ -76,7 +76,7 @@ def seal(asked: Asked, arguments: Seal) -> Later:
     return later
 
 
-def promote(asked: Asked, arguments: Promote) -> Later:
+def commit(asked: Asked, arguments: Commit) -> Later:
     """Commit a batch: publish the messages of its sink transactions in order, exactly once."""
     later = Later()
     rule = RULES[arguments.on_unroutable]
@@ -89,8 +89,8 @@ def promote(asked: Asked, arguments: Promote) -> Later:
     elif exchange is not None or arguments.dead_letter_routing_key is not None:
         raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key are for on_unroutable 'dead-letter'")
 
-    def done(promoted: int, unroutable: int, already: bool) -> None:
-        later.answer({"promoted": promoted, "already": already, "unroutable": unroutable})
+    def done(committed: int, unroutable: int, already: bool) -> None:
+        later.answer({"promoted": committed, "already": already, "unroutable": unroutable})
 
     def failed(error: BrokerError) -> None:
         later.fail(error)
@@ -105,30 +105,32 @@ def last(asked: Asked, arguments: App) -> Fields:
     return {"batch": asked.vhost.sink_transactions.last(arguments.app, asked.user)}
 
 
-def discard(asked: Asked, arguments: Discard) -> Fields:
+def abort(asked: Asked, arguments: Abort) -> Fields:
     """Abort sink transactions; unknown ones are ignored."""
-    stages = asked.vhost.sink_transactions
-    known = [stages.find_own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages) if uuid in stages.by_uuid]
-    for stage in known:
-        if stage.batch_commit is not None:
-            raise PreconditionFailed(f"sink transaction '{stage.uuid}' is being committed")
-    return {"discarded": sum(stages.abort(stage.uuid) for stage in known)}
+    transactions = asked.vhost.sink_transactions
+    known = [transactions.find_own(uuid, asked.user) for uuid in dict.fromkeys(arguments.stages)
+             if uuid in transactions.by_uuid]
+    for transaction in known:
+        if transaction.batch_commit is not None:
+            raise PreconditionFailed(f"sink transaction '{transaction.uuid}' is being committed")
+    return {"discarded": sum(transactions.abort(transaction.uuid) for transaction in known)}
 
 
-def list_stages(asked: Asked, arguments: List) -> Fields:
+def list_transactions(asked: Asked, arguments: List) -> Fields:
     """List the user's sink transactions and sinks, of one app or of all."""
-    stages = asked.vhost.sink_transactions
-    mine = [stage for stage in stages.by_uuid.values()
-            if stage.user == asked.user and arguments.app in (None, stage.app)]
-    apps = [app for app in stages.apps.values() if app.user == asked.user and arguments.app in (None, app.name)]
-    return {"stages": [describe_stage(stage) for stage in mine], "apps": [describe_app(app) for app in apps]}
+    transactions = asked.vhost.sink_transactions
+    mine = [transaction for transaction in transactions.by_uuid.values()
+            if transaction.user == asked.user and arguments.app in (None, transaction.app)]
+    apps = [app for app in transactions.apps.values() if app.user == asked.user and arguments.app in (None, app.name)]
+    return {"stages": [describe_transaction(transaction) for transaction in mine],
+            "apps": [describe_app(app) for app in apps]}
 
 
 OPERATIONS = {
-    "stage.open": Operation(open_stage, Open),
-    "stage.seal": Operation(seal, Seal),
-    "stage.promote": Operation(promote, Promote),
+    "stage.open": Operation(open_transaction, Open),
+    "stage.seal": Operation(prepare, Prepare),
+    "stage.promote": Operation(commit, Commit),
     "stage.last": Operation(last, App),
-    "stage.discard": Operation(discard, Discard),
-    "stage.list": Operation(list_stages, List),
+    "stage.discard": Operation(abort, Abort),
+    "stage.list": Operation(list_transactions, List),
 }
