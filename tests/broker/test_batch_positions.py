@@ -41,7 +41,7 @@ def test_a_commit_returns_so_many_messages_at_most(monkeypatch: pytest.MonkeyPat
     lease = operations.acquire(queue, "l")
     operations.lease_batch(queue, "l", lease.epoch, 0, 5, None, lambda batch, error: None)
     world.run()
-    with pytest.raises(PreconditionFailed, match="3 messages of batch 1 are to go back to the queue; at most 2 may"):
+    with pytest.raises(PreconditionFailed, match="3 messages of batch 1 would return to the queue; expected at most 2"):
         operations.commit(queue, "l", lease.epoch, 1, [0, 1, 2])
     assert operations.commit(queue, "l", lease.epoch, 1, [0, 2]) == 1
     world.run()

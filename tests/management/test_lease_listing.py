@@ -52,7 +52,7 @@ def test_it_is_made_in_steps(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_too_many_are_refused_unless_a_queue_is_named(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "MAX_LISTED", 5)
-    with pytest.raises(ResourceError, match="8 leases and batches are more than an answer has, 5: name a queue"):
+    with pytest.raises(ResourceError, match="8 leases and batches exceed the maximum of 5 in a reply: name a queue"):
         list_leases(asked, OfQueue())
     found: list[Any] = []
     list_leases(asked, OfQueue(queue="one")).when_resolved(found.append)

@@ -113,7 +113,7 @@ def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
         image = RowImage(1, b"", bytes(index), [data])
         connection.execute("UPDATE log SET settled = ?, entries = ?, data = ?", row_columns(image))
     connection.close()
-    assert "has a record of kind prepare, which this version of leveret does not know" in refusal(tmp_path)
+    assert "has a record of kind prepare, which this version of leveret does not support" in refusal(tmp_path)
 
 
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:

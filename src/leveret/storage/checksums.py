@@ -35,14 +35,14 @@ _TYPES: Final = {str: "TEXT", int: "INTEGER", float: "REAL", type(None): "NULL",
 
 
 def type_fault(what: str, value: object, expected: type) -> str:
-    """Return what is wrong with the type of a column, "" if nothing."""
+    """Describe a column of the wrong type. Returns "" if the type is right."""
     if isinstance(value, expected):
         return ""
     return f"its {what} has the wrong type {_TYPES[type(value)]}, expected {_TYPES[expected]}"
 
 
 def blob(what: str, value: object) -> bytes:
-    """Return a BLOB column. Raises `RowDamaged` for another type, which rows of format 1 have no checksum to detect."""
+    """Return a BLOB column. Raises `RowDamaged` for another type, which format 1 has no checksum to detect."""
     if not isinstance(value, bytes):
         raise RowDamaged(type_fault(what, value, bytes))
     return value
@@ -82,7 +82,7 @@ def number_sum(name: str, value: int) -> int:
 
 
 class Checksums:
-    """Verifies rows and chunks: those from these ids on have checksums, and so do older ones that were rewritten."""
+    """Verifies rows and chunks: those from these ids on, and older ones that were rewritten."""
 
     __slots__ = ("first_chunk", "first_row")
 

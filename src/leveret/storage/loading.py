@@ -1,4 +1,4 @@
-"""Reading entries back: what to read, planned on the event loop, and the decoding, in the engine's thread."""
+"""Loading of paged-out entries. Reads are planned on the event loop; the engine's thread decodes the rows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from leveret.storage.records import (
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
 from leveret.storage.trimming import Trimmer
 
-# Bodies larger than this go to the spool when they are read back; smaller ones stay in memory.
+# Larger bodies go to the spool when they are loaded; smaller ones stay in memory.
 SPOOLED_BYTES: Final = 512 << 10
 
 
 class Piece:
-    """Entries of one row to be read: their slots, and where their `Loaded` belongs in the result.
+    """The entries to load from one row: their slots, and their indices in the result.
 
-    messages  by index: the row and slot of the message, for entries that stand apart from it
+    messages  by index: the row and slot of a message that is stored separately from its entry
     updates   by index: the row and slot of the latest update
     pending   by index: the bytes of an update that is not on disk yet
     """
@@ -53,7 +53,7 @@ class Piece:
 
 
 class LoadPlan:
-    """One call of `load`. `read` counts the pieces that are done; `rows` are kept on disk until all are."""
+    """One call of `load`. `read` counts the finished pieces; `rows` stay on disk until all are finished."""
 
     __slots__ = ("done", "pieces", "read", "results", "rows")
 
@@ -73,12 +73,12 @@ class LoadPlan:
 
 def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int],
               done: Callable[[list[Loaded]], None]) -> LoadPlan:
-    """What has to be read for the entries at these positions, row by row. Keeps the rows on disk until it was read."""
+    """Plan the reads for the entries at these positions, one piece per row. The rows are kept on disk until then."""
     plan = LoadPlan(len(rows), done)
     pieces: dict[int, Piece] = {}
     for index, row_id in enumerate(rows):
         place = trimmer.find(row_id << SLOT_BITS | slots[index])
-        assert place, "an entry that was settled is asked for"
+        assert place, "a settled entry was loaded"
         row = trimmer.row_of(place)
         slot = place & SLOT_MASK
         piece = pieces.get(row.id)
@@ -95,7 +95,7 @@ def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int],
 
 
 def _plan_links(trimmer: Trimmer, plan: LoadPlan, piece: Piece, links: Links, slot: int, index: int) -> None:
-    """Plan to read what an entry refers to: a message in another place, its latest update."""
+    """Plan the reads of the separately stored parts of an entry: its message and its latest update."""
     target = trimmer.find(element(links.targets, slot))
     if target:
         row = trimmer.row_of(target)
@@ -115,8 +115,8 @@ def _plan_links(trimmer: Trimmer, plan: LoadPlan, piece: Piece, links: Links, sl
 class RowReader:
     """The records of one row. Raises ValueError, IndexError or struct.error if the row is damaged.
 
-    chunks  reads the chunk rows from a first id, so many of them
-    spool   takes what they hold; None keeps it in memory
+    chunks  reads chunk rows, given the first id and their number
+    spool   receives large bodies; None keeps them in memory
     """
 
     __slots__ = ("chunks", "data", "entries", "offsets", "row", "spool")
@@ -132,7 +132,7 @@ class RowReader:
         self.offsets = array("Q", accumulate(lengths, initial=0))
 
     def fields(self, slot: int) -> tuple[int, int, int, int, int, int]:
-        """The index entry of a slot; see `records.INDEX`."""
+        """Return the index entry of a slot; see `records.INDEX`."""
         fields: tuple[int, int, int, int, int, int] = INDEX.unpack_from(self.entries, INDEX_SIZE * slot)
         return fields
 
@@ -177,7 +177,7 @@ class RowReader:
         return message
 
     def _spilled(self, first: int, count: int, header_size: int, size: int) -> tuple[bytes, Body]:
-        """Header and body from chunk rows, the body without passing through memory as a whole where that can be helped."""
+        """Read header and body from chunk rows. If possible, the body goes to the spool chunk by chunk."""
         if self.spool is not None and size > SPOOLED_BYTES:
             try:
                 return self._spooled(self.spool, first, count, header_size, size)
@@ -209,7 +209,7 @@ class RowReader:
 
 
 def read_piece(plan: LoadPlan, piece: Piece, reader_of: Callable[[StoredRow], RowReader]) -> None:
-    """Fill in the results of a piece. KeyError for a row that is not on disk."""
+    """Fill in the results of a piece. Raises `KeyError` if a row is not on disk."""
     own = reader_of(piece.row)
     for slot, index in zip(piece.slots, piece.indices, strict=True):
         fields = own.fields(slot)

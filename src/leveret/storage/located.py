@@ -1,4 +1,4 @@
-"""Places of entries on disk, for a process that reads the rows itself. The event loop computes them."""
+"""Positions of entries on disk, for a process that reads the rows itself. The event loop computes them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from leveret.storage.rows import REMOVED, SLOT_BITS, SLOT_MASK, STORED, StoredRo
 if TYPE_CHECKING:
     from leveret.storage.trimming import Trimmer
 
-# Words of one run.
+# Words per run.
 RUN: Final = 5
-# Of messages that are in no log any more.
+# The log of messages that are no longer in a log.
 _NO_LOG: Final = Log()
-# Rows that stay decoded.
-_KEPT: Final = 4
+# Number of decoded rows to cache.
+_CACHED_ROWS: Final = 4
 
 
 class LocatedRows(Located):
-    """Entries of a log on disk, whose rows it keeps where they are."""
+    """Located entries of a log on disk. Their rows stay in place until `release`."""
 
     def __init__(self, runs: array[int], count: int, rows: list[StoredRow], trimmer: Trimmer) -> None:
         super().__init__(runs, count)
@@ -55,12 +55,12 @@ class LocatedRows(Located):
         for row in self.rows:
             row.readers -= 1
             if not row.readers and row.state == STORED and row.useful_bytes() * 2 <= row.size:
-                self.trimmer.touch(row)  # it was left alone meanwhile
+                self.trimmer.touch(row)  # trimming skipped it meanwhile
         self.rows = []
 
 
 def locate(trimmer: Trimmer, committed: int, rows: array[int], slots: array[int]) -> LocatedRows | None:
-    """The present places of entries, None where some of them are not on disk yet: copies that a commit is about to make."""
+    """Return the positions of entries, None if a commit is about to copy some of them."""
     runs: array[int] = array("Q")
     kept: dict[int, StoredRow] = {}
     last_place = last_message = -1
@@ -88,10 +88,10 @@ def locate(trimmer: Trimmer, committed: int, rows: array[int], slots: array[int]
 
 
 class Columns:
-    """Messages in parallel lists, as they stand in the log.
+    """Messages as parallel lists, in the encoding of the log.
 
-    formats    `Message.format`; addresses, headers, bodies: likewise those of the message
-    overlays   encoded as the log has them, b"" for none; with the expiry of the message where it has one
+    formats    `Message.format`; addresses, headers and bodies are fields of the message, too
+    overlays   encoded, b"" for none; with the expiry of the message if it has one
     """
 
     __slots__ = ("addresses", "bodies", "formats", "headers", "overlays")
@@ -112,7 +112,7 @@ class LogReader:
     """Reads located entries from the file of a log that another process has open. Rows are read one at a time, so that
     the writer never waits for the reader.
 
-    Raises sqlite3.Error where the file cannot be read; ValueError, IndexError or struct.error where a row is damaged.
+    Raises sqlite3.Error if the file cannot be read, and ValueError, IndexError or struct.error if a row is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,7 +152,7 @@ class LogReader:
             except (RowDamaged, TypeError, struct.error) as error:
                 raise ValueError(f"row {row_id} of the log is damaged: {error}") from None
             reader = RowReader(StoredRow(_NO_LOG, row_id, 0, REMOVED), index, data, self._chunks, None)
-            if len(self._readers) >= _KEPT:
+            if len(self._readers) >= _CACHED_ROWS:
                 del self._readers[next(iter(self._readers))]
             self._readers[row_id] = reader
         return reader
@@ -227,9 +227,11 @@ Packed = tuple[int, int, int, bytes, bytes, int, bytes, Union[bytes, None], int,
 
 
 def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:
-    """The messages of a stream as they were published, from what a segment has of each: offset, append time (ms),
-    format, address, header, headers_at, body, overlay as encoded, priority (-1 for none), persistent. Large bodies go to
-    the spool."""
+    """Rebuild the messages of a stream as they were published from their fields in a segment.
+
+    The fields are offset, append time (ms), format, address, header, headers_at, body, encoded overlay, priority (-1
+    for none) and persistent. Large bodies go to the spool.
+    """
     nowhere = Row(_NO_LOG, 0, 0)
     loaded: list[Loaded] = []
     for offset, time, format, address, header, headers_at, data, encoded, priority, persistent in packed:

@@ -1,7 +1,7 @@
-"""The engine without a disk: the same interface, the same life of positions, nothing that outlives the process.
+"""The engine without a disk. It has the same interface; nothing outlives the process.
 
-A batch counts as committed when the turn is flushed. Records stay in memory until they are settled, so paging frees
-nothing; that is what a broker without a data directory asks for.
+A batch counts as committed when the turn is flushed. Records stay in memory until they are settled, so paging frees no
+memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leveret.broker.message import Entry
 
 
 class MemoryRow(Row):
-    """The entries of one batch, each until it is settled."""
+    """The entries of one batch. Each is dropped when it is settled."""
 
     __slots__ = ("entries",)
 
@@ -96,7 +96,7 @@ class MemoryLog(Log):
         self._dirty = True
 
     def update(self, entry: Entry) -> None:
-        """Nothing to do: the entry itself is what the log keeps."""
+        """Do nothing: the log keeps the entry itself."""
         kept: MemoryRow = entry.row  # type: ignore[assignment]
         if kept.entries[entry.slot] is not None:
             kept.entries[entry.slot] = entry
@@ -144,7 +144,7 @@ class MemoryLog(Log):
 
 
 class _Done:
-    """The end of a load, to be posted."""
+    """Posts the result of a load."""
 
     __slots__ = ("done", "loaded")
 

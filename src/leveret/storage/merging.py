@@ -1,9 +1,9 @@
-"""Merging small rows: a publisher that awaits each confirm creates one row per message, and a row costs hundreds of
-bytes of memory and some microseconds of recovery.
+"""Merging of small rows.
 
-When many rows of a few records each are on disk, the oldest are copied into one row. A row so small took a page of the
-write-ahead log of its own, so the copy adds little to what the disk had to write. The merged rows leave nothing behind in
-memory but two numbers each, by which their positions are found again.
+A publisher that awaits each confirm creates one row per message, and a row costs hundreds of bytes of memory and some
+microseconds of recovery. When many rows of a few records each are on disk, the oldest are copied into one row. Such a
+small row took a page of the write-ahead log, so the copy adds little to the bytes written. Two numbers per merged row
+remain in memory, which resolve its positions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MERGED_ROWS: Final = 256
 
 
 class Merges:
-    """The small rows on disk, and where the records of merged ones are.
+    """The small rows on disk, and the places of the records of merged rows.
 
     small  by id, in the order in which they were written
-    limit  how many there may be
+    limit  the maximum number of small rows
     """
 
     __slots__ = ("_ids", "_places", "_rows", "_stale", "limit", "small")
@@ -40,7 +40,7 @@ class Merges:
         self._stale = 0
 
     def added(self, row: StoredRow) -> None:
-        """A row will be on disk with the next commit."""
+        """Note a row that will be on disk with the next commit."""
         if row.size <= SMALL_ROW_BYTES and row.live and row.links is None:
             self.small[row.id] = row
 
@@ -53,7 +53,7 @@ class Merges:
         for row in self.small.values():
             if row.batch > committed:
                 break
-            # Others are left to trimming: most of their records are dead, or soon will be.
+            # Trimming takes care of the others: most of their records are dead, or soon will be.
             if (row.state != STORED or row.live != len(row.slots) or row.pins or row.readers or row.links is not None
                     or row.merged or row.origins is not None):
                 unfit.append(row.id)
@@ -66,7 +66,7 @@ class Merges:
         return chosen
 
     def merged(self, row: StoredRow, place: int) -> None:
-        """The records of a row are copied to where `place` is the first."""
+        """Note that the records of a row are copied to consecutive places, the first of which is `place`."""
         if self._ids and row.id < self._ids[len(self._ids) - 1]:
             at = bisect_left(self._ids, row.id)
             self._ids.insert(at, row.id)
@@ -76,14 +76,14 @@ class Merges:
             self._places.append(place)
 
     def find(self, row_id: int, slot: int) -> int:
-        """The place of a record by its old row and slot; 0 for a row that was not merged."""
+        """Return the place of a record by its old row and slot; 0 for a row that was not merged."""
         at = bisect_left(self._ids, row_id)
         if at == len(self._ids) or self._ids[at] != row_id:
             return 0
         return self._places[at] + slot
 
     def removed(self, count: int) -> None:
-        """Nothing refers to so many merged rows any more."""
+        """Note that this many merged rows are no longer referenced."""
         self._stale += count
         if self._stale < SMALL_ROWS or self._stale * 2 < len(self._ids):
             return

@@ -1,11 +1,11 @@
 """Detection of missing files in a data directory.
 
-SQLite takes a database without its write-ahead log for a whole one, and makes a new one where there is none: the broker
-would start empty, with the default user. So that is refused while anything says that there was more.
+SQLite accepts a database without its write-ahead log as complete, and creates a new one if there is none. The broker
+would start empty, with the default user, so it refuses to start if there is evidence of missing files:
 
-Two things say so. `log-0.marker` is written and synced after the first commit: from then on there is a database. And the
-database says whether it was closed properly: while it was not, it has a write-ahead log, whose directory entry was synced
-before the database said so.
+- `log-0.marker`, which is written and synced after the first commit: a database must exist from then on;
+- the state in the database. A database that was not closed properly has a write-ahead log, whose directory entry is
+  synced before the state is written.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 
 from leveret.storage import disk
 
-# Directories of what the log alone knows the meaning of.
+# Directories whose files are defined in the log.
 _DEPENDENT: Final = ("streams", "staged")
 ORPHANED: Final = ".orphaned"
 
 
 class LogFiles:
-    """The files of one log in a data directory. `name` is that of the log, such as `log-0`."""
+    """The files of one log in a data directory. `name` is the name of the log, such as `log-0`."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class LogFiles:
         self._incomplete = directory / f"{name}.incomplete"
 
     def missing(self) -> str:
-        """What is missing, and what says that it was there; "" if nothing is."""
+        """Describe the missing files and the evidence that they existed. Returns "" if nothing is missing."""
         if not _size(self.database):
             others = self._others()
             if others:
@@ -43,30 +43,32 @@ class LogFiles:
         elif not self.wal.exists():
             clean = _was_closed(self.database)
             if clean is False:
-                return (f"the write-ahead log {self.wal} is missing, and {self.database.name} was not closed properly: what"
-                        " was committed last is in the write-ahead log alone")
+                return (f"the write-ahead log {self.wal} is missing, and {self.database.name} was not closed properly: the"
+                        " last commits are only in the write-ahead log")
             if clean is None and self.marker.exists():
                 return f"the database {self.database} has no tables, but {self.marker.name} is there"
         return ""
 
     def _others(self) -> list[str]:
-        """What would not be there without a database."""
+        """Return the names of the files that would not exist without a database."""
         found = [self.wal.name] if _size(self.wal) else []
         if self.marker.exists():
             found.append(self.marker.name)
         return found + [name for name in _DEPENDENT if _has_files(self.directory / name)]
 
     def accept_missing(self) -> None:
-        """The operator accepts what is missing. A file says so until the log does: after a crash in between, nothing would
-        be missing any more, and files without a definition would be removed."""
+        """Record that the operator accepts the missing files, in a file that exists until the log has the record.
+
+        After a crash in between, nothing would be missing any more, and files without a definition would be removed.
+        """
         disk.write_synced(self._incomplete, b"files of the log were missing, and --accept-missing was given\n")
 
     def accepted(self) -> bool:
-        """Whether missing files were accepted, and the log does not say so yet."""
+        """Return whether missing files were accepted and the log has no record of it yet."""
         return self._incomplete.exists()
 
     def forget_missing(self) -> None:
-        """The log says now that files of it were missing."""
+        """Remove the record of missing files, since the log has one now."""
         self._incomplete.unlink(missing_ok=True)
 
     def put_aside(self) -> None:
@@ -81,7 +83,7 @@ class LogFiles:
             disk.sync_directory(self.directory)
 
     def mark(self) -> None:
-        """There was a commit: from now on a database must be there."""
+        """Write the marker: there was a commit, so a database must exist from now on."""
         if not self.marker.exists():
             disk.write_synced(self.marker, b"leveret keeps its log beside this file\n")
 
@@ -102,7 +104,7 @@ def _has_files(directory: Path) -> bool:
 
 
 def _was_closed(database: Path) -> bool | None:
-    """Whether a database that has no write-ahead log was closed properly; None if it does not say."""
+    """Return whether a database without a write-ahead log was closed properly; None if that is unknown."""
     with contextlib.suppress(sqlite3.Error):
         connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         try:

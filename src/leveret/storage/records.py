@@ -1,12 +1,12 @@
-"""The records of a log: their kinds, their fixed index entries, and the encoding of what stands beside a message.
+"""The records of a log: kinds, fixed index entries, and the encoding of the data of an entry beside its message.
 
-A row of the log is one group commit, or a piece of one. It has three columns:
+A row of the log is one group commit, or a part of one. It has three columns:
 
 settled  the settlements of the batch: which slots of which rows are settled
-index    24 bytes per record, then the tables of links, identities and spilled bodies: all that recovery needs to read
+index    24 bytes per record, then the tables of links, identities and spilled bodies: all that recovery reads
 data     the records, one after the other
 
-A record is addressed by its row's id and its slot, the number of its index entry. All integers are little-endian.
+A record is addressed by the id of its row and its slot, the number of its index entry. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from leveret.broker.message import Overlay
 from leveret.storage.values import decode_value, encode_value
 
-# What trimming does with a record, by kind.
+# How long trimming keeps a record, by kind.
 WHILE_ENTRIES: Final = "while an entry refers to it"
 UNTIL_SETTLED: Final = "until the entry is settled"
 WHILE_ROWS: Final = "while a row that it names is on disk"
@@ -34,10 +34,10 @@ UNTIL_WINDOW: Final = "until the window of its publisher has passed"
 class Kind:
     """A kind of record.
 
-    number    stands in the low five bits of an index entry's kind byte; never reused
-    version   of its encoding: the high three bits
+    number    the low five bits of the kind byte of an index entry; never reused
+    version   of its encoding: the high three bits of the kind byte
     lifetime  how long trimming must keep it
-    written   whether this version of the broker writes it; the others are reserved, and a log that has one is newer
+    written   whether this version of the broker writes it; the others are reserved for later versions
     """
 
     __slots__ = ("lifetime", "name", "number", "version", "written")
@@ -79,10 +79,10 @@ KINDS: Final = (
 # Flags of an index entry.
 PREFIXED: Final = 1  # the data begins with a prefix: expiry, counts, overlay
 SPILLED: Final = 2  # header and body are in chunk rows
-TRANSIENT: Final = 4  # the publisher did not ask to keep the message: it is paged out, or in a stage
+TRANSIENT: Final = 4  # not a persistent message: it was paged out, or published in a sink transaction
 FORMAT_SHIFT: Final = 4  # two bits: the format of the message's header
 
-# An index entry: sequence number in the queue, queue id, bytes of the body, bytes of the record's data, kind in the
+# An index entry: sequence number in the queue, queue id, size of the body, size of the record's data, kind in the
 # low and flags in the high byte, priority.
 INDEX_SIZE: Final = 24
 INDEX: Final = struct.Struct("<QIIIHh")
@@ -92,7 +92,7 @@ PLAIN_TRANSIENT: Final = DELIVERY | TRANSIENT << 8
 
 # expires_at, headers_at, acquired_count, delivery_count, bytes of the overlay that follows
 _PREFIX: Final = struct.Struct("<qiIII")
-# first chunk, number of chunks, bytes of the header at their beginning
+# first chunk, number of chunks, size of the header at their beginning
 SPILL: Final = struct.Struct("<QII")
 
 _OVERLAY: Final = struct.Struct("<BqH")
@@ -142,13 +142,13 @@ def decode_overlay(data: bytes) -> Overlay:
 
 def encode_prefix(expires_at: int, headers_at: int, acquired_count: int, delivery_count: int,
                   overlay: Overlay | None) -> bytes:
-    """What precedes a record that has any of these."""
+    """Encode the prefix of a record that has any of these."""
     extra = encode_overlay(overlay) if overlay is not None else b""
     return _PREFIX.pack(expires_at, headers_at, acquired_count, delivery_count, len(extra)) + extra
 
 
 class Prefix:
-    """The decoded prefix of a record; `end` is where the rest of the data begins."""
+    """The decoded prefix of a record. `end` is the offset of the rest of the data."""
 
     __slots__ = ("acquired_count", "delivery_count", "end", "expires_at", "headers_at", "overlay")
 

@@ -1,7 +1,7 @@
-"""Recovery: what was on disk becomes rows in memory and compact arrays for each queue.
+"""Recovery: rebuilds rows in memory, and compact arrays for each queue, from the log.
 
-Two passes over the rows, neither of which reads data: first all settlements, then all indices. Nothing is made for a
-single record where a row is plain: columns are cut out of the packed index and appended whole.
+Two passes read the rows without their data: first all settlements, then all indices. Plain rows create no objects per
+record: columns are sliced out of the packed index and appended whole.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from leveret.storage.rows import (
     set_element,
 )
 
-# Rows of more queues than this are taken apart record by record.
+# Rows with entries of more queues than this are processed record by record.
 _FEW_QUEUES: Final = 6
 
 
 class Rebuilt:
     """The state of a log after recovery.
 
-    rows      by id: those on disk, and moved ones that others refer to
-    stored    those on disk
+    rows      by id: those on disk, and moved ones that others reference
+    stored    the rows on disk
     next_row, next_chunk  the next ids
-    recovery  what the broker recovers
+    recovery  the state for the broker
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Rebuilt:
 
 
 class _Collector:
-    """The entries of a queue as they are found; `runs` are the offsets at which their order breaks."""
+    """The entries of a queue as found in the rows. `runs` are the offsets at which the sequence numbers decrease."""
 
     __slots__ = ("last", "queue", "runs")
 
@@ -80,7 +80,7 @@ class _Collector:
         queue.priorities.extend(priorities)
 
     def finish(self) -> RecoveredQueue:
-        """The queue in the order of its sequence numbers."""
+        """Return the queue in the order of its sequence numbers."""
         queue = self.queue
         if len(self.runs) == 1:
             return queue
@@ -91,7 +91,7 @@ class _Collector:
         result = RecoveredQueue()
         at = 0
         while at < len(spans):
-            # Runs that overlap are merged, the others follow each other.
+            # Merge overlapping runs; concatenate the others.
             last = spans[at][1]
             end = at + 1
             while end < len(spans) and spans[end][0] < last:
@@ -116,7 +116,7 @@ class _Collector:
 
 
 class Rebuilder:
-    """Takes the rows in ascending order of their ids, twice. ValueError where a row is damaged."""
+    """Processes the rows twice, in ascending order of their ids. Raises `ValueError` if a row is damaged."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -128,14 +128,14 @@ class Rebuilder:
         self._numbers: array[int] = array("I", range(1024))
         self._moved: dict[int, dict[int, int]] = {}
         self._updates: set[int] = set()
-        # Places of messages whose bodies are not there any more, and of live entries that have no message.
+        # Places of messages whose bodies are missing, and of live entries without a message.
         self.lost: set[int] = set()
         self.dangling: list[int] = []
 
     # First pass
 
     def settled(self, row_id: int, settled: bytes, index_size: int, data_size: int) -> None:
-        """A row, its settlements, and the sizes of the other columns."""
+        """First pass: process the settlements of a row, and the sizes of its other columns."""
         row = StoredRow(self.log, row_id, 0, STORED)
         row.size = len(settled) + index_size + data_size
         self.rows[row_id] = row
@@ -144,7 +144,7 @@ class Rebuilder:
             self._holders.append((row, decode_settled(settled)))
 
     def resolve_settled(self) -> None:
-        """The end of the first pass: settlements of rows that are on disk count, and pin the row that has them."""
+        """End the first pass: apply settlements of rows that are on disk, and pin the rows that contain them."""
         for holder, words in self._holders:
             at = 0
             while at < len(words):
@@ -153,7 +153,7 @@ class Rebuilder:
                 row = self.rows.get(row_id)
                 if row is not None:
                     if end > len(words):
-                        raise ValueError("the settlements of a row end too early")
+                        raise ValueError("the settlements of a row are truncated")
                     dead = self._dead.get(row_id)
                     if dead is None:
                         self._dead[row_id] = words[at + 3 : end]
@@ -166,7 +166,7 @@ class Rebuilder:
     # Second pass
 
     def index(self, row_id: int, column: bytes, data_size: int) -> None:
-        """A row's index; data_size as a check."""
+        """Second pass: process the index of a row. `data_size` must agree with it."""
         row = self.rows[row_id]
         reader = IndexReader(column)
         entries = reader.entries
@@ -208,7 +208,7 @@ class Rebuilder:
 
     def _take_columns(self, row: StoredRow, few: list[int], queues: array[int], entries: bytes,
                       numbers: array[int]) -> None:
-        """Take whole columns of a row that has nothing but deliveries, to few queues."""
+        """Add whole columns of a row that contains only deliveries, to few queues."""
         slots = row.slots
         seqs = bytes_to_words("Q", entries)[0::3]
         sizes = numbers[3::6]
@@ -231,7 +231,7 @@ class Rebuilder:
 
     def _take_records(self, row: StoredRow, kinds: bytes, queues: array[int], entries: bytes,
                       numbers: array[int]) -> None:
-        """Take the records of a row one by one."""
+        """Add the records of a row one by one."""
         slots = row.slots
         seqs = bytes_to_words("Q", entries)[0::3]
         sizes = numbers[3::6]
@@ -241,7 +241,7 @@ class Rebuilder:
             if kind == NONE:
                 slots[slot] = DEAD
             elif kind == MESSAGE:
-                slots[slot] = DEAD  # until an entry is found that refers to it
+                slots[slot] = DEAD  # until an entry that references it is found
             elif kind in (DELIVERY, ENTRY):
                 if not slots[slot]:
                     continue
@@ -252,7 +252,7 @@ class Rebuilder:
             else:
                 names = {known.type_byte: known.name for known in KINDS}
                 raise ValueError(f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
-                                 " leveret does not know")
+                                 " leveret does not support")
 
     def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
         links = row.need_links()
@@ -281,7 +281,7 @@ class Rebuilder:
             row.live_bytes = sum(compress(row.lengths, slots)) + INDEX_SIZE * live
 
     def _find(self, identity: int) -> int:
-        """The place of a record by what others call it; 0 where it is not on disk."""
+        """Return the place of a record by its identity; 0 if it is not on disk."""
         row_id = identity >> SLOT_BITS
         row = self.rows.get(row_id)
         if row is not None:
@@ -290,7 +290,7 @@ class Rebuilder:
         return moved.get(identity & SLOT_MASK, 0) if moved is not None else 0
 
     def finish(self, rebuilt: Rebuilt) -> None:
-        """The end of the second pass: connect what refers to each other, and hand everything over."""
+        """End the second pass: resolve references, and fill in the result."""
         changed: dict[int, StoredRow] = {}
         updates: list[tuple[int, int]] = []
         for row in self._linked:
@@ -326,7 +326,7 @@ class Rebuilder:
                 recovery.queues[queue_id] = queue
 
     def _apply_updates(self, updates: list[tuple[int, int]], changed: dict[int, StoredRow]) -> None:
-        """Of the updates of an entry the last one counts; the others, and those of settled entries, are garbage."""
+        """Apply the last update of each entry; the others, and those of settled entries, are garbage."""
         updates.sort()
         for place, target in updates:
             row = self.rows[place >> SLOT_BITS]
@@ -346,7 +346,7 @@ class Rebuilder:
             set_element(latest, entry_slot, place)
 
     def _rebuild_moved(self, rebuilt: Rebuilt) -> None:
-        """Rows that are not on disk any more, whose records are still called by their old places."""
+        """Rebuild rows that are no longer on disk but whose records are referenced by their old places."""
         for row_id, moved in self._moved.items():
             if row_id in self.rows:
                 continue

@@ -1,11 +1,11 @@
-"""Rows of the log in memory: what is alive in them, what pins them, and where their records went.
+"""Rows of the log in memory: their live records, the rows that pin them, and the places of moved records.
 
-Where a row stands:
+The states of a row:
 
 FILLING  part of the batch that is being filled: a record that is settled now is never written
 STORED   submitted, or on disk
 MOVED    no longer on disk: its surviving records were copied, and its positions resolve to the copies
-REMOVED     not on disk any more, and nothing of it is alive
+REMOVED  no longer on disk, and without live records
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ NOTHING: Final[list[int]] = []
 # Values of `Row.slots`.
 DEAD: Final = 0
 LIVE: Final = 1
-BARE: Final = 2  # the entry is settled, entries of other queues keep the message
+BARE: Final = 2  # the entry is settled, but entries of other queues reference the message
 
 
 class Links:
-    """What connects records of a row with others; only rows of fan-outs, updates and spilled bodies have it.
+    """Connections between records of a row and others. Only rows with fan-outs, updates or spilled bodies have them.
 
-    Each array runs parallel to the slots as far as it goes; zero, or no element, means none.
+    Each array is parallel to the slots but may be shorter; zero, or no element, means none.
 
     targets     'Q': identity of the message of an ENTRY, or of the entry of an UPDATE
-    refs        'I': how many live ENTRY records refer to this message
+    refs        'I': number of live ENTRY records that reference this message
     updates     'Q': place of the latest UPDATE of this entry
-    identities  'Q': what others call this record, where that is not its place (it is a copy)
+    identities  'Q': identity of this record if it is a copy; otherwise the identity is its place
     chunks      slot to (first, last) chunk of a spilled body
-    foreign     whether any of this concerns other rows, or chunks: if not, a row without a live entry is dead
+    foreign     whether any of these reference other rows or chunks; if not, a row without a live entry is dead
     """
 
     __slots__ = ("chunks", "foreign", "identities", "refs", "targets", "updates")
@@ -62,7 +62,7 @@ class Links:
 
 
 def element(values: array[int], slot: int) -> int:
-    """The element for a slot, zero where the array does not reach."""
+    """Return the element for a slot, zero beyond the end of the array."""
     return values[slot] if slot < len(values) else 0
 
 
@@ -81,19 +81,19 @@ class StoredRow(Row):
     """A row of a log on disk.
 
     state        FILLING, STORED, MOVED or REMOVED
-    draft        what will be written, while FILLING
+    draft        the columns to write, while FILLING
     lengths      bytes of each record's data
-    live_bytes   bytes of the records that are alive, index entries included
-    touched      the batch in which it was last touched, and `dead` the slots that this batch settles
-    links        see `Links`; None for a row of plain deliveries
-    pins         rows on disk whose settlements this row holds; `pinned` lists them (some may be removed by now),
-                 `pins_at_first` is how many there were, `settled_bytes` the size of the settlements;
-                 for a moved row, pins are the rows that it resolves to
-    holders      the rows that hold settlements of this row
-    readers      loads that are under way
-    moved        slots ('I') of the records that were copied, ascending, and `places` ('Q') of the copies
+    live_bytes   bytes of the live records, including index entries
+    touched      the batch that last touched it; `dead` are the slots that this batch settles
+    links        see `Links`; None for a row of deliveries only
+    pins         number of rows on disk whose settlements this row contains; `pinned` lists them (some may be removed),
+                 `pins_at_first` is the initial number, `settled_bytes` the size of the settlements;
+                 for a moved row, the rows that it resolves to
+    holders      the rows that contain settlements of this row
+    readers      number of loads in progress
+    moved        slots ('I') of the copied records, ascending; `places` ('Q') are the places of the copies
     origins      the moved rows that resolve to this one
-    merged       how many small rows were merged into this one
+    merged       number of small rows merged into this one
     """
 
     __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_bytes", "merged", "moved", "origins", "pinned",
@@ -127,7 +127,7 @@ class StoredRow(Row):
         return links
 
     def place_of(self, slot: int) -> int:
-        """Where a record of a moved row is now, as one number; 0 for one that was not alive when the row moved."""
+        """Return the present place of a record of a moved row as one number; 0 if it was dead when the row moved."""
         moved = self.moved
         places = self.places
         if moved is None or places is None:
@@ -145,7 +145,7 @@ class StoredRow(Row):
 
 
 def pin(holder: StoredRow, row: StoredRow) -> None:
-    """`holder` has settlements of `row`: it must stay on disk for as long as the row does."""
+    """Keep `holder` on disk as long as `row`, because it contains settlements of it."""
     holder.pins += 1
     holder.pins_at_first += 1
     pinned = holder.pinned

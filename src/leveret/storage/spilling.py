@@ -15,7 +15,7 @@ class Spills:
         self._chunks: list[tuple[int, list[ChunkPart]]] = []
 
     def add(self, message: Message) -> tuple[int, int]:
-        """Split header and body into chunks. Returns the ids of the first and the last."""
+        """Split header and body into chunks. Returns the ids of the first and the last chunk."""
         body = message.body
         sources: list[bytes | StoredBody] = [message.header]
         if isinstance(body, list):

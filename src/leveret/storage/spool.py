@@ -67,7 +67,7 @@ class FileSpool(Spool):
         # The state of each block; the free blocks.
         self._states = bytearray()
         self._free: deque[int] = deque()
-        # The blocks of released bodies, and their share of `_expected` in bytes. None ends the thread.
+        # Released blocks with the bytes to subtract from `_expected`. None ends the thread.
         self._returned: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Bytes promised to incoming contents and not written yet.

@@ -50,7 +50,7 @@ class SqliteLog(BatchedLog):
 
     @property
     def file(self) -> Path:
-        """The database file."""
+        """The path of the database file."""
         return self.path / f"{self.name}.sqlite"
 
     def open(self) -> Recovery:

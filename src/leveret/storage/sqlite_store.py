@@ -3,7 +3,7 @@
 `log(id, settled, entries, data)` has a row for each commit (or piece of one), with the index before the data, so that
 reading the index does not touch the data's pages. `chunk` has the pieces of large bodies, `metadata` the definitions,
 `mark` the sequence numbers that each queue may have used, `state` the rest. Everything has a checksum: rows of `log` in
-their columns (see `checksums`), the others in a column `crc`. An ordinary commit is one statement: an
+their columns (see `checksums`), others in a column `crc`. An ordinary commit is one statement: an
 insert into the view `turn`, whose trigger also deletes rows. Each statement releases the GIL once, and getting it back
 from a busy event loop takes up to a switch interval.
 """

@@ -1,8 +1,8 @@
-"""Trimming: which rows a commit deletes, and which survivors it copies.
+"""Trimming: chooses the rows that a commit deletes and the surviving records that it copies.
 
-A row is deleted when it has no live record and no needed settlement, wherever it is in the log. A
-settlement is needed while the row that it names is on disk: the row that holds it is *pinned* by that row. Deleting a row
-may thus release the rows that settled it, and these others in turn.
+A row is deleted when it has no live record and no needed settlement, wherever it is in the log. A settlement is needed
+while the row that it settles is on disk: that row *pins* the row that contains the settlement. Deleting a row may thus
+release the rows that settled it, and these others in turn.
 
 When dead bytes on disk exceed live ones, rows that are at least half garbage are copied: their survivors go to a new
 row and the old ones are deleted in the same transaction. A record dies once and its bytes pay for the copy of as many
@@ -36,7 +36,7 @@ from leveret.storage.rows import (
     set_element,
 )
 
-# Garbage below this is not worth a copy.
+# Less garbage than this is not worth a copy.
 GARBAGE_FLOOR: Final = 8 << 20
 # Maximum bytes that one commit copies (a single row may be larger).
 COPY_BYTES: Final = 1 << 20
@@ -70,7 +70,7 @@ class Trimmer:
     # Positions
 
     def resolve(self, row: StoredRow, slot: int) -> int:
-        """The present place of a record, following copies; 0 where it is not alive any more."""
+        """Return the present place of a record, following copies; 0 if it is dead."""
         state = row.state
         if state == REMOVED:
             return 0
@@ -85,7 +85,7 @@ class Trimmer:
         return row
 
     def find(self, place: int) -> int:
-        """Like `resolve`, for a place as one number; 0 gives 0."""
+        """Resolve a place given as one number; 0 gives 0."""
         row: StoredRow | None = self.rows.get(place >> SLOT_BITS)  # type: ignore[assignment]
         if row is not None:
             return self.resolve(row, place & SLOT_MASK)
@@ -93,7 +93,7 @@ class Trimmer:
         return self.find(present) if present else 0
 
     def alive(self, place: int) -> bool:
-        """Whether the record at a resolved place is (or, while its row is filled, will be) on disk."""
+        """Return whether the record at a resolved place is on disk, or will be once its row is written."""
         if not place:
             return False
         row = self.row_of(place)
@@ -113,7 +113,7 @@ class Trimmer:
             self.touched.append(row)
 
     def settle(self, row: StoredRow, slot: int) -> None:
-        """Settle an entry of a stored row: its record dies unless entries of other queues keep the message."""
+        """Settle an entry of a stored row. Its record dies unless entries of other queues reference the message."""
         links = row.links
         if links is not None:
             self._unlink(links, slot)
@@ -136,8 +136,11 @@ class Trimmer:
             self._drop(self.find(update))
 
     def _settle_linked(self, row: StoredRow, links: Links) -> None:
-        """Settle entries of a row that has links: `settle` for each, with the common case in line, an entry whose message
-        is in the same row."""
+        """Settle the touched entries of a row with links.
+
+        Does the same as `settle` for each of them, with the common case inlined: an entry whose message is in the same
+        row.
+        """
         targets = links.targets
         count = len(targets)
         refs = links.refs
@@ -157,7 +160,7 @@ class Trimmer:
                 self._kill_record(row, message)
 
     def _unlink(self, links: Links, slot: int) -> None:
-        """Release what a settled entry refers to."""
+        """Release the records that a settled entry references."""
         self.replace_update(links, slot)
         target = element(links.targets, slot)
         if target:
@@ -235,9 +238,9 @@ class Trimmer:
     # Deleting rows
 
     def settle_touched(self, touched: list[StoredRow]) -> None:
-        """Account for the settlements of the batch; afterwards rows that are not needed are marked for deletion.
+        """Account for the settlements of the batch, and mark unneeded rows for deletion.
 
-        `touched` grows by the rows that lose records for other reasons than a settlement of their own entry.
+        Rows that lose records for another reason than a settlement of their own entry are appended to `touched`.
         """
         self.touched = touched
         at = 0
@@ -253,7 +256,7 @@ class Trimmer:
                 self.live_bytes -= row.live_bytes
                 row.live_bytes = 0
                 continue
-            # The hot path has counted these as dead already.
+            # The hot path has already counted these as dead.
             row.live += len(row.dead)
             if links is not None:
                 self._settle_linked(row, links)
@@ -271,7 +274,7 @@ class Trimmer:
             self.consider(row)
 
     def consider(self, row: StoredRow) -> None:
-        """Delete a row that is not needed; remember one that is mostly garbage."""
+        """Delete a row that is not needed; remember a row that is mostly garbage."""
         if row.state != STORED or row.readers:
             return
         if not row.live and not row.pins:
@@ -280,7 +283,7 @@ class Trimmer:
             self.candidates[row.id] = row
 
     def added(self, row: StoredRow) -> None:
-        """A row will be on disk with the next commit."""
+        """Note a row that will be on disk with the next commit."""
         self.stored += 1
         self.stored_bytes += row.size
         self.live_bytes += row.live_bytes
@@ -312,7 +315,7 @@ class Trimmer:
         row.pinned = None
 
     def _release(self, row: StoredRow, free: list[StoredRow]) -> None:
-        """The rows that settled this one are not held by it any more; those that can go are appended to `free`."""
+        """Unpin the rows that settled this one. Those that can be deleted are appended to `free`."""
         holders = row.holders
         if holders is None:
             return
@@ -327,7 +330,7 @@ class Trimmer:
                 self.candidates[holder.id] = holder
 
     def _forget_origins(self, row: StoredRow) -> None:
-        """No position resolves to a deleted row."""
+        """Forget the moved rows that resolve to a deleted row."""
         stack = [row]
         while stack:
             row = stack.pop()
@@ -350,11 +353,11 @@ class Trimmer:
     # Copies
 
     def needs_copies(self) -> bool:
-        """Whether there is so much garbage that rows should be copied."""
+        """Return whether there is enough garbage to copy rows."""
         return self.stored_bytes - self.live_bytes > self.live_bytes + self.floor and bool(self.candidates)
 
     def choose(self, committed: int) -> list[StoredRow]:
-        """Rows on disk whose survivors are to be copied now: those that were mostly garbage first."""
+        """Return the rows on disk whose survivors are to be copied now, chosen by their share of garbage."""
         chosen: list[StoredRow] = []
         if not self.needs_copies():
             return chosen
@@ -366,11 +369,11 @@ class Trimmer:
             stored_bytes += row.useful_bytes()
             if stored_bytes >= COPY_BYTES:
                 break
-        # In the order of their ids, so that a queue's entries keep theirs: recovery is quicker with them.
+        # In the order of their ids, which keeps the entries of a queue in order and recovery fast.
         return sorted(chosen, key=_row_id)
 
     def move(self, row: StoredRow, target: StoredRow, plan: CopyPlan) -> None:
-        """Copy what is alive in a row to the end of another one, which is about to be written."""
+        """Copy the live records of a row to the end of another row, which is about to be written."""
         moved = survivors(row.slots)
         base = len(target.slots)
         source = CopySource(row.id, moved)
@@ -416,7 +419,7 @@ class Trimmer:
             self._delete(holder)
 
     def merge(self, row: StoredRow, target: StoredRow, plan: CopyPlan) -> None:
-        """Copy a small row, all of which is alive, to the end of another one, which is about to be written."""
+        """Copy a small row whose records are all live to the end of another row, which is about to be written."""
         base = len(target.slots)
         plan.sources.append(CopySource(row.id, survivors(row.slots)))
         target.lengths.extend(row.lengths)

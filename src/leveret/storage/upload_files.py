@@ -27,7 +27,7 @@ COPIES: Final = 3
 
 
 class UploadFiles(UploadStore):
-    """The directory of staged contents. Uploads leave `keep_free` bytes of disk space free."""
+    """The directory of uploads. They leave `keep_free` bytes of disk space free."""
 
     def __init__(self, data_directory: Path, keep_free: int) -> None:
         self.data_directory = data_directory
@@ -94,7 +94,7 @@ class UploadFiles(UploadStore):
 
 
 class UploadFile(UploadBody):
-    """One staged content. Its file is open only during writes, since many may wait in queues."""
+    """One upload. Its file is open only during writes, since many may be queued."""
 
     __slots__ = ("_announced", "_expected", "_file", "_kept", "_path", "_place")
 

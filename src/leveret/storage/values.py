@@ -1,7 +1,7 @@
-"""Lossless encoding of overlay header values, for every type of a field table or an annotation.
+"""Lossless encoding of overlay header values, for all types of field tables and annotations.
 
-A value is one byte with its type, then its content; lengths and numbers of elements take four bytes, little-endian.
-Strings are UTF-8 with surrogates passed through, for names that were not UTF-8 on the wire.
+A value is one byte with its type, then its content. Lengths and element counts are four bytes, little-endian. Strings
+are UTF-8 with surrogates passed through, for names that were not UTF-8 on the wire.
 """
 
 from __future__ import annotations

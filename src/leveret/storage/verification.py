@@ -1,7 +1,7 @@
-"""Check and repair of a whole log.
+"""Verification and repair of a whole log.
 
-`LogCheck` reads all rows, chunks, definitions and marks, compares them with their checksums, and follows references.
-`Repair` removes what it found, for an operator who accepts the loss.
+`LogCheck` reads all rows, chunks, definitions and marks, verifies their checksums, and follows references. `Repair`
+removes the damage that it found, if the operator accepts the loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from leveret.storage.records import INDEX, INDEX_SIZE
 from leveret.storage.recovery import Rebuilder, Rebuilt
 from leveret.storage.rows import DEAD, SLOT_BITS, SLOT_MASK
 
-# The facts about a log that always stand in its table `state`.
+# The facts that the table `state` of each log contains.
 STATE: Final = ("clean", "next_row", "first_row", "first_chunk")
 # Those of format 1.
 _STATE_1: Final = ("clean", "next_row")
@@ -45,12 +45,12 @@ MARK: Final = "mark"
 FACT: Final = "fact"
 ENTRY: Final = "entry"
 
-# Row ids and sequence numbers that may have been used although nothing says so.
+# Number of row ids and sequence numbers that may have been used without a record of it.
 _GAP: Final = 1_000_000
 
 
 def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
-    """The facts about a log. ValueError for one that is damaged or missing."""
+    """Yield the facts about a log. Raises `ValueError` for one that is damaged or missing."""
     missing = set(STATE)
     for name, value, found in connection.execute("SELECT name, value, crc FROM state"):
         fault = _number_fault(name, value, found)
@@ -63,7 +63,7 @@ def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
 
 
 def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:
-    """Kind, key and value of each definition. ValueError for one that is damaged."""
+    """Yield kind, key and value of each definition. Raises `ValueError` for one that is damaged."""
     for kind, key, value, found in connection.execute("SELECT kind, key, value, crc FROM metadata"):
         fault = _definition_fault(kind, key, value, found)
         if fault:
@@ -72,7 +72,7 @@ def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, 
 
 
 def read_marks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
-    """Queue id and highest sequence number. ValueError for a pair that is damaged."""
+    """Yield pairs of queue id and highest sequence number. Raises `ValueError` for one that is damaged."""
     for queue, seq, found in connection.execute("SELECT queue, seq, crc FROM mark"):
         fault = _number_fault(f"mark {queue}", seq, found)
         if fault:
@@ -81,12 +81,15 @@ def read_marks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
 
 
 def number_type_fault(name: object, value: object) -> str:
-    """What is wrong with the types of a mark or a fact; "" if nothing is."""
+    """Describe the wrong types of a mark or a fact. Returns "" if they are right."""
     return type_fault("name", name, str) or type_fault("value", value, int)
 
 
 def _number_fault(name: object, value: object, found: object) -> str:
-    """Why a mark or a fact is not what was written; "" if it is. A value of another type may look the same as text."""
+    """Describe the damage of a mark or a fact. Returns "" if it is intact.
+
+    A value of another type may have the same text, so types are checked, too.
+    """
     fault = number_type_fault(name, value)
     if not fault:
         assert isinstance(name, str) and isinstance(value, int)
@@ -97,12 +100,12 @@ def _number_fault(name: object, value: object, found: object) -> str:
 
 
 def definition_type_fault(kind: object, key: object, value: object) -> str:
-    """What is wrong with the types of a definition; "" if nothing is."""
+    """Describe the wrong types of a definition. Returns "" if they are right."""
     return type_fault("kind", kind, str) or type_fault("key", key, bytes) or type_fault("value", value, bytes)
 
 
 def _definition_fault(kind: object, key: object, value: object, found: object) -> str:
-    """Why a definition is not what was written; "" if it is."""
+    """Describe the damage of a definition. Returns "" if it is intact."""
     fault = definition_type_fault(kind, key, value)
     if not fault:
         assert isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)
@@ -116,7 +119,7 @@ def _shown(key: object) -> str:
 
 
 class Finding:
-    """Something that is not what was written. `kind` and `key` say what; `lost` what it held, as far as known."""
+    """Something damaged. `kind` and `key` identify it; `lost` is its content as far as known."""
 
     def __init__(self, kind: str, key: int | str | tuple[str, bytes], why: str, lost: str = "") -> None:
         self.kind = kind
@@ -139,7 +142,7 @@ class Finding:
 
 
 class LogCheck:
-    """Reads a whole log. `counts` says afterwards how much there was of each kind, and how many rows have no checksum."""
+    """Reads a whole log. Afterwards `counts` has the number of items of each kind, and of rows without checksums."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -151,7 +154,7 @@ class LogCheck:
         self._checksums = Checksums(0, 0)
 
     def run(self) -> list[Finding]:
-        """Everything that is damaged. sqlite3.Error if the file cannot be read."""
+        """Return all damage. Raises `sqlite3.Error` if the file cannot be read."""
         self.run_definitions()
         good = self._check_rows()
         chunks = self._check_chunks()
@@ -159,18 +162,18 @@ class LogCheck:
         return self.findings
 
     def run_definitions(self) -> list[Finding]:
-        """What is damaged of definitions, marks and facts."""
+        """Return the damage of definitions, marks and facts."""
         self._check_state()
         self._check_definitions()
         return self.findings
 
     def definitions(self) -> list[tuple[str, bytes, bytes]]:
-        """Kind, key and value of each definition that is whole."""
+        """Return kind, key and value of each intact definition."""
         return [(kind, key, value) for kind, key, value, found in self._columns("kind, key, value", "metadata")
                 if not self._definition_fault(kind, key, value, found)]
 
     def _columns(self, names: str, table: str) -> sqlite3.Cursor:
-        """Columns of a table, and the checksum, None in format 1."""
+        """Select columns of a table, and the checksum, None in format 1."""
         return self.connection.execute(f"SELECT {names}, {'crc' if self._summed else 'NULL'} FROM {table}")
 
     def _definition_fault(self, kind: object, key: object, value: object, found: object) -> str:
@@ -182,7 +185,7 @@ class LogCheck:
         return _number_fault(name, value, found) if self._summed else number_type_fault(name, value)
 
     def finding_of(self, row_id: int, error: Exception) -> Finding:
-        """What is known of a row that is damaged."""
+        """Describe a damaged row as far as possible."""
         index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
         try:
             contents = self._contents(index)
@@ -201,7 +204,7 @@ class LogCheck:
         damaged = {str(finding.key) for finding in self.findings}
         for name in set(STATE if self._summed else _STATE_1) - facts.keys() - damaged:
             self.findings.append(Finding(FACT, name, "it is missing"))
-        # Without these nothing says which rows must have a checksum: those that have one are checked.
+        # Without these, the rows that must have a checksum are unknown; only existing checksums are verified.
         self._checksums = Checksums(facts.get("first_row", 1 << 62), facts.get("first_chunk", 1 << 62))
 
     def _check_definitions(self) -> None:
@@ -216,7 +219,7 @@ class LogCheck:
                 self.findings.append(Finding(MARK, queue, fault))
 
     def _check_rows(self) -> set[int]:
-        """The ids of the rows that are whole."""
+        """Return the ids of the intact rows."""
         good: set[int] = set()
         checksums = self._checksums
         for row_id, settled, index, data in self.connection.execute(
@@ -247,7 +250,7 @@ class LogCheck:
         return good
 
     def _check_chunks(self) -> set[int]:
-        """The ids of the chunks that are whole."""
+        """Return the ids of the intact chunks."""
         good: set[int] = set()
         for chunk_id, data, found in self._columns("id, data", "chunk"):
             self.counts["chunks"] += 1
@@ -259,7 +262,7 @@ class LogCheck:
         return good
 
     def _check_references(self, good: set[int], chunks: set[int]) -> None:
-        """Entries whose messages, and messages whose bodies, are not there or not whole."""
+        """Find entries whose messages, and messages whose bodies, are missing or damaged."""
         rebuilder = Rebuilder(Log())
         for row_id, settled, index_size, data_size in self.connection.execute(
                 "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
@@ -288,7 +291,7 @@ class LogCheck:
                                          f"message {fields[0]} of {self._queue(fields[1])}"))
 
     def _bodiless(self, rebuilder: Rebuilder, chunks: set[int]) -> list[int]:
-        """The live entries that stand with their message, if its body is not whole. All such messages count as lost."""
+        """Return the live deliveries whose body is damaged. All such messages count as lost."""
         dangling: list[int] = []
         for row_id, row in rebuilder.rows.items():
             if row.links is None:
@@ -301,7 +304,7 @@ class LogCheck:
         return dangling
 
     def _contents(self, index: bytes) -> str:
-        """What a row holds, by its index."""
+        """Describe the messages of a row by its index."""
         reader = IndexReader(index)
         seqs = bytes_to_words("Q", reader.entries)[0::3]
         found: dict[int, list[int]] = {}
@@ -314,7 +317,7 @@ class LogCheck:
                                       for queue, seqs in sorted(found.items()))
 
     def _queue(self, queue_id: int) -> str:
-        """What a queue is called."""
+        """Return the name of a queue for messages."""
         if self._names is None:
             self._names = {}
             for key, value in self.connection.execute("SELECT key, value FROM metadata WHERE kind = ?", (metadata.QUEUE,)):
@@ -325,15 +328,17 @@ class LogCheck:
 
 
 def _text(value: object) -> str:
-    """A kind or a key of a definition, whatever damage has made of it."""
+    """Return a kind or a key of a definition as text, whatever its type after damage."""
     if isinstance(value, bytes):
         return decode_text(value)
     return value if isinstance(value, str) else ""
 
 
 def mark_salvaged(connection: sqlite3.Connection) -> None:
-    """Parts of the log were lost: have the broker keep files without a definition. The caller begins and ends the
-    transaction."""
+    """Record that parts of the log were lost, so that the broker keeps files without a definition.
+
+    The caller begins and ends the transaction.
+    """
     value = metadata.pack({})
     connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", [
         (metadata.SALVAGED, key, value, definition_sum(metadata.SALVAGED, key, value))
@@ -341,7 +346,7 @@ def mark_salvaged(connection: sqlite3.Connection) -> None:
 
 
 class Repair:
-    """Removes what a `LogCheck` found. The caller begins and ends the transaction."""
+    """Removes the damage that a `LogCheck` found. The caller begins and ends the transaction."""
 
     def __init__(self, connection: sqlite3.Connection, findings: list[Finding]) -> None:
         self.connection = connection
@@ -376,20 +381,20 @@ class Repair:
             mark_salvaged(self.connection)
         facts = {"clean": 0, "next_row": next_row}
         if any(finding.kind == FACT for finding in self.findings):
-            # Nothing says any more which rows must have a checksum: those that were written so far need none.
+            # The rows that must have a checksum are unknown now, so no existing row needs one.
             facts |= {"first_row": next_row, "first_chunk": self._next_chunk()}
         self._rewrite_facts(facts)
         return self.dropped
 
     def _rewrite_definitions(self) -> None:
-        """Rewrite all intact definitions: one whose kind or key has changed may not be where a statement looks for it."""
+        """Rewrite all intact definitions: a statement may not find one whose kind or key was damaged."""
         rows = self.connection.execute("SELECT kind, key, value, crc FROM metadata")
         whole = [row for row in rows if not _definition_fault(*row)]
         self.connection.execute("DELETE FROM metadata")
         self.connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", whole)
 
     def _rewrite_facts(self, changed: dict[str, int]) -> None:
-        """Likewise, with these values, and without the fact that a row is damaged."""
+        """Rewrite the facts with these values, without the fact that a row is damaged."""
         facts = {name: value for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")
                  if not _number_fault(name, value, found) and name in STATE}
         self.connection.execute("DELETE FROM state")
@@ -397,7 +402,10 @@ class Repair:
             (name, value, number_sum(name, value)) for name, value in (facts | changed).items()])
 
     def _next_row(self) -> int:
-        """An id that no row has, and that nothing names: settlements of an old row must not hit a new one."""
+        """Return a row id that is neither used nor referenced.
+
+        Otherwise settlements of an old row would settle records of a new one.
+        """
         highest = 0
         for row_id, settled in self.connection.execute("SELECT id, settled FROM log"):
             highest = max(highest, row_id)
@@ -416,7 +424,10 @@ class Repair:
         return highest + 1
 
     def _drop_row(self, row_id: int) -> None:
-        """Its settlements stay if they are whole: otherwise the messages that they name come again."""
+        """Drop a row but keep its settlements if they are intact.
+
+        Otherwise the messages that they settle would reappear.
+        """
         settled, = self.connection.execute("SELECT settled FROM log WHERE id = ?", (row_id,)).fetchone() or (b"",)
         self.connection.execute("DELETE FROM log WHERE id = ?", (row_id,))
         with contextlib.suppress(*_MALFORMED):
@@ -426,7 +437,7 @@ class Repair:
                 self._insert(RowImage(row_id, encode_settled(words), index_head(0, 0, 0, 0), []))
 
     def _raise_mark(self, queue: int) -> None:
-        """The highest sequence number that may have been used; its value may be what is damaged."""
+        """Set the mark of a queue to the highest sequence number that may have been used. Its value may be damaged."""
         seq, = self.connection.execute("SELECT seq FROM mark WHERE queue = ?", (queue,)).fetchone() or (0,)
         highest = 0
         for index, in self.connection.execute("SELECT entries FROM log"):

@@ -1,4 +1,4 @@
-"""A planned batch: positions of entries in the order in which they are read, tens of bytes each, and its record."""
+"""A lease batch: positions of entries in the order in which they are read, tens of bytes each, and its record."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from leveret.broker.queues.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Chunk
 class Batch:
     """One batch of a lease.
 
-    number      in its lease
+    number      number of the batch in its lease
     pieces      the positions; a piece has one priority and ascending sequence numbers
-    priorities  the level of priority of each piece
+    priorities  the priority of each piece
     starts      the index in the batch of the first entry of each piece
-    bytes      of all bodies
-    mark        entries up to this sequence number count as handed out before the batch was planned
-    created_at  milliseconds of Unix time
-    read        whether anybody has begun to read it
-    written     the commit of the log that has the record of the batch as it is now
+    bytes       size of all bodies
+    mark        entries up to this sequence number count as delivered before
+    created_at  creation time in milliseconds of Unix time
+    read        whether a reader has started on it
+    written     the commit of the log that contains the latest record of the batch
     """
 
     __slots__ = ("bytes", "count", "created_at", "mark", "number", "pieces", "priorities", "read", "starts", "written")
@@ -38,7 +38,7 @@ class Batch:
         self.read = False
         self.written = 0
 
-    # Made
+    # Construction
 
     def add(self, priority: int, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
         """Add a position at the end."""
@@ -51,7 +51,7 @@ class Batch:
         self.bytes += size
 
     def add_piece(self, priority: int, piece: Chunk) -> None:
-        """Add positions at the end; the piece belongs to the batch from now on."""
+        """Add positions at the end. The batch takes ownership of the piece."""
         last = self.pieces[-1] if self.pieces else None
         if (last is not None and self.priorities[-1] == priority and last.seqs[-1] < piece.seqs[0]
                 and len(last.seqs) + len(piece.seqs) <= CHUNK_ENTRIES and last.bytes + piece.bytes <= CHUNK_BYTES):
@@ -66,15 +66,15 @@ class Batch:
         self.priorities.append(priority)
         self.starts.append(self.count)
 
-    # Asked
+    # Queries
 
     def find(self, index: int) -> tuple[int, int]:
-        """The piece in which an entry of the batch stands, and its place there."""
+        """Return the index of the piece with an entry, and the index of the entry in it."""
         number = bisect_right(self.starts, index) - 1
         return number, index - self.starts[number]
 
     def pick(self, indexes: Sequence[int]) -> list[tuple[int, Chunk]]:
-        """The positions of some entries by ascending indices, in pieces with their priorities."""
+        """Return the positions of the entries with these ascending indices, in pieces with their priorities."""
         picked = Batch(0, 0, 0)
         for index in indexes:
             number, at = self.find(index)
@@ -84,11 +84,11 @@ class Batch:
         return picked.all()
 
     def all(self) -> list[tuple[int, Chunk]]:
-        """All positions, in pieces with their priorities."""
+        """Return all positions, in pieces with their priorities."""
         return list(zip(self.priorities, self.pieces, strict=True))
 
     def positions(self, without: Sequence[int] = ()) -> tuple[array[int], array[int]]:
-        """Rows and slots of all entries but those of some ascending indices."""
+        """Return rows and slots of all entries except those with these ascending indices."""
         rows: array[int] = array("Q")
         slots: array[int] = array("I")
         index = 0
@@ -108,17 +108,21 @@ class Batch:
         for piece in self.pieces:
             yield from piece.seqs
 
-    # Recorded
+    # Record
 
     def record(self) -> dict[str, Any]:
-        """What the log keeps of the batch."""
+        """Return the metadata of the batch."""
         return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.created_at,
                 "read": self.read, "runs": encode_runs(self.pieces)}
 
 
 def encode_runs(pieces: list[Chunk]) -> bytes:
-    """Sequence numbers as runs: numbers of seven bits a byte, lowest first, that say how far a run begins behind the end
-    of the one before (doubled; less one doubled where it begins before it), and how many more there are after its first."""
+    """Encode sequence numbers as runs.
+
+    Each run is two numbers of seven bits per byte, lowest bits first. The first is the distance of the start of the run
+    from the end of the previous one: doubled, or doubled less one if the run starts before that end. The second is the
+    number of further entries after the first.
+    """
     runs = bytearray()
     previous = 0
     first = 0
@@ -148,7 +152,7 @@ def _encode_run(runs: bytearray, previous: int, first: int, count: int) -> int:
 
 
 def _runs_of(seqs: array[int]) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive numbers: the first, and how many."""
+    """Yield runs of consecutive numbers: the first number, and the count."""
     total = len(seqs)
     if seqs[-1] - seqs[0] == total - 1:
         yield seqs[0], total
@@ -161,7 +165,7 @@ def _runs_of(seqs: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def decode_runs(runs: bytes) -> Iterator[tuple[int, int]]:
-    """What `encode_runs` was given: the first sequence number of each run, and how many follow each other."""
+    """Yield the runs encoded by `encode_runs`: the first sequence number, and the count."""
     numbers: list[int] = []
     number = 0
     shift = 0

@@ -1,7 +1,7 @@
-"""Planning: ready entries leave the backlog for a batch, in the order in which a consumer would get them.
+"""Creation of a lease batch: ready entries leave the backlog in the order in which a consumer would get them.
 
-Of what is paged out nothing is read but what may be of another kind than its position tells: messages that may have expired
-or are not due yet, and transient ones, which the log must have before they are planned.
+Paged-out entries are loaded only if their positions do not tell whether they are ready (they may have expired or be
+delayed), or if they are transient and must be in the log first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 Done = Callable[[Batch | None, BrokerError | None], None]
 
 
-# After so many entries it is looked at whether the turn has time left; one less than a power of two. Two are 1 µs.
-TAKEN: Final = 63
+# The work of the turn is checked after this many entries, plus one (a power of two). Two entries take 1 µs.
+CHECK_MASK: Final = 63
 
 
 class _Later(Job):
-    """Job that resumes a plan in the next turn."""
+    """Job that resumes a builder in the next turn."""
 
     def __init__(self, jobs: Jobs, builder: BatchBuilder) -> None:
         super().__init__(jobs)
@@ -42,7 +42,7 @@ class _Later(Job):
 
 
 class _Loading(paging.Waiting):
-    """Callback that resumes a plan when more of its queue is in memory."""
+    """Callback that resumes a builder when more of its queue is loaded."""
 
     def __init__(self, builder: BatchBuilder) -> None:
         self.builder = builder
@@ -63,7 +63,7 @@ class Written(CommitWaiter):
 
 
 class BatchBuilder:
-    """A batch in the making: at most so many messages, with bodies of so many bytes together, but at least one."""
+    """Builds a batch of at most `max_messages` messages and `max_bytes` of bodies, but at least one message."""
 
     def __init__(self, queue: Queue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
         self.queue = queue
@@ -73,11 +73,11 @@ class BatchBuilder:
         self.max_bytes = max_bytes
         self.waiting: list[Done] = []
         self.over = False
-        # Units of work of the turn beyond which no more entries are taken.
+        # Units of work after which the rest is left to the next turn.
         self.max_work = 0
 
     def resume(self) -> None:
-        """Take what is there, as much of it as one turn may; the end of it, unless something has to be read first."""
+        """Take ready entries for at most one turn, and finish the batch unless entries must be loaded first."""
         if self.over:
             return
         broker = self.queue.broker
@@ -90,7 +90,7 @@ class BatchBuilder:
             self.finish()
 
     def finish(self) -> None:
-        """What was taken is the batch."""
+        """Complete the batch with the entries taken so far."""
         queue = self.queue
         lease = self.lease
         batch = self.batch
@@ -112,14 +112,14 @@ class BatchBuilder:
             queue.activate()
 
     def fail(self, error: BrokerError) -> None:
-        """There will be no batch."""
+        """Abandon the batch because of an error."""
         self.over = True
         self.lease.builder = None
         for done in self.waiting:
             done(None, error)
 
     def _take(self) -> bool:
-        """Take ready entries until the batch is full or nothing is left; False where something has to be read first."""
+        """Take ready entries until the batch is full or none is left. Returns False if entries must be loaded first."""
         queue = self.queue
         cancelled = False
         try:
@@ -162,8 +162,8 @@ class BatchBuilder:
         taken = 0
         while head:
             taken += 1
-            if taken & TAKEN == 0:
-                broker.work += TAKEN >> 1
+            if taken & CHECK_MASK == 0:
+                broker.work += CHECK_MASK >> 1
                 if broker.work > self.max_work:
                     return
             entry = head[0]
@@ -177,13 +177,13 @@ class BatchBuilder:
             _store(queue, entry)
             row = entry.row
             assert row is not None
-            entry.state = ARCHIVED  # the object; what it stands for goes on in the batch
+            entry.state = ARCHIVED  # the object is unused from now on; its position is in the batch
             batch.add(priority, row.id, entry.slot, entry.seq, message.size, message.publisher)
             leases.count += 1
             leases.bytes += message.size
 
     def _take_chunk(self, level: Backlog) -> bool:
-        """Take from the oldest chunk; False where the batch has no room for the next one."""
+        """Take entries of the oldest chunk. Returns False if the batch has no room for the first one."""
         batch = self.batch
         leases = self.queue.leases
         assert leases is not None
@@ -198,12 +198,12 @@ class BatchBuilder:
 
 
 def _may_differ(queue: Queue) -> bool:
-    """Whether what is paged out may not be ready: expired, or not due yet. Only who reads it knows."""
+    """Return whether a paged-out entry may have to be loaded to find out whether it has expired or is delayed."""
     return queue.message_ttl >= 0 or queue.has_expiring or queue.has_delayed
 
 
 def _store(queue: Queue, entry: Entry) -> None:
-    """Have the log keep an entry that it does not keep yet, for it is transient."""
+    """Store an entry in the log of the queue unless it is there, which a transient entry may not be."""
     row = entry.row
     if row is not None:
         if row.log is queue.log:

@@ -1,4 +1,4 @@
-"""What a queue knows of its leases, and how that stands in the log's metadata."""
+"""The leases of a queue, and their records in the metadata of the log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class Lease(Timed):
     """One lease of a queue.
 
-    epoch      grows with each acquisition; whoever has an older one is refused
-    committed  number of the last batch that was committed, 0 for none
-    batches    what is planned, by number in ascending order
-    timeout    milliseconds without a call after which what nobody has read goes back, 0 for never
-    since, called_at  when it was acquired, and used last: milliseconds of Unix time
+    epoch      grows with each acquisition; operations with an older one are refused
+    committed  number of the last committed batch, 0 for none
+    batches    the uncommitted batches, by number in ascending order
+    timeout    milliseconds without a call after which unread batches return to the queue, 0 for no timeout
+    since, called_at  when it was acquired, and last used: milliseconds of Unix time
     plan       the batch that is being made
     """
 
@@ -52,14 +52,15 @@ class Lease(Timed):
                                      " acquired again or timed out")
 
     def find(self, number: int) -> Batch:
-        """A planned batch, or NotFound."""
+        """Return an uncommitted batch. Raises NotFound."""
         batch = self.batches.get(number)
         if batch is None:
-            raise NotFound(f"batch {number} of {self} is not planned: the last one that is committed is {self.committed}")
+            raise NotFound(f"batch {number} of {self} does not exist or is committed: the last committed batch is"
+                           f" {self.committed}")
         return batch
 
     def call(self, queue: Queue) -> None:
-        """The lease is used: its time-out begins again, and that of the queue."""
+        """Note a use of the lease: its timeout restarts, and so does that of the queue."""
         now = queue.broker.timers.now()
         self.called_at = now
         if self.timeout:
@@ -88,7 +89,7 @@ class Lease(Timed):
         for reader in ended:
             reader.consumer.queue_deleted()
 
-    # In the log
+    # Metadata
 
     def write(self, queue: Queue) -> None:
         queue.log.put(metadata.LEASE, metadata.make_key(str(queue.id), self.name), metadata.pack({
@@ -102,9 +103,9 @@ class Lease(Timed):
         queue.log.put(metadata.LEASE_BATCH, self._batch_key(queue, number), None)
 
     def forget(self, queue: Queue) -> None:
-        """The lease is no more."""
+        """Delete the records of the lease."""
         queue.broker.timers.cancel(self)
-        self.queue = None  # the timers may remember it for a while
+        self.queue = None  # the timers may keep a reference for a while
         queue.log.put(metadata.LEASE, metadata.make_key(str(queue.id), self.name), None)
         for number in self.batches:
             self.forget_batch(queue, number)
@@ -114,8 +115,10 @@ class Lease(Timed):
 
 
 class Leases:
-    """The leases of one queue by name. `count` and `bytes` are of all entries that they hold, also of those on their way
-    back to the queue, which are there when that is on disk."""
+    """The leases of one queue by name.
+
+    `count` and `bytes` are of all leased entries, including those that return to the queue with the next commit.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -125,14 +128,14 @@ class Leases:
         self.returning: list[Return] = []
 
     def find(self, name: str) -> Lease:
-        """The lease of that name, or NotFound."""
+        """Return the lease with this name. Raises NotFound."""
         lease = self.by_name.get(name)
         if lease is None:
             raise NotFound(f"no lease '{name}' of {place_of(self.queue)}: it was released, or never acquired")
         return lease
 
     def take_back(self, lease: Lease, batches: list[Batch]) -> None:
-        """Planned batches go back to the queue once that is on disk."""
+        """Return batches to the queue once that is on disk."""
         pieces: list[tuple[int, Chunk]] = []
         read: list[tuple[int, Chunk]] = []
         for batch in batches:

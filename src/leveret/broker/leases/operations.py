@@ -1,5 +1,8 @@
-"""What can be done with leases. Callers have checked permissions, and tell nobody of a change before it is on disk: those
-that return something have written to the log, `plan` calls back itself."""
+"""Operations on leases.
+
+The caller has checked permissions, and reports a change only when it is on disk: operations that return a value have
+written to the log, and `lease_batch` calls `done` after the commit.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,34 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES: Final = 255
 MAX_MESSAGES: Final = 10_000_000
-# Leases of one queue, and batches of one lease that are not committed: each costs memory, however few its messages.
+# Leases of one queue, and uncommitted batches of one lease. Each takes memory, however few its messages.
 MAX_LEASES: Final = 1000
 MAX_BATCHES: Final = 1000
 MAX_BYTES: Final = (1 << 63) - 1
-# Messages of a batch that may go back to the queue when it is committed.
+# Messages of a batch that its commit may return to the queue.
 MAX_RETURNED: int = 10_000  # not Final: tests lower it
 
 
 def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
-    """Take a lease of a queue over, or make it. Its epoch is new: whoever had it before is refused from now on, and what
-    reads for it ends. `timeout`: seconds without a call after which batches that nobody has read go back to the queue.
+    """Create a lease of a queue, or take it over. Operations with an older epoch are refused, and current readers end.
 
-    PreconditionFailed where the queue is of a kind that has no leases; AccessRefused while a consumer has it for itself;
-    ResourceError where it has its most leases.
+    Args:
+
+        queue: The queue.
+        name: The name of the lease.
+        timeout: Seconds without a call after which unread batches return to the queue.
+
+    Raises:
+
+        PreconditionFailed: The queue does not support leases.
+        AccessRefused: The queue has an exclusive consumer.
+        ResourceError: The queue has the maximum number of leases.
     """
     _check_queue(queue)
     if not 0 < len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
-        raise PreconditionFailed(f"invalid name of a lease: it takes 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+        raise PreconditionFailed(f"invalid lease name: expected 1 to {MAX_NAME_BYTES} bytes of UTF-8")
     if timeout is not None and not timeout > 0:
-        raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': more than 0 seconds are expected, or none")
+        raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': expected more than 0 seconds, or none")
     leases = queue.leases
     if leases is None:
         leases = queue.leases = Leases(queue)
@@ -45,7 +56,7 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     now = queue.broker.timers.now()
     if lease is None:
         if len(leases.by_name) >= MAX_LEASES:
-            raise ResourceError(f"{place_of(queue)} has its most leases, {MAX_LEASES}: release some that nobody uses")
+            raise ResourceError(f"{place_of(queue)} has the maximum of {MAX_LEASES} leases: release unused ones")
         lease = leases.by_name[name] = Lease(queue, name, now)
     lease.epoch = queue.broker.new_lease_epoch()
     lease.since = now
@@ -64,20 +75,26 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
 
 def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: int, max_bytes: int | None,
                 done: Done) -> None:
-    """Make the batch that follows the one of number `after`: of at most so many messages with bodies of so many bytes
-    together, but at least one message where any is ready. The same call again gives the same batch. `done` is called with
-    the batch once it is on disk, with None where nothing is ready, or with the error that the queue was deleted.
+    """Lease the batch that follows batch `after`. Repeating the call gives the same batch.
 
-    NotFound; PreconditionFailed: an older epoch, batches that are committed, a batch that is being made; ResourceError
-    where the lease has its most batches.
+    A batch has at most `max_messages` messages whose bodies have at most `max_bytes` bytes in total, but at least one
+    message if any is ready. `done` is called with the batch once it is on disk, with None if no message is ready, or
+    with an error if the queue is deleted.
+
+    Raises:
+
+        NotFound: The lease does not exist.
+        PreconditionFailed: The epoch is old, the batch is committed, or an earlier batch is still being created.
+        ResourceError: The lease has the maximum number of uncommitted batches.
     """
     lease = find(queue, name, epoch)
     if after < lease.committed:
-        raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: nothing is planned after batch {after}")
+        raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: cannot lease the batch after"
+                                 f" batch {after}")
     if not 0 < max_messages <= MAX_MESSAGES:
-        raise PreconditionFailed(f"invalid max_messages {max_messages}: 1 to {MAX_MESSAGES} are expected")
+        raise PreconditionFailed(f"invalid max_messages {max_messages}: expected 1 to {MAX_MESSAGES}")
     if max_bytes is not None and max_bytes < 1:
-        raise PreconditionFailed(f"invalid max_octets {max_bytes}: more than 0 are expected, or none")
+        raise PreconditionFailed(f"invalid max_octets {max_bytes}: expected more than 0, or none")
     lease.call(queue)
     batch = next((batch for number, batch in lease.batches.items() if number > after), None)
     if batch is not None:
@@ -86,17 +103,17 @@ def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: i
         else:
             done(batch, None)
         return
-    making = lease.builder
-    if making is not None:
-        if after >= making.batch.number:
-            raise PreconditionFailed(f"batch {making.batch.number} of {lease} is still being made: nothing is planned after"
-                                     f" batch {after}")
-        making.waiting.append(done)
+    builder = lease.builder
+    if builder is not None:
+        if after >= builder.batch.number:
+            raise PreconditionFailed(f"batch {builder.batch.number} of {lease} is still being created: cannot lease"
+                                     f" the batch after batch {after}")
+        builder.waiting.append(done)
         return
     if len(lease.batches) >= MAX_BATCHES:
-        raise ResourceError(f"{lease} has its most planned batches, {MAX_BATCHES}: commit the first ones")
+        raise ResourceError(f"{lease} has the maximum of {MAX_BATCHES} uncommitted batches: commit the first ones")
     _check_alone(queue)
-    # Consumers that wait for messages come first, as before a `get`.
+    # Waiting consumers take precedence, as with `get`.
     if queue.active and queue.expiring:
         queue.drain()
     else:
@@ -107,10 +124,14 @@ def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: i
 
 
 def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int] = ()) -> int:
-    """All messages of a batch are settled, but those of the indices `back`, which go back to the queue as redelivered.
-    Returns the number of the last batch that is committed: the same, or a later one where this was done before.
+    """Settle the messages of a batch, except those with the indices `back`, which return to the queue as redelivered.
 
-    NotFound, PreconditionFailed: an older epoch, a batch that is not planned or not the first one, an index beyond it.
+    Returns the number of the last committed batch, which is a later one if the commit is repeated.
+
+    Raises:
+
+        NotFound: The lease or the batch does not exist.
+        PreconditionFailed: The epoch is old, the batch is not the first one, or an index is out of range.
     """
     lease = find(queue, name, epoch)
     if number <= lease.committed:
@@ -119,14 +140,14 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     batch = lease.find(number)
     first = next(iter(lease.batches))
     if number != first:
-        raise PreconditionFailed(f"batch {first} of {lease} comes before batch {number}: batches are committed in order")
+        raise PreconditionFailed(f"batch {first} of {lease} precedes batch {number}: commit batches in order")
     indexes = sorted(set(back))
     if len(indexes) > MAX_RETURNED:
-        raise PreconditionFailed(f"{len(indexes)} messages of batch {number} are to go back to the queue; at most"
-                                 f" {MAX_RETURNED} may: plan smaller batches")
+        raise PreconditionFailed(f"{len(indexes)} messages of batch {number} would return to the queue; expected at most"
+                                 f" {MAX_RETURNED}: lease smaller batches")
     if indexes and not 0 <= indexes[0] <= indexes[-1] < batch.count:
         wrong = indexes[0] if indexes[0] < 0 else indexes[-1]
-        raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: there is none of index {wrong}")
+        raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: index {wrong} is out of range")
     leases = queue.leases
     assert leases is not None
     lease.end_readers(batch)
@@ -148,7 +169,7 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
 
 
 def release(queue: Queue, name: str) -> int:
-    """The lease is over: everything planned goes back to the queue, and its name is free. Returns how many messages."""
+    """Release a lease: its messages return to the queue, and its name is free. Returns the number of messages."""
     leases = queue.leases
     if leases is None:
         leases = Leases(queue)
@@ -174,7 +195,10 @@ def find(queue: Queue, name: str, epoch: int) -> Lease:
 
 
 def describe(lease: Lease) -> dict[str, Any]:
-    """The figures of a lease. Ages in seconds: since it was acquired, since it was used last, since a batch was planned."""
+    """Return the state of a lease.
+
+    Ages are in seconds: since the lease was acquired, since it was last used, and since a batch was created.
+    """
     queue = lease.queue
     assert queue is not None
     now = queue.broker.timers.now()
@@ -189,7 +213,7 @@ def describe(lease: Lease) -> dict[str, Any]:
 
 
 def summary(batch: Batch) -> dict[str, int]:
-    """What the answer to a plan says."""
+    """Return the reply to `lease_batch`."""
     return {"batch": batch.number, "count": batch.count, "octets": batch.bytes}
 
 
@@ -201,17 +225,17 @@ def _check_queue(queue: Queue) -> None:
     settings = queue.settings
     reason = ""
     if settings.type == STREAM:
-        reason = "a stream, which its readers do not empty: it is read by offsets"
+        reason = "a stream; read it by offsets"
     elif not queue.durable:
-        reason = "not durable: what is leased must be there after a restart"
+        reason = "not durable, and leased messages must survive a restart"
     elif queue.exclusive_owner is not None:
-        reason = "exclusive, and goes with its connection"
+        reason = "exclusive, and deleted with its connection"
     elif queue.auto_delete:
-        reason = "auto-delete, and goes with its last consumer"
+        reason = "auto-delete, and deleted with its last consumer"
     elif settings.single_active_consumer:
-        reason = "for a single active consumer: nobody takes messages beside it"
+        reason = "restricted to a single active consumer"
     if reason:
-        raise PreconditionFailed(f"{place_of(queue)} has no leases: it is {reason}")
+        raise PreconditionFailed(f"{place_of(queue)} does not support leases: it is {reason}")
     _check_alone(queue)
 
 

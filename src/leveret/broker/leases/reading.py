@@ -1,7 +1,7 @@
-"""Reading a planned batch: a consumer that gets a slice of it, in its order, as copies that it need not acknowledge.
+"""Readers of a lease batch: consumers that get copies of a slice of it, in order, and do not acknowledge them.
 
-Any number of consumers read at the same time, and the same slice again. What they read comes from the log, a few entries
-ahead of what they have credit for.
+Any number of consumers can read at the same time, and the same slice repeatedly. The log is read a few entries ahead of
+their credit.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ READ_BYTES: Final = 1 << 20
 class Reader(CommitWaiter):
     """A consumer's place in a slice of a batch.
 
-    next, end  indices in the batch: of the next entry to deliver, and behind the last one
-    asked      index of the next entry to be read from the log
-    loaded     entries that were read
-    ready      the log has that the batch was read
+    next, end  indices in the batch: of the next entry to deliver, and after the last one
+    asked      index of the next entry to load
+    loaded     entries that were loaded
+    ready      whether the log has a record that the batch is read
     packed     whether it gets record batches (leveret.broker.queues.record_batches)
     """
 
@@ -61,7 +61,7 @@ class Reader(CommitWaiter):
         self.queue.broker.end_turn()
 
     def serve(self) -> None:
-        """Deliver what there is credit for."""
+        """Deliver entries as far as there is credit."""
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
@@ -89,7 +89,7 @@ class Reader(CommitWaiter):
                 consumer.parked = True
 
     def _serve_record_batches(self) -> int:
-        """The same in packs, which say what indices of the batch they cover; how many entries these had."""
+        """Deliver record batches with the indices that they cover. Returns the number of their entries."""
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
@@ -103,7 +103,7 @@ class Reader(CommitWaiter):
             while loaded and record_batch.has_room(loaded[0].message.size):
                 entry = loaded.popleft()
                 self.next += 1
-                # A queue does not know when its messages came.
+                # A queue does not know when its messages arrived.
                 record_batch.add(entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0,
                                  entry.delivery_count)
                 if queue.watch is not None:
@@ -121,10 +121,10 @@ class Reader(CommitWaiter):
         number, at = self.batch.find(self.asked)
         piece = self.batch.pieces[number]
         last = at
-        n_bytes = 0
-        most = min(len(piece.seqs), at + self.end - self.asked, at + READ_ENTRIES)
-        while last < most and (last == at or n_bytes < READ_BYTES):
-            n_bytes += piece.sizes[last]
+        size = 0
+        stop = min(len(piece.seqs), at + self.end - self.asked, at + READ_ENTRIES)
+        while last < stop and (last == at or size < READ_BYTES):
+            size += piece.sizes[last]
             last += 1
         rows: array[int] = piece.rows[at:last]
         slots: array[int] = piece.slots[at:last]
@@ -133,7 +133,7 @@ class Reader(CommitWaiter):
         self.queue.log.load(rows, slots, _Reading(self, number, at).done)
 
     def take(self, loaded: list[Loaded], number: int, first: int) -> None:
-        """Entries of a piece, from a place in it on, have been read."""
+        """Take loaded entries of a piece, starting at index `first`."""
         self.loading = False
         queue = self.queue
         if self not in self.lease.readers:
@@ -151,7 +151,7 @@ class Reader(CommitWaiter):
 
 
 class _Reading:
-    """Entries of a batch on their way into memory."""
+    """Entries of a batch that are being loaded."""
 
     __slots__ = ("first", "number", "reader")
 
@@ -165,15 +165,20 @@ class _Reading:
 
 
 def check(queue: Queue, arguments: dict[str, Any], no_ack: bool) -> None:
-    """Refuse a reader that asks for what there is not: NotFound for an unknown lease or batch, PreconditionFailed for an
-    older epoch, a slice that is not in the batch, and a consumer that wants to acknowledge."""
+    """Check the arguments of a reader.
+
+    Raises:
+
+        NotFound: The lease or the batch does not exist.
+        PreconditionFailed: The epoch is old, the slice is out of range, or the consumer wants to acknowledge.
+    """
     if not no_ack:
         raise PreconditionFailed(f"'{LEASE}' of queue '{queue.name}' is read without acknowledgements: consume with no-ack")
     _slice_of(queue, arguments)
 
 
 def add(queue: Queue, consumer: Consumer) -> None:
-    """A reader joins. That the batch was read is on disk before it gets anything."""
+    """Add a reader. Its first delivery waits until the log has a record that the batch is read."""
     lease, batch, first, count = _slice_of(queue, consumer.arguments)
     reader = Reader(queue, lease, batch, consumer, first, count)
     lease.readers.append(reader)
@@ -189,7 +194,7 @@ def add(queue: Queue, consumer: Consumer) -> None:
 
 
 def remove(queue: Queue, consumer: Consumer) -> None:
-    """A reader leaves."""
+    """Remove a reader."""
     leases = queue.leases
     if leases is None:
         return
@@ -200,7 +205,7 @@ def remove(queue: Queue, consumer: Consumer) -> None:
 
 
 def serve(queue: Queue) -> None:
-    """Give the readers what they have credit for."""
+    """Deliver to the readers as far as they have credit."""
     leases = queue.leases
     if leases is not None:
         for lease in leases.by_name.values():
@@ -209,7 +214,7 @@ def serve(queue: Queue) -> None:
 
 
 def is_reading(queue: Queue, consumer: Consumer) -> bool:
-    """Whether something is on its way to this reader."""
+    """Return whether entries for this reader are still to be loaded."""
     leases = queue.leases
     return leases is not None and any(
         reader.asked < reader.end or reader.loading
@@ -217,11 +222,11 @@ def is_reading(queue: Queue, consumer: Consumer) -> bool:
 
 
 def _slice_of(queue: Queue, arguments: dict[str, Any]) -> tuple[Lease, Batch, int, int]:
-    """The lease and the batch that a consumer's arguments name, the first index and how many entries."""
+    """Return the lease, the batch, the first index and the count that a consumer's arguments specify."""
     found: dict[str, Any] = {}
     for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
         if name not in arguments:
-            raise PreconditionFailed(f"invalid arg '{LEASE}': received without '{name}', expected together with it")
+            raise PreconditionFailed(f"invalid arg '{LEASE}': expected '{name}', too")
         found[name] = CONSUMER_ARGUMENTS[name].parse(arguments[name])
     leases = queue.leases
     name = found[LEASE]
@@ -234,6 +239,6 @@ def _slice_of(queue: Queue, arguments: dict[str, Any]) -> tuple[Lease, Batch, in
     first: int = found[FIRST]
     count: int = found[COUNT]
     if first + count > batch.count:
-        raise PreconditionFailed(f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count} from"
-                                 f" index {first} on is not in it")
+        raise PreconditionFailed(f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count}"
+                                 f" from index {first} is out of range")
     return lease, batch, first, count

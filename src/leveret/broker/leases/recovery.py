@@ -1,4 +1,4 @@
-"""Leases after a start: the positions of what is planned leave what is recovered before the queues see it."""
+"""Recovery of leases: leased positions are removed from the recovered state before the queues get it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("leveret.broker")
 
 
 class RestoredBatch:
-    """What the log held of one batch; the priorities of its pieces are still as publishers gave them."""
+    """A batch as stored in the log. The priorities of its pieces are as published."""
 
     __slots__ = ("lease", "number", "runs", "value")
 
@@ -32,7 +32,7 @@ class RestoredBatch:
 
 
 class Restoring:
-    """One start: the records of leases by the id of their queue."""
+    """The records of leases by the id of their queue, during recovery."""
 
     def __init__(self, recovery: Recovery) -> None:
         self.recovery = recovery
@@ -51,7 +51,7 @@ class Restoring:
                 self.batches.setdefault(queue_id, []).append(RestoredBatch(names[1], int(names[2]), metadata.unpack(value)))
 
     def restore(self, queue: Queue) -> None:
-        """Give a queue its leases, with what they have planned. Before the queue gets its entries."""
+        """Restore the leases of a queue and their batches. Called before the queue gets its entries."""
         self.keys.pop(queue.id, None)
         found = self.leases.get(queue.id)
         if found is None:
@@ -75,14 +75,14 @@ class Restoring:
             self.recovery.queues[queue.id] = without(recovered, taken)
 
     def finish(self, log: Log) -> None:
-        """All queues are there: forget the leases of those that are not."""
+        """Delete the records of leases whose queue does not exist. Called when all queues are recovered."""
         for keys in self.keys.values():
             for kind, key in keys:
                 log.put(kind, key, None)
 
 
 def start(queue: Queue) -> None:
-    """After recovery: time-outs begin again."""
+    """Start the timeouts of the leases of a recovered queue."""
     if queue.leases is not None:
         for lease in queue.leases.by_name.values():
             lease.call(queue)
@@ -110,8 +110,8 @@ def _restore_batch(queue: Queue, stored: RestoredBatch, recovered: RecoveredQueu
             _take(queue, batch, recovered, at, end)
             taken.append((at, end))
     if batch.count != value["count"]:
-        log.error("batch %d of lease '%s' of queue '%s' had %d messages, and %d are there", stored.number, stored.lease,
-                  queue.name, value["count"], batch.count)
+        log.error("batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered", stored.number,
+                  stored.lease, queue.name, value["count"], batch.count)
     return batch
 
 
@@ -137,7 +137,7 @@ def _take(queue: Queue, batch: Batch, recovered: RecoveredQueue, at: int, end: i
 
 
 def without(recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> RecoveredQueue:
-    """What is recovered of a queue but the spans of positions that are taken."""
+    """Return the recovered state of a queue without these spans of positions."""
     left = RecoveredQueue()
     at = 0
     for begin, end in [*sorted(taken), (len(recovered.seqs), 0)]:

@@ -1,4 +1,4 @@
-"""Entries of a lease that go back to the queue, to their old places, once that is on disk."""
+"""Return of leased entries to their old places in the queue, once the return is on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Return(CommitWaiter):
-    """Positions on their way back, in pieces with their priorities."""
+    """Positions that are being returned, in pieces with their priorities."""
 
     def __init__(self, queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
         self.queue = queue
@@ -35,8 +35,11 @@ class Return(CommitWaiter):
 
 
 def return_pieces(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
-    """Have entries go back with the commit that is being filled. Those of `read` somebody may have had, so that they count
-    as redelivered; so does whatever is paged out and older, for the log keeps one mark a queue."""
+    """Return entries with the commit that is being filled.
+
+    Entries of `read` may have been delivered, so they count as redelivered; so do older paged-out entries, because the
+    log has one mark per queue.
+    """
     leases = queue.leases
     if not pieces or leases is None:
         return
@@ -60,7 +63,7 @@ def _return_to_queue(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
             paging.note_refusals(queue, entry)
     broker.paging[queue.id] = queue
     paging.read_heads(queue)
-    # Those that were paged out on the way may have been waited for.
+    # Other operations may wait for entries that were paged out here.
     paging.notify_waiting(queue)
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         limits.shorten(queue)
@@ -68,7 +71,7 @@ def _return_to_queue(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
 
 
 def _in_order(pieces: list[Chunk]) -> list[Chunk]:
-    """Pieces by ascending sequence numbers, cut where they overlap."""
+    """Sort pieces by sequence numbers, and split them where they overlap."""
     ordered: deque[Chunk] = deque()
     for piece in sorted(pieces, key=_first_of):
         if ordered and ordered[-1].seqs[-1] > piece.seqs[0]:

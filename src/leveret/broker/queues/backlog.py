@@ -324,9 +324,11 @@ class Backlog:
         return taken
 
     def return_chunks(self, back: list[Chunk], overflow: Log | None) -> list[Entry]:
-        """Put positions back to their old places: those of `back`, in the order of their sequence numbers. What is younger
-        than they are is paged out, or follows the chunks, where it can: what is not committed yet stays in the head.
-        Returns the entries that were paged out."""
+        """Return positions to their old places, in the order of their sequence numbers.
+
+        Younger entries are paged out or moved behind the chunks if possible; uncommitted ones stay in the head. Returns
+        the entries that were paged out.
+        """
         self.cancel_load()
         self.passed = 0
         head = self.head

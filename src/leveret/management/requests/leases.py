@@ -1,4 +1,4 @@
-"""lease.*: batches of a queue that readers read by number, and settle as a whole."""
+"""lease.*: numbered batches of a queue, which are read and settled as a whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Seconds = Annotated[float, Meta(gt=0, le=1e8)]
 
 
-# Leases, and their batches, that one answer lists; units of work of describing each.
+# Maximum number of leases and batches in a reply; units of work to describe each.
 MAX_LISTED: Final = 10_000
 LEASE_WORK: Final = 8
 BATCH_WORK: Final = 3
@@ -137,8 +137,8 @@ def list_leases(asked: Asked, arguments: OfQueue) -> Later:
     leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
     count = len(leases) + sum(len(lease.batches) for lease in leases)
     if count > MAX_LISTED:
-        raise ResourceError(f"{count} leases and batches are more than an answer has, {MAX_LISTED}: name a queue, or list"
-                            " them with `leveret leases`")
+        raise ResourceError(f"{count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
+                            " list them with `leveret leases`")
     later = Later()
     listing = Listing(asked.vhost.broker.jobs, leases, later)
     if listing.step():
