@@ -3,6 +3,7 @@
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the whole test suite    make test TESTS=tests/wire
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
+#   make coverage                    line coverage of the plain files, child processes included
 #   make lint | docs | bench | demo | build | lock
 
 PYTHON ?= python3
@@ -18,11 +19,14 @@ PYTEST := $(PY) -m pytest -n 4 --dist loadfile $(PYTEST_OPTIONS)
 # What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
 
+# What `make coverage` runs: everything but Spark, the benchmarks, the documentation and the packaging.
+COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spark tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
+
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: run compiled test test-pure test-compiled lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
+.PHONY: run compiled test test-pure test-compiled coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -98,6 +102,13 @@ test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
 	$(PYTEST) $(TESTS) && exit $$pure
 endif
+
+# Tracing slows tests down, so they get more time. The report is printed even if a test fails.
+coverage: $(STAMPS)/dev $(STAMPS)/segments
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@failed=0; \
+	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
+	$(VENV)/bin/coverage combine -q && $(VENV)/bin/coverage html -q --fail-under 0 && $(VENV)/bin/coverage report && exit $$failed
 
 lint: $(STAMPS)/spark
 	$(VENV)/bin/ruff check .
