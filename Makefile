@@ -4,7 +4,8 @@
 #   make test                        the whole test suite    make test TESTS=tests/wire
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain files, child processes included
-#   make lint | docs | bench | demo | build | lock
+#   make build                       the wheels: compiled for this platform, and pure
+#   make lint | format | docs | bench | demo | lock
 
 PYTHON ?= python3
 VENV   := .venv
@@ -149,8 +150,13 @@ demo: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/demo
 demo-kill: $(STAMPS)/core $(STAMPS)/demo
 	@$(PY) examples/demo.py
 
-build: $(STAMPS)/dev
-	$(PY) -m build
+# Both wheels and the source archive, with the pinned tools. Without a C compiler only the pure wheel is built.
+build: COMPILE := --require
+build: $(STAMPS)/dev $(STAMPS)/build compiled
+	@rm -rf dist build/lib* build/bdist*
+	@$(PY) -m build --no-isolation --sdist --wheel
+	@LEVERET_PURE=1 $(PY) -m build --no-isolation --wheel
+	@ls dist
 
 # Pin what pyproject.toml and requirements/*.in ask for, with hashes.
 lock: $(STAMPS)/dev

@@ -1,10 +1,11 @@
 """The part of the build that pyproject.toml cannot say: compile the hot modules, and ship them beside their sources.
 
-Where they cannot be compiled the wheel is a pure one, and works all the same.
+The wheel is pure if the hot modules cannot be compiled, or if LEVERET_PURE is set.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from functools import cache
@@ -24,8 +25,8 @@ PACKAGE = ROOT / "src" / "leveret"
 
 @cache
 def compiled() -> str:
-    """The hash of the compiled modules, or "" (with a notice) where they cannot be compiled."""
-    why = build_compiled.obstacle()
+    """The hash of the compiled modules, or "" (with a notice) for a pure wheel."""
+    why = "LEVERET_PURE is set" if os.environ.get("LEVERET_PURE") else build_compiled.obstacle()
     if not why:
         try:
             return build_compiled.build(PACKAGE, OUTPUT, (ROOT / "hot_modules.txt").read_text(encoding="utf-8"))

@@ -159,7 +159,8 @@ def test_code_that_does_not_compile_is_reported(tmp_path: Path) -> None:
 def build_wheel(root: Path, **environment: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(root / "dist"), "."],
-        cwd=root, env={**os.environ, **environment}, capture_output=True, text=True, timeout=110, check=False)
+        cwd=root, env={**os.environ, "LEVERET_PURE": "", **environment}, capture_output=True, text=True, timeout=110,
+        check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (root / "dist").glob("*.whl")
     return wheel
@@ -186,6 +187,14 @@ def test_a_wheel_holds_sources_and_binaries_and_uses_the_latter(checkout: Path, 
 def test_a_wheel_without_a_compiler_is_pure(tmp_path: Path) -> None:
     root = make_checkout(tmp_path)
     wheel = build_wheel(root, CC="/no/such/compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "_native" in name]
+
+
+@needs_compiler
+def test_a_pure_wheel_is_built_on_demand(checkout: Path) -> None:
+    wheel = build_wheel(checkout, LEVERET_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if "_native" in name]
