@@ -120,6 +120,7 @@ lint: $(STAMPS)/spark
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
 
 docs: $(STAMPS)/docs
 	$(VENV)/bin/mkdocs build --strict

@@ -1,5 +1,7 @@
-"""The coordinator's side of distributed transactions: it decides about branches over the control socket of a broker on this
-machine, as the user who runs it."""
+"""The coordinator's side of distributed transactions.
+
+A coordinator decides about branches over the control socket of a broker on this machine, as the user who runs it.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +32,50 @@ class RolledBack(Exception):
 
 
 class Coordinator:
-    """Decides about branches of the broker that runs over `data_dir`. Every call is answered when its decision is on disk;
-    it raises `RolledBack`, `CallFailed` for what the broker refuses, and `NoBroker`."""
+    """Decides about the branches of one vhost of a broker on this machine.
+
+    Every call returns when its decision is on disk.
+
+    Args:
+        data_dir: The data directory of the broker.
+        vhost: The vhost of the branches.
+
+    Raises:
+        RolledBack: The branch was rolled back, or can only be rolled back.
+        CallFailed: The broker refused the call.
+        NoBroker: No broker runs over the data directory.
+    """
 
     def __init__(self, data_dir: str | os.PathLike[str], vhost: str = "/") -> None:
         self.data_dir = Path(data_dir)
         self.vhost = vhost
 
     def list(self) -> Sequence[dict[str, Any]]:
-        """Its branches, as `leveret dtx list --json` shows them."""
+        """Return the branches, as `leveret dtx list --json` shows them."""
         found: list[dict[str, Any]] = control_client.call(self.data_dir, "dtx.list", {"vhost": self.vhost})
         return found
 
     def prepare(self, identifier: str) -> None:
-        """From then on it can be committed whatever happens, and waits for that."""
+        """Prepare a branch: from then on it survives a crash and waits for its commit or rollback."""
         self._decide("prepare", identifier, "prepared")
 
     def commit(self, identifier: str, *, one_phase: bool = False, remember: bool = False) -> None:
-        """Let it take effect: one that is prepared, or with `one_phase` one that is not. With `remember` the outcome is
-        kept until it is forgotten."""
+        """Commit a branch.
+
+        Args:
+            identifier: The identifier of the branch.
+            one_phase: Commit a branch that is not prepared.
+            remember: Keep the outcome until `forget`.
+        """
         self._decide("commit", identifier, "committed", one_phase=one_phase, remember=remember)
 
     def rollback(self, identifier: str, *, remember: bool = False) -> None:
-        """Undo it."""
+        """Roll a branch back.
+
+        Args:
+            identifier: The identifier of the branch.
+            remember: Keep the outcome until `forget`.
+        """
         self._decide("rollback", identifier, "rolled back", remember=remember)
 
     def forget(self, identifier: str) -> None:
@@ -68,10 +91,14 @@ class Coordinator:
 
 
 def commit_all(branches: Sequence[tuple[Coordinator, str]]) -> None:
-    """Commit branches, of as many brokers as there are, or roll all of them back: all are prepared first.
+    """Commit branches of any number of brokers, or roll all of them back: all are prepared first.
 
-    The one that cannot be prepared raises its error, after everything is rolled back. Who may die in between writes down,
-    before and after the preparation, what it is about to do, and decides again when it is back: a prepared branch waits.
+    If a branch cannot be prepared, all are rolled back and its error is raised. A program that must survive its own crash
+    records before and after the preparation what it is about to do, and decides again after its restart: a prepared branch
+    waits.
+
+    Args:
+        branches: Each branch as its coordinator and its identifier.
     """
     prepared = 0
     try:
@@ -83,7 +110,7 @@ def commit_all(branches: Sequence[tuple[Coordinator, str]]) -> None:
             try:
                 coordinator.rollback(identifier)
             except (CallFailed, RolledBack):
-                pass  # it is gone already
+                pass  # The branch no longer exists.
         raise
     for coordinator, identifier in branches:
         coordinator.commit(identifier)

@@ -20,7 +20,8 @@ class AnyTransaction(Protocol):
     """A transaction of the async or the sync API."""
 
     @property
-    def core(self) -> TransactionCore: ...
+    def core(self) -> TransactionCore:
+        """The engine of the transaction."""
 
 
 class Message:

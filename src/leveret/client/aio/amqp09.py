@@ -40,9 +40,11 @@ class Amqp09Calls:
     if TYPE_CHECKING:
         async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any: ...
 
-        async def send(self, outgoing: Outgoing, timeout: Limit) -> None: ...
+        async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
+            """Send a message; the channel implements it."""
 
-        async def wait_flowing(self, timeout: Limit = DEFAULT) -> None: ...
+        async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
+            """Wait until publishing is allowed; the channel implements it."""
 
     async def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Wait until the server has processed everything sent before on this channel (`channel.ping`).

@@ -363,6 +363,7 @@ class Connection(FrontEnd):
             stream.abort()
 
     def reconnect(self) -> None:
+        """Start to reconnect, unless that is under way."""
         if self._reconnecting is None:
             self._reconnecting = self._loop.create_task(self._reconnect(), name="leveret reconnect")
 
@@ -436,9 +437,11 @@ class Connection(FrontEnd):
     # Methods of FrontEnd
 
     def new_waiter(self) -> asyncio.Future[Any]:
+        """Return a new waiter for a result."""
         return self._loop.create_future()
 
     def flush_soon(self) -> None:
+        """Write the engine's output soon."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -458,6 +461,7 @@ class Connection(FrontEnd):
                 stream.transport.write(data)
 
     def emit(self, event: Event) -> None:
+        """Notify the callbacks of an event."""
         for callback in list(self._callbacks):
             self._loop.call_soon(callback, event)
         if isinstance(event, Closed):
@@ -471,16 +475,19 @@ class Connection(FrontEnd):
                     self._closed.exception()
 
     def pause_reading(self) -> None:
+        """Stop reading from the socket."""
         if self.stream is not None and self.stream.transport is not None:
             self.stream.transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Read from the socket again."""
         if self.stream is not None and self.stream.transport is not None and not self.stream.transport.is_closing():
             # The time during which reading was paused does not count as silence of the server.
             self._last_received = self._loop.time()
             self.stream.transport.resume_reading()
 
     def close_socket(self) -> None:
+        """Write what the engine still has, and close the socket."""
         stream, self.stream = self.stream, None
         if stream is not None and stream.transport is not None:
             data = self.core.to_send()

@@ -29,6 +29,7 @@ class Stream(asyncio.Protocol):
         self._error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport (`asyncio.Protocol`)."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         transport.pause_reading()
@@ -44,18 +45,22 @@ class Stream(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        """Pass received bytes to the connection (`asyncio.Protocol`)."""
         if self._connection.stream is self:
             self._connection.received(data)
 
     def pause_writing(self) -> None:
+        """Report that the socket is full (`asyncio.Protocol`)."""
         if self._connection.stream is self:
             self._connection.core.set_socket_full(True)
 
     def resume_writing(self) -> None:
+        """Report that the socket accepts data again (`asyncio.Protocol`)."""
         if self._connection.stream is self:
             self._connection.core.set_socket_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Report the loss of the socket (`asyncio.Protocol`)."""
         self._error = exc
         if not self._lost.done():
             self._lost.set_result(None)

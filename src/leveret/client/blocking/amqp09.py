@@ -39,9 +39,11 @@ class Amqp09Calls:
     if TYPE_CHECKING:
         def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any: ...
 
-        def send(self, outgoing: Outgoing, timeout: Limit) -> None: ...
+        def send(self, outgoing: Outgoing, timeout: Limit) -> None:
+            """Send a message; the channel implements it."""
 
-        def wait_flowing(self, timeout: Limit = DEFAULT) -> None: ...
+        def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
+            """Wait until publishing is allowed; the channel implements it."""
 
     def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Wait until the server has processed everything sent before on this channel (`channel.ping`).

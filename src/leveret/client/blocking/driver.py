@@ -348,9 +348,11 @@ class Driver(FrontEnd):
     # Methods of FrontEnd. The lock is held.
 
     def new_waiter(self) -> BlockingWaiter:
+        """Return a new waiter for a result."""
         return BlockingWaiter()
 
     def flush_soon(self) -> None:
+        """Write the engine's output soon."""
         self._active = True
         if self.core.engine.pending > FLUSH_SIZE or time.monotonic() - self._last_written > FLUSH_DELAY:
             self._write()
@@ -360,25 +362,30 @@ class Driver(FrontEnd):
                 self._wake.set()
 
     def emit(self, event: Event) -> None:
+        """Notify the callbacks of an event."""
         self._events.append(event)
         if isinstance(event, Closed):
             self.closed.set()
         self._wake.set()
 
     def pause_reading(self) -> None:
+        """Stop reading from the socket."""
         # Only the connection's own thread pauses: a thread that waits for a result must read.
         self._paused = True
 
     def resume_reading(self) -> None:
+        """Read from the socket again."""
         self._paused = False
 
     def close_socket(self) -> None:
+        """Write what the engine still has, and close the socket."""
         self._write()
         sock = self._socket
         if sock is not None:
             self._drop(sock)
 
     def reconnect(self) -> None:
+        """Start to reconnect, unless that is under way."""
         self._reconnect = True
         self._wake.set()
 

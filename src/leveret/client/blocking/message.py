@@ -19,14 +19,17 @@ class BlockingMessage(Message):
     __slots__ = ()
 
     def ack(self, multiple: bool = False) -> None:
+        """Acknowledge the message; with `multiple`, also all earlier ones of its channel."""
         with self._channel.api_channel.lock:
             super().ack(multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
+        """Refuse the message; with `multiple`, also all earlier ones of its channel."""
         with self._channel.api_channel.lock:
             super().nack(requeue, multiple)
 
     def reject(self, requeue: bool = False) -> None:
+        """Refuse the message."""
         with self._channel.api_channel.lock:
             super().reject(requeue)
 
@@ -43,6 +46,7 @@ class BlockingDelivery(Delivery):
     __slots__ = ()
 
     def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
+        """Settle the delivery with an outcome, as part of a transaction if one is given."""
         with self._channel.api_channel.lock:
             super().settle_as(state, transaction)
 
