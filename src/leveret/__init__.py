@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from leveret.node.errors import CallRefused as CallRefused
     from leveret.node.errors import StartFailed as StartFailed
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is imported when it is first asked for: a broker needs no client, and a client no broker. "" is the module itself.
 _LAZY = {
