@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import brokers, generator
-from leveret import blocking
+from leveret import sync
 
 BODY = b"x" * 256
 WINDOW = 200
@@ -34,7 +34,7 @@ PREFIX = "bench-clients"
 QUEUE = PREFIX + "-0"
 
 LEVERET = "leveret"
-BLOCKING = "leveret.blocking"
+BLOCKING = "leveret.sync"
 PIKA = "pika"
 AIO_PIKA = "aio-pika"
 
@@ -180,7 +180,7 @@ async def consume_leveret(url: str, seconds: float) -> float:
 
 
 def publish_blocking(url: str, seconds: float, windowed: bool) -> float:
-    with blocking.connect(url) as connection, connection.channel() as channel:
+    with sync.connect(url) as connection, connection.channel() as channel:
         clock, number = Clock(seconds), 0
         if windowed:
             with channel.publisher(routing_key=QUEUE, window=WINDOW) as publisher:
@@ -195,7 +195,7 @@ def publish_blocking(url: str, seconds: float, windowed: bool) -> float:
 
 
 def consume_blocking(url: str, seconds: float) -> float:
-    with blocking.connect(url) as connection, connection.channel() as channel:
+    with sync.connect(url) as connection, connection.channel() as channel:
         clock = Clock(seconds)
         with channel.consume(QUEUE, prefetch=PREFETCH) as messages:
             for number, message in enumerate(messages, 1):
@@ -240,7 +240,7 @@ def measure(work: str, client: str, port: int, seconds: float) -> float:
     if work == CONSUME:
         generator.run(port, "run", "--publishers", "2", "--consumers", "0", "--keep", "--prefix", PREFIX,
                       "--messages", str(round(300_000 * (seconds + 0.5))), timeout=300)
-    with blocking.connect(url) as connection, connection.channel() as channel:
+    with sync.connect(url) as connection, connection.channel() as channel:
         if work != CONSUME:
             channel.declare_queue(QUEUE, arguments={"x-max-length": 1000})
         worker = [sys.executable, "-m", "bench.clients", "--worker", json.dumps([work, client, url, seconds])]

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 import pyspark_amqp
 from bench.spark_flows import archived, delayed, orders, remembered, sunk
-from leveret import blocking
+from leveret import sync
 from leveret.management.control_client import call
 from leveret.spark.options import read_options
 from leveret.spark.schema import arrow_schema
@@ -62,7 +62,7 @@ def session(directory: Path) -> SparkSession:
 def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:
     """A stream with so many messages, from a pool of bodies, or of random ones."""
     pool = bodies or [os.urandom(SIZE) for _ in range(10_000)]
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
         with channel.publisher(routing_key=name, window=4000, content_type="application/octet-stream") as publisher:
             for number in range(rows):

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.generator import Load
-from leveret import blocking
+from leveret import sync
 from leveret.client.errors import Timeout
 from leveret.management.control_client import call
 from leveret.spark.connection import ControlClient, endpoint_of
@@ -104,7 +104,7 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
     warm = min(20.0, seconds / 2)
     over = threading.Event()
     delays: list[float] = []
-    with blocking.connect(url) as connection, connection.channel() as channel:
+    with sync.connect(url) as connection, connection.channel() as channel:
         channel.declare_queue("latency", durable=True, arguments={"x-queue-type": "stream"})
         channel.declare_queue("latency-out", durable=True)
     query = (spark.readStream.format("amqp").options(url=url, stream="latency", startingOffsets="earliest").load()
@@ -113,7 +113,7 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
              .option("checkpointLocation", str(directory / "latency")).start())
 
     def publish() -> None:
-        with blocking.connect(url) as connection, connection.channel() as channel, \
+        with sync.connect(url) as connection, connection.channel() as channel, \
                 channel.publisher(routing_key="latency", window=1000, persistent=True) as publisher:
             due = time.monotonic()
             while not over.is_set():
@@ -122,7 +122,7 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
                 time.sleep(max(due - time.monotonic(), 0))
 
     def consume() -> None:
-        with blocking.connect(url) as connection, connection.channel() as channel, \
+        with sync.connect(url) as connection, connection.channel() as channel, \
                 channel.consume("latency-out", no_ack=True, prefetch=1000) as consumer:
             began = time.time()
             while not over.is_set():
@@ -154,7 +154,7 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
 
 def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory: Path) -> None:
     """Messages that are published, sealed and archived at the same time, and what the processes take meanwhile."""
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("memory-0", durable=True, arguments={"x-queue-type": "stream"})
     assert broker.process is not None
     load = Load(broker.port, "run", "--publishers", "2", "--consumers", "0", "--stream", "--durable", "--keep", "--prefix",

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from leveret import blocking  # noqa: E402
+from leveret import sync  # noqa: E402
 from tests.spark.cluster import Cluster  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
@@ -141,7 +141,7 @@ def _kill(process: int) -> None:
 def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
     """Publish numbered messages with confirms. Those sent while nothing is killed arrive once."""
     sent = [str(number) for number in range(first, first + count)]
-    with (blocking.connect(broker.url()) as connection, connection.channel() as channel,
+    with (sync.connect(broker.url()) as connection, connection.channel() as channel,
           channel.publisher(routing_key="in", window=1000, persistent=True) as publisher):
         for body in sent:
             publisher.publish(body, message_id=body)
@@ -175,7 +175,7 @@ def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cl
 def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, broker: LeveretProcess, query: Query,
          directory: Path, cluster: Cluster | None) -> bool:
     began = time.monotonic()
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         streamed = {"x-queue-type": "stream"} if "stream" in row.source else None
         channel.declare_queue("in", durable=True, arguments=streamed)
         channel.declare_queue("out", durable=True)
@@ -263,7 +263,7 @@ def _delete_last_commit(checkpoint: Path) -> bool:
 
 def _drained(broker: LeveretProcess) -> list[str]:
     found = []
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         while (message := channel.get("out", no_ack=True)) is not None:
             found.append(message.body.decode())
     return found

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from demo import ROOT, Broker, console, step
 from rich.table import Table
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import Error, Timeout
 
 WORK = Path(os.environ.get("LEVERET_DEMO_DIRECTORY", str(ROOT / "build" / "demo")))
@@ -103,12 +103,12 @@ class Client(threading.Thread):
     def run(self) -> None:
         while not self.ending.is_set():
             try:
-                with blocking.connect(self.broker.url, protocol=self.protocol, reconnect=False) as connection:
+                with sync.connect(self.broker.url, protocol=self.protocol, reconnect=False) as connection:
                     self.work(connection)
             except (Error, OSError):
                 self.ending.wait(0.2)
 
-    def work(self, connection: blocking.Connection) -> None:
+    def work(self, connection: sync.Connection) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
@@ -127,7 +127,7 @@ class Publisher(Client):
         self.size = FEW
         self.confirmed: list[bytes] = []
 
-    def work(self, connection: blocking.Connection) -> None:
+    def work(self, connection: sync.Connection) -> None:
         with connection.channel() as channel, channel.publisher(EXCHANGE, "", window=BURST) as publisher:
             while not self.ending.wait(1 / BURSTS):
                 burst = []
@@ -167,7 +167,7 @@ class Worker(Client):
         self.done: set[bytes] = set()
         self.taken = 0
 
-    def work(self, connection: blocking.Connection) -> None:
+    def work(self, connection: sync.Connection) -> None:
         with connection.channel(prefetch=200) as channel, channel.consume("orders", prefetch=200) as consumer:
             while not self.ending.is_set():
                 try:
@@ -243,7 +243,7 @@ def until(what: str, true: Callable[[], bool], pipeline: Pipeline) -> None:
 
 def declare(broker: Broker) -> None:
     """Declare an exchange, a queue of orders with dead letters, and streams of all messages and of the events."""
-    with blocking.connect(broker.url) as connection, connection.channel() as channel:
+    with sync.connect(broker.url) as connection, connection.channel() as channel:
         for name in (EXCHANGE, "stats"):
             channel.declare_exchange(name, "topic", durable=True)
         channel.declare_queue("dead", durable=True)
@@ -259,7 +259,7 @@ def declare(broker: Broker) -> None:
 def bodies_of_stream(broker: Broker) -> Iterator[bytes]:
     """Read the whole stream as a plain client."""
     first = {"x-stream-offset": "first"}
-    with (blocking.connect(broker.url) as connection, connection.channel() as channel,
+    with (sync.connect(broker.url) as connection, connection.channel() as channel,
           channel.consume(LOG, prefetch=500, arguments=first) as consumer):
         while True:
             try:
@@ -271,7 +271,7 @@ def bodies_of_stream(broker: Broker) -> Iterator[bytes]:
 
 
 def bodies_of_queue(broker: Broker, name: str) -> list[bytes]:
-    with blocking.connect(broker.url) as connection, connection.channel() as channel:
+    with sync.connect(broker.url) as connection, connection.channel() as channel:
         found = []
         while (message := channel.get(name, no_ack=True)) is not None:
             found.append(bytes(message.body))
@@ -430,7 +430,7 @@ def main() -> int:
 
 
 def ready(broker: Broker, queue: str) -> int:
-    with blocking.connect(broker.url) as connection, connection.channel() as channel:
+    with sync.connect(broker.url) as connection, connection.channel() as channel:
         return int(channel.declare_queue(queue, passive=True).message_count)
 
 
@@ -439,7 +439,7 @@ def finish_windows(broker: Broker, pipeline: Pipeline) -> None:
     last = time.time()
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
-        with blocking.connect(broker.url) as connection, connection.channel() as channel:
+        with sync.connect(broker.url) as connection, connection.channel() as channel:
             channel.publish(b"tick", "tick", "stats")
         ends = rows_of_table(WORK / "traffic", "window_end") if (WORK / "traffic").exists() else []
         if ends and max(end.timestamp() for end in ends) >= last and (WORK / "traffic.html").exists():

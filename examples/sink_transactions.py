@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from leveret import blocking
+from leveret import sync
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@localhost:5672/"
 QUEUE = "example.results"
 APP = "example.sums"
 
 
-def request(channel: blocking.Channel, operation: str, **arguments: Any) -> dict[str, Any]:
+def request(channel: sync.Channel, operation: str, **arguments: Any) -> dict[str, Any]:
     """Send a control request and return the reply."""
     message = channel.request(msgspec.json.encode({"version": 1, **arguments}), operation, "leveret.control")
     reply: dict[str, Any] = msgspec.json.decode(message.body)
@@ -31,7 +31,7 @@ def request(channel: blocking.Channel, operation: str, **arguments: Any) -> dict
     return reply
 
 
-def write(channel: blocking.Channel, bodies: list[bytes]) -> str:
+def write(channel: sync.Channel, bodies: list[bytes]) -> str:
     """Publish to a new sink transaction, prepare it, and return its name."""
     transaction = str(uuid.uuid4())
     request(channel, "stage.open", stage=transaction, app=APP, exchanges=[""])
@@ -44,7 +44,7 @@ def write(channel: blocking.Channel, bodies: list[bytes]) -> str:
     return transaction
 
 
-def do_batch(channel: blocking.Channel, batch: int) -> None:
+def do_batch(channel: sync.Channel, batch: int) -> None:
     transactions = [write(channel, [b"%d + %d = %d" % (one, two, one + two) for two in (1, 2)]) for one in (3, 4)]
     print(f"prepared:  {channel.declare_queue(QUEUE, durable=True).message_count} in the queue")
     reply = request(channel, "stage.promote", app=APP, batch=batch, stages=transactions)
@@ -52,7 +52,7 @@ def do_batch(channel: blocking.Channel, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    with blocking.connect(URL) as connection, connection.channel() as channel:
+    with sync.connect(URL) as connection, connection.channel() as channel:
         channel.declare_queue(QUEUE, durable=True)
         last = request(channel, "stage.last", app=APP)["batch"]
         batch = 1 if last is None else last + 1

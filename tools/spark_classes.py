@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import leveret
-from leveret import blocking
+from leveret import sync
 
 
 def main(file: Path) -> None:
@@ -33,7 +33,7 @@ def main(file: Path) -> None:
 
 def use_spark(directory: Path) -> None:
     """What applications do here: a stream into a table and into a queue, windows, and reads of both."""
-    with leveret.Broker() as broker, blocking.connect(broker.url) as connection, connection.channel() as channel:
+    with leveret.Broker() as broker, sync.connect(broker.url) as connection, connection.channel() as channel:
         channel.declare_queue("in", durable=True, arguments={"x-queue-type": "stream"})
         channel.declare_queue("out", durable=True)
         for number in range(10):

@@ -13,9 +13,9 @@ from leveret._compiled import BuildInfo, install
 
 if TYPE_CHECKING:
     from leveret import aio as aio
-    from leveret import blocking as blocking
     from leveret import client as client
-    from leveret.client.aio.connection import connect as connect
+    from leveret import sync as sync
+    from leveret.client._async.connection import connect as connect
     from leveret.client.errors import Error as Error
     from leveret.client.message import Message as Message
     from leveret.client.properties import Properties as Properties
@@ -40,9 +40,9 @@ _LAZY = {
     "Properties": ("leveret.client.properties", "Properties"),
     "StartFailed": ("leveret.node.errors", "StartFailed"),
     "aio": ("leveret.aio", ""),
-    "blocking": ("leveret.blocking", ""),
     "client": ("leveret.client", ""),
-    "connect": ("leveret.client.aio.connection", "connect"),
+    "connect": ("leveret.client._async.connection", "connect"),
+    "sync": ("leveret.sync", ""),
 }
 __all__ = [
     "AsyncBroker",
@@ -57,10 +57,10 @@ __all__ = [
     "StartFailed",
     "__version__",
     "aio",
-    "blocking",
     "build_info",
     "client",
     "connect",
+    "sync",
 ]
 
 _BUILD = install()

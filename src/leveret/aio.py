@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from leveret.client.aio.channel import Channel
-from leveret.client.aio.connection import Connection, connect
-from leveret.client.aio.consumer import Consumer
-from leveret.client.aio.files import FileConsumer
-from leveret.client.aio.publisher import Publisher
-from leveret.client.aio.queue import Exchange, Queue
-from leveret.client.aio.receiver import Receiver
-from leveret.client.aio.sender import Sender
-from leveret.client.aio.transaction import Transaction
+from leveret.client._async.channel import Channel
+from leveret.client._async.connection import Connection, connect
+from leveret.client._async.consumer import Consumer
+from leveret.client._async.files import FileConsumer
+from leveret.client._async.publisher import Publisher
+from leveret.client._async.queue import Exchange, Queue
+from leveret.client._async.receiver import Receiver
+from leveret.client._async.sender import Sender
+from leveret.client._async.transaction import Transaction
 
 __all__ = ["Channel", "Connection", "Consumer", "Exchange", "FileConsumer", "Publisher", "Queue", "Receiver", "Sender",
            "Transaction", "connect"]

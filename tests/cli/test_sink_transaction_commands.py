@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.requests import ask
@@ -24,7 +24,7 @@ def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 def test_sink_transactions(broker: LeveretProcess) -> None:
     commands = Commands(broker.data_dir)
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("q", durable=True)
         for stage in ("one", "two", "three"):
             ask(channel, "stage.open", stage=stage, app="sink")

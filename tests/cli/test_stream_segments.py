@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from leveret import blocking
+from leveret import sync
 from leveret.segments import catalog
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
@@ -47,10 +47,10 @@ def body(number: int) -> bytes:
 
 def fill(broker: LeveretProcess, stream: str, first: int, last: int) -> None:
     """Messages of both protocols in turn."""
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(stream, durable=True, arguments={"x-queue-type": "stream"})
     for rest, protocol in enumerate(("0-9-1", "1.0")):
-        with blocking.connect(broker.url(), protocol=protocol) as connection, connection.channel() as channel:
+        with sync.connect(broker.url(), protocol=protocol) as connection, connection.channel() as channel:
             for number in range(first + rest, last, 2):
                 channel.publish(body(number), stream, headers={"customer": str(number % 5), "n": number}, user_id="guest")
 
@@ -58,7 +58,7 @@ def fill(broker: LeveretProcess, stream: str, first: int, last: int) -> None:
 def read(broker: LeveretProcess, stream: str, last: int) -> dict[int, Any]:
     """Body, headers and user of the messages by offset, up to and with the last one."""
     found: dict[int, Any] = {}
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         for message in channel.consume(stream, arguments={"x-stream-offset": "first"}):
             headers = dict(message.properties.headers or {})
             offset = headers.pop("x-stream-offset")
@@ -170,7 +170,7 @@ def test_a_file_that_is_gone_ends_the_erasure(broker: LeveretProcess, commands: 
 
 def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) -> None:
     commands.ok("streams", "add-super", "parts", "--partitions", "3")
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         for number in range(30):
             channel.publish(body(number), f"key {number}", "parts", headers={"customer": str(number % 5)})
     said = commands.ok("streams", "seal", "parts")

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 
 def test_the_list_says_why(tmp_path: Path) -> None:
     leveret_only("its configuration turns sealing off")
     with LeveretProcess(tmp_path, config=basic_config() + "\n[streams]\nsealing = false\n").start() as process:
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
         done = subprocess.run([sys.executable, "-m", "leveret", "streams", "--data-dir", str(process.data_dir)],
                               capture_output=True, text=True, timeout=60, check=True)

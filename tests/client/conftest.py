@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret.client.aio.connection import Connection
+from leveret.client._async.connection import Connection
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.fixtures import name

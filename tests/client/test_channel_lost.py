@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import leveret
-from leveret import blocking
+from leveret import sync
 from leveret.client.errors import ConnectionClosed, Timeout
 from tests.client.conftest import Connect
 from tests.client.fake import Peer, fake_server
@@ -39,7 +39,7 @@ async def test_channel_opens_on_the_next_connection(dial: Connect, proxy: Proxy,
 
 
 def test_channel_opens_on_the_next_connection_sync(proxy: Proxy, protocol: str, name: str) -> None:
-    with blocking.connect(proxy.url(), protocol=protocol, reconnect_delay=0.01) as connection:
+    with sync.connect(proxy.url(), protocol=protocol, reconnect_delay=0.01) as connection:
         proxy.cut_at = OPENS[protocol]
         channel = connection.channel()
         assert proxy.cut_at == b""
@@ -63,7 +63,7 @@ async def test_channel_fails_without_reconnect(dial: Connect) -> None:
             await connection.channel()
 
         def block() -> None:
-            with blocking.connect(url, reconnect=False) as blocked, pytest.raises(ConnectionClosed):
+            with sync.connect(url, reconnect=False) as blocked, pytest.raises(ConnectionClosed):
                 blocked.channel()
 
         await asyncio.to_thread(block)
@@ -77,7 +77,7 @@ async def test_channel_open_times_out() -> None:
                 await connection.channel()
 
         def block() -> None:
-            with blocking.connect(url, **options) as blocked, pytest.raises((ConnectionClosed, Timeout)):
+            with sync.connect(url, **options) as blocked, pytest.raises((ConnectionClosed, Timeout)):
                 blocked.channel()
 
         await asyncio.to_thread(block)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret import aio, blocking
+from leveret import aio, sync
 from leveret.client.timeouts import DEFAULT, blocked_limit
 
 # Members of one front end only.
@@ -40,7 +40,7 @@ def parameters(call: Any) -> list[tuple[str, Any, Any]]:
 
 @pytest.mark.parametrize("name", sorted(DIFFERENT))
 def test_front_ends_have_the_same_signatures(name: str) -> None:
-    asynchronous, threaded = public(getattr(aio, name)), public(getattr(blocking, name))
+    asynchronous, threaded = public(getattr(aio, name)), public(getattr(sync, name))
     assert asynchronous.keys() - DIFFERENT[name] == threaded.keys() - DIFFERENT[name]
     for member in asynchronous.keys() & threaded.keys() - DIFFERENT[name]:
         # Only threads need a timeout argument; asyncio has `asyncio.timeout`.
@@ -49,9 +49,9 @@ def test_front_ends_have_the_same_signatures(name: str) -> None:
 
 
 def test_connect_has_the_same_options() -> None:
-    assert parameters(leveret.connect) == parameters(blocking.connect)
+    assert parameters(leveret.connect) == parameters(sync.connect)
     assert aio.connect is leveret.connect
-    assert sorted(aio.__all__) == sorted(blocking.__all__)
+    assert sorted(aio.__all__) == sorted(sync.__all__)
 
 
 def test_blocked_limit() -> None:
@@ -65,5 +65,5 @@ def test_blocked_limit() -> None:
 
 def test_docstrings_mention_only_their_own_api() -> None:
     for name in DIFFERENT:
-        for member, value in public(getattr(blocking, name)).items():
+        for member, value in public(getattr(sync, name)).items():
             assert not re.search(r"\bawait|async ", value.__doc__ or ""), f"{name}.{member}"

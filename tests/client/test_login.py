@@ -6,7 +6,7 @@ import pytest
 from scramp import ScramMechanism
 
 from leveret.client import AuthenticationFailed, Parameters
-from leveret.client.core.login import MAX_ITERATIONS, Login
+from leveret.client.engine.common.login import MAX_ITERATIONS, Login
 from leveret.client.parameters import SCRAM
 from tests.client.conftest import Connect
 from tests.support.broker import Broker

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from leveret.client.core import connection as states
-from leveret.client.core.base import RECOVERING
-from leveret.client.core.connection import ConnectionCore
-from leveret.client.core.frontend import FrontEnd
-from leveret.client.core.recovery import recover
+from leveret.client.engine.amqp091 import connection as states
+from leveret.client.engine.amqp091.connection import ConnectionCore
+from leveret.client.engine.amqp091.recovery import recover
+from leveret.client.engine.common.base import RECOVERING
+from leveret.client.engine.common.frontend import FrontEnd
 from leveret.client.errors import ConnectionLost
 from leveret.client.events import Event
 from leveret.client.parameters import Parameters

@@ -15,7 +15,7 @@ PROGRAM = '''
 from __future__ import annotations
 
 import leveret
-from leveret import aio, blocking
+from leveret import aio, sync
 from leveret.client import Blocked, Event, NotFound, Parameters, parse_url
 
 
@@ -46,8 +46,8 @@ def seen(event: Event) -> None:
 
 
 def threads() -> None:
-    with blocking.connect(on_event=seen) as connection, connection.channel() as channel:
-        typed: tuple[blocking.Connection, blocking.Channel] = connection, channel
+    with sync.connect(on_event=seen) as connection, connection.channel() as channel:
+        typed: tuple[sync.Connection, sync.Channel] = connection, channel
         for message in channel.consume("q"):
             message.ack()
     parameters: Parameters = parse_url("amqp://")
@@ -58,7 +58,7 @@ MISTAKES = '''
 import leveret
 
 leveret.conect("amqp://")
-with leveret.blocking.connect() as connection:
+with leveret.sync.connect() as connection:
     connection.chanel()
     connection.channel().publish(5)
 '''

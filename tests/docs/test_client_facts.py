@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret import blocking, client
+from leveret import client, sync
 from leveret.client import errors, events, options
-from leveret.client.aio import channel, connection, consumer, publisher, queue, receiver, sender
+from leveret.client._async import channel, connection, consumer, publisher, queue, receiver, sender
 from leveret.client.delivery import Delivery
 from leveret.client.files import FileContent
 from leveret.client.message import Message
@@ -27,15 +27,15 @@ CONNECTING = DOCS / "client" / "connecting.md"
 
 # Classes whose calls the pages name, in both APIs.
 API_CLASSES: dict[str, tuple[type, ...]] = {
-    "connection": (connection.Connection, blocking.Connection),
-    "channel": (channel.Channel, blocking.Channel),
-    "queue": (queue.Queue, blocking.Queue),
-    "exchange": (queue.Exchange, blocking.Exchange),
-    "publisher": (publisher.Publisher, blocking.Publisher),
-    "consumer": (consumer.Consumer, blocking.Consumer),
+    "connection": (connection.Connection, sync.Connection),
+    "channel": (channel.Channel, sync.Channel),
+    "queue": (queue.Queue, sync.Queue),
+    "exchange": (queue.Exchange, sync.Exchange),
+    "publisher": (publisher.Publisher, sync.Publisher),
+    "consumer": (consumer.Consumer, sync.Consumer),
     "message": (Message,),
-    "sender": (sender.Sender, blocking.Sender),
-    "receiver": (receiver.Receiver, blocking.Receiver),
+    "sender": (sender.Sender, sync.Sender),
+    "receiver": (receiver.Receiver, sync.Receiver),
     "delivery": (Delivery,),
     "file": (FileContent,),
 }

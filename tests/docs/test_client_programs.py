@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.docs.pages import DOCS, at_broker, page_id
 from tests.docs.terminals import Scene, perform, programs, scenes
 from tests.support.broker import Broker
@@ -31,7 +31,7 @@ def clean(broker: Broker) -> Iterator[Broker]:
 
 def _clean(broker: Broker) -> None:
     text = "\n".join(text for page in CLIENT_PAGES for text in programs(page).values())
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         for queue in set(_QUEUE.findall(text)):
             channel.delete_queue(queue)
         for exchange in set(_EXCHANGE.findall(text)):
@@ -57,4 +57,4 @@ def test_every_pattern_has_a_page_with_programs_in_both_faces() -> None:
     for pattern in patterns:
         texts = programs(DOCS / "client" / f"{pattern}.md").values()
         assert any("leveret.connect(" in text for text in texts), pattern
-        assert any("leveret.blocking.connect(" in text for text in texts), pattern
+        assert any("leveret.sync.connect(" in text for text in texts), pattern

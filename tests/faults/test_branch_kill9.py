@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.broker.message import make_address
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.properties import encode_header
@@ -27,7 +27,7 @@ def body_of(number: int) -> bytes:
 
 
 def fill(process: LeveretProcess) -> None:
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         for queue in ("from", "to"):
             channel.declare_queue(queue, durable=True)
         with channel.publisher("", "from") as publisher:
@@ -36,14 +36,14 @@ def fill(process: LeveretProcess) -> None:
 
 
 def counts(process: LeveretProcess) -> tuple[int, int]:
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         one, two = (channel.declare_queue(queue, durable=True).message_count for queue in ("from", "to"))
         return one, two
 
 
 def contents(process: LeveretProcess, queue: str) -> list[int]:
     """The numbers in a queue, which is empty afterwards."""
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         count = channel.declare_queue(queue, durable=True).message_count
         found = []
         with channel.consume(queue, no_ack=True) as consumer:

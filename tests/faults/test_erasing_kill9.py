@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.management.control_client import NoBroker, call
 from tests.support.broker import LeveretProcess, basic_config
 
@@ -33,7 +33,7 @@ def configuration() -> str:
 
 
 def fill(process: LeveretProcess) -> None:
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
         with channel.publisher() as publisher:
             for number in range(COUNT):
@@ -43,7 +43,7 @@ def fill(process: LeveretProcess) -> None:
 def read(process: LeveretProcess) -> dict[int, bytes]:
     """All messages by offset; the last one belongs to a customer whom no rule is about."""
     found: dict[int, bytes] = {}
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         for message in channel.consume("s", arguments={"x-stream-offset": "first"}):
             headers = message.properties.headers or {}
             offset = headers["x-stream-offset"]

@@ -12,7 +12,7 @@ import time
 import uuid
 from zlib import crc32
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import Error
 from tests.support.broker import LeveretProcess
 from tests.support.requests import Refused, ask
@@ -26,7 +26,7 @@ def rows_of(batch: int, writer: int) -> list[bytes]:
     return [b"%d.%d.%d" % (batch, writer, row) for row in range(ROWS)]
 
 
-def write(channel: blocking.Channel, batch: int, writer: int) -> str:
+def write(channel: sync.Channel, batch: int, writer: int) -> str:
     stage = str(uuid.uuid4())
     ask(channel, "stage.open", stage=stage, app="sink")
     checksum = 0
@@ -41,7 +41,7 @@ def write(channel: blocking.Channel, batch: int, writer: int) -> str:
 def do_batch(process: LeveretProcess, batch: int) -> bool:
     """One attempt; whether the promotion was answered."""
     try:
-        with blocking.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
+        with sync.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
             stages = [write(channel, batch, writer) for writer in range(WRITERS)]
             ask(channel, "stage.promote", app="sink", batch=batch, stages=stages)
     except (Error, OSError):
@@ -50,7 +50,7 @@ def do_batch(process: LeveretProcess, batch: int) -> bool:
 
 
 def contents(process: LeveretProcess, queue: str) -> list[bytes]:
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         count = channel.declare_queue(queue, durable=True).message_count
         with channel.consume(queue, no_ack=True) as consumer:
             return [consumer.next(30).body for _ in range(count)]
@@ -58,7 +58,7 @@ def contents(process: LeveretProcess, queue: str) -> list[bytes]:
 
 def test_every_row_once(process: LeveretProcess) -> None:
     process.start()
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         for queue in (QUEUE, "copies"):
             channel.declare_queue(queue, durable=True)
             channel.bind_queue(queue, "amq.fanout")
@@ -85,7 +85,7 @@ def test_every_row_once(process: LeveretProcess) -> None:
             process.start()
         assert attempts < 200
     expected = [row for batch in range(batches) for writer in range(WRITERS) for row in rows_of(batch, writer)]
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         last = ask(channel, "stage.last", app="sink")["batch"]
         assert last in (batches - 1, batches)
         # What was decided without an answer is there as a whole.
@@ -102,7 +102,7 @@ def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> Non
     """The decision stands, whenever the broker dies after it; a sealed stage, whenever it dies before."""
     process.start()
     rows = [b"%d" % number for number in range(20_000)]
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         channel.declare_queue(QUEUE, durable=True)
         ask(channel, "stage.open", stage="long", app="sink")
         with channel.publisher("leveret.stage:long:", QUEUE) as publisher:
@@ -115,7 +115,7 @@ def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> Non
     delay = 0.03
     while last is None and delay < 5:
         try:
-            with blocking.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
+            with sync.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
                 last = ask(channel, "stage.last", app="sink")["batch"]
                 kill = threading.Timer(delay, process.kill)
                 kill.start()
@@ -128,7 +128,7 @@ def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> Non
         delay *= 1.6
         process.kill()
         process.start()
-    with blocking.connect(process.url()) as connection, connection.channel() as channel:
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
         ask(channel, "stage.promote", app="sink", batch=1, stages=["long"])
         ask(channel, "stage.promote", app="sink", batch=2, stages=[])
         assert ask(channel, "stage.list")["stages"] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import LeveretProcess, leveret_only
 
 SOURCE = Path(__file__).with_name("slow_sync.c")
@@ -33,10 +33,10 @@ def test_it_ends_although_a_sync_does_not(library: Path, tmp_path: Path) -> None
     process = LeveretProcess(tmp_path / "broker", environment={
         "LD_PRELOAD": str(library), "SLOW_SYNC": str(slow), "LEVERET_SERVER__SHUTDOWN_TIMEOUT": "0.2"}).start()
     try:
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("q", durable=True)
             channel.publish(b"confirmed", "q", persistent=True)
-        unconfirmed = blocking.connect(process.url(), reconnect=False)
+        unconfirmed = sync.connect(process.url(), reconnect=False)
         slow.touch()
         unconfirmed.channel(confirms=False).publish(b"in flight", "q", persistent=True)
         assert process.process is not None
@@ -47,7 +47,7 @@ def test_it_ends_although_a_sync_does_not(library: Path, tmp_path: Path) -> None
         slow.unlink()
         process.process = None
         process.start()
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        with sync.connect(process.url()) as connection, connection.channel() as channel:
             message = channel.get("q")
             assert message is not None and bytes(message.body) == b"confirmed"
         process.stop()

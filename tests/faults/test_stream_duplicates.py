@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import LeveretProcess, free_port, leveret_only
 
 
@@ -14,7 +14,7 @@ def test_queues_keep_what_a_stream_leaves_out(tmp_path: Path) -> None:
     process.port = free_port()
     process.start()
     try:
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_exchange("both", "fanout", durable=True)
             channel.declare_queue("stream", durable=True, arguments={"x-queue-type": "stream"})
             channel.declare_queue("queue", durable=True)
@@ -27,7 +27,7 @@ def test_queues_keep_what_a_stream_leaves_out(tmp_path: Path) -> None:
             assert channel.declare_queue("stream", passive=True).message_count == 100
         process.stop()
         process.start()
-        with blocking.connect(process.url()) as connection, connection.channel() as channel, \
+        with sync.connect(process.url()) as connection, connection.channel() as channel, \
                 channel.consume("queue", no_ack=True) as consumer:
             assert [consumer.next(30).body for _ in range(300)] == [b"%d" % number for number in range(300)]
         process.stop()

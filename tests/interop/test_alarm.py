@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
-from leveret import blocking
+from leveret import sync
 from tests.interop.helpers import pump
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
@@ -88,7 +88,7 @@ def test_over_0_9_1(switch: Switch) -> None:
 
 @pytest.mark.parametrize("protocol", ["0-9", "1.0"])
 def test_over_the_others(switch: Switch, protocol: str) -> None:
-    with blocking.connect(switch.process.url(), protocol=protocol) as connection:
+    with sync.connect(switch.process.url(), protocol=protocol) as connection:
         channel = connection.channel()
         channel.declare_queue("mixed")
         for number in range(4):

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import Broker
 from tests.support.fixtures import broker, name, shared_broker
 
 __all__ = ["broker", "name", "shared_broker"]
 
-Open = Callable[..., blocking.Channel]
+Open = Callable[..., sync.Channel]
 
 
 @pytest.fixture(params=["0-9-1", "1.0"])
@@ -24,12 +24,12 @@ def protocol(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def dial(broker: Broker) -> Iterator[Open]:
     """Opens channels of connections of their own, of 0-9-1 unless told otherwise."""
-    opened: list[blocking.Connection] = []
+    opened: list[sync.Connection] = []
 
     def open(protocol: str = "0-9-1", user: str = "guest", password: str = "guest", vhost: str = "/",
-             **options: Any) -> blocking.Channel:
+             **options: Any) -> sync.Channel:
         url = broker.url(user=user, password=password, vhost=vhost)
-        opened.append(blocking.connect(url, protocol=protocol))
+        opened.append(sync.connect(url, protocol=protocol))
         return opened[-1].channel(**options)
 
     yield open

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from leveret.blocking import Channel
 from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp10
 from leveret.client.message import Message
+from leveret.sync import Channel
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import Refused, ask, ask_raw

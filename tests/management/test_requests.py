@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from leveret.blocking import Channel
 from leveret.broker.broker import Broker as MemoryBroker
 from leveret.broker.broker import VhostSettings
 from leveret.client import AccessRefused, Error, LinkClosed
@@ -22,6 +21,7 @@ from leveret.management.requests.operation import Asked, Later
 from leveret.security.patterns import Pattern
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.storage.memory import MemoryLog
+from leveret.sync import Channel
 from tests.management.conftest import Open
 from tests.management.harness import FakeSession
 from tests.support.broker import Broker, LeveretProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.requests import ask
 
@@ -24,8 +24,8 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
 def test_requests_go_through(process: LeveretProcess, protocol: str) -> None:
-    with blocking.connect(process.url(), protocol=protocol) as connection, connection.channel() as channel, \
-            blocking.connect(process.url()) as other, other.channel() as publisher:
+    with sync.connect(process.url(), protocol=protocol) as connection, connection.channel() as channel, \
+            sync.connect(process.url()) as other, other.channel() as publisher:
         publisher.declare_queue("q", durable=True)
         for _ in range(3):
             assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 0

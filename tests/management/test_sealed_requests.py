@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from leveret import blocking
-from leveret.blocking import Channel
+from leveret import sync
 from leveret.segments.reader import open_segment
+from leveret.sync import Channel
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.requests import Refused, ask
 
@@ -27,7 +27,7 @@ grace = "1s"
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[Channel]:
     leveret_only("it seals small segments")
-    with (LeveretProcess(tmp_path, config=CONFIG).start() as process, blocking.connect(process.url()) as connection,
+    with (LeveretProcess(tmp_path, config=CONFIG).start() as process, sync.connect(process.url()) as connection,
           connection.channel() as channel):
         channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream", "x-stream-max-segments": 3})
         yield channel

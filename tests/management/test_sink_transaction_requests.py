@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from leveret.blocking import Channel
 from leveret.client import AccessRefused, Error, LinkClosed
+from leveret.sync import Channel
 from tests.management.conftest import Open
 from tests.management.test_requests import run
 from tests.support.broker import Broker, LeveretProcess

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret import Broker, blocking
+from leveret import Broker, sync
 from leveret.broker.segments import SegmentStore
 from leveret.config import ConfigError, combine_config
 from leveret.node import segments
@@ -56,7 +56,7 @@ def test_what_cannot_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_broker_says_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "leveret.broker")
-    with Broker() as broker, blocking.connect(broker.url) as connection, connection.channel() as channel:
+    with Broker() as broker, sync.connect(broker.url) as connection, connection.channel() as channel:
         channel.declare_queue("q", durable=True)
         assert "not sealed" not in caplog.text
         for name in "ab":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import _isolation, blocking
+from leveret import _isolation, sync
 from tests.support.broker import basic_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ def broker(planted: Planted, tmp_path: Path) -> Iterator[str]:
 
 def test_no_process_runs_them(planted: Planted, broker: str, tmp_path: Path) -> None:
     """The broker, its sealer process, the load generator's children and commands."""
-    with blocking.connect(broker) as connection, connection.channel() as channel:
+    with sync.connect(broker) as connection, connection.channel() as channel:
         channel.declare_queue("history", durable=True, arguments=STREAM)
         channel.declare_queue("work", durable=True)
         for number in range(5):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.support.broker import basic_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> 
         while not ready.exists():
             assert process.poll() is None, output.read_text()
         port = json.loads(ready.read_text())["port"]
-        with blocking.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as connection, connection.channel() as channel:
+        with sync.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as connection, connection.channel() as channel:
             channel.declare_queue("work", durable=True)
             channel.publish(b"installed", "work")
             message = channel.get("work", no_ack=True)

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.broker.message import make_address
 from leveret.management.control_client import call
 from leveret.segments.columns import make_batch
@@ -62,7 +62,7 @@ def wait(broker: LeveretProcess, figure: str, count: int) -> None:
 
 def fill(broker: LeveretProcess) -> int:
     count = 0
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
         channel.declare_exchange("e", "topic")
         channel.bind_queue("s", "e", "#")
@@ -76,7 +76,7 @@ def fill(broker: LeveretProcess) -> int:
         count += 1
         wait(broker, "messages", count)
     count += fill_over_0_9(broker)
-    with blocking.connect(broker.url(), protocol="1.0") as connection, connection.channel() as channel:
+    with sync.connect(broker.url(), protocol="1.0") as connection, connection.channel() as channel:
         for number, headers in enumerate(HEADERS):
             plain = {name: value for name, value in headers.items() if name not in ("nested", "decimal")}
             channel.publish(b"body %d" % number, f"key.{number}", "e", headers=plain, message_id=str(uuid.UUID(int=number)))
@@ -103,7 +103,7 @@ def fill_over_0_9(broker: LeveretProcess) -> int:
 
 def record_batches(broker: LeveretProcess, count: int) -> pa.Table:
     batches: list[pa.RecordBatch] = []
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         for message in channel.consume("s", arguments={"x-stream-offset": "first", "x-packed": True}):
             delivered = DeliveredBatch(bytes(message.body))
             batches.append(make_batch(delivered.rows, queue="s"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.server import listener as module
 from leveret.server.listener import MAX_PER_TURN, Listener
 from tests.cli.runner import Commands
@@ -119,7 +119,7 @@ def test_a_broker_out_of_descriptors_can_be_operated_and_recovers(tmp_path: Path
         for one in sockets:
             one.close()
         sockets.clear()
-        with blocking.connect(process.url()) as connection, connection.channel() as channel:
+        with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("q")
         assert process.log().count("not accepting sockets") == 1
     finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.spark.environment import environment
 from tests.support.broker import LeveretProcess, leveret_only
 
@@ -99,9 +99,9 @@ def broker(shared_broker: LeveretProcess) -> LeveretProcess:
 
 
 @pytest.fixture
-def connection(broker: LeveretProcess) -> Iterator[blocking.Connection]:
+def connection(broker: LeveretProcess) -> Iterator[sync.Connection]:
     """A 0-9-1 connection to the shared broker."""
-    with blocking.connect(broker.url()) as opened:
+    with sync.connect(broker.url()) as opened:
         yield opened
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from leveret import blocking
+from leveret import sync
 from leveret.client.message import Message
 from leveret.segments.schema import TABLE_SCHEMA
 from leveret.spark.options import Settings, read_options
@@ -46,7 +46,7 @@ def write_and_commit(url: str, *tasks: list[pa.RecordBatch], **options: Any) -> 
     return written  # type: ignore[return-value]
 
 
-def drain(connection: blocking.Connection, queue: str) -> list[Message]:
+def drain(connection: sync.Connection, queue: str) -> list[Message]:
     """Consume all messages of a queue."""
     found = []
     with connection.channel() as channel:

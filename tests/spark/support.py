@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leveret import blocking
+from leveret import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 TIMEOUT = 60
 
 
-def declare_stream(connection: blocking.Connection, name: str, **arguments: Any) -> None:
+def declare_stream(connection: sync.Connection, name: str, **arguments: Any) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={
             "x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}})
 
 
-def publish(connection: blocking.Connection, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
+def publish(connection: sync.Connection, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
     """Publish to a queue and wait for confirms."""
     with connection.channel() as channel, channel.publisher(routing_key=queue, window=1000, **properties) as publisher:
         for body in bodies:
@@ -65,7 +65,7 @@ def numbers(first: int, stop: int) -> list[str]:
     return [str(number) for number in range(first, stop)]
 
 
-def declare_super_stream(connection: blocking.Connection, name: str, partitions: int) -> None:
+def declare_super_stream(connection: sync.Connection, name: str, partitions: int) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "x-consistent-hash", durable=True)
         for number in range(partitions):

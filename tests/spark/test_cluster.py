@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from click.testing import CliRunner
 
-from leveret import blocking
+from leveret import sync
 from leveret.cli.app import leveret
 from tests.spark.cluster import Cluster
 from tests.spark.environment import JAVA_OPTIONS, PYTHONPATH, environment
@@ -30,7 +30,7 @@ def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 
 @pytest.fixture
-def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str,
         tmp_path: Path) -> Iterator[App]:
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
@@ -48,7 +48,7 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: blocking.Connectio
 
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, name: str,
-                                                  connection: blocking.Connection) -> None:
+                                                  connection: sync.Connection) -> None:
     (app.marker / "hold").touch()
     app.start()
     eventually(lambda: app.running("reading"), "a task reads", 150)
@@ -61,7 +61,7 @@ def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, na
 
 
 @pytest.mark.timeout(300)
-def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connection: blocking.Connection) -> None:
+def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connection: sync.Connection) -> None:
     (app.marker / "slow").touch()
     app.start().finish()
     assert (app.marker / "overtaken").exists(), "no task was run a second time beside the first"
@@ -89,7 +89,7 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 
 @pytest.mark.timeout(400)
 def test_a_packaged_pipeline_runs_without_an_installation(
-        cluster: Cluster, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, name, [f'{{"id": {number}}}' for number in range(50)])
     (tmp_path / "doubling.py").write_text(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.options import OPTIONS, SINK, Option
 from leveret.spark.schema import table_schema
 from tests.docs.pages import DOCS, blocks, program_name, table_rows
@@ -44,7 +44,7 @@ def test_every_column_has_its_row() -> None:
 
 
 @pytest.fixture
-def orders(connection: blocking.Connection) -> None:
+def orders(connection: sync.Connection) -> None:
     """Create what the examples read."""
     declare_stream(connection, "orders")
     with connection.channel() as channel:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.spark.environment import environment
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
 
@@ -39,7 +39,7 @@ def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
 
 
 def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) -> None:
-    with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("orders", durable=True, arguments={"x-queue-type": "stream"})
         for number in range(20):
             body = json.dumps({"id": number, "country": "de" if number % 2 else "fr", "amount": number}).encode()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pyspark_amqp
-from leveret import blocking
+from leveret import sync
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import SparkError
 from tests.spark.sinks import settings_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_the_consumer_offset_advances_to_the_last_commit(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, name, [str(number) for number in range(10)])
     control = ControlClient(endpoint_of(settings_of(broker.url())))

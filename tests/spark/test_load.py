@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyspark_amqp
-from leveret import blocking
+from leveret import sync
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed, SparkError
 from tests.spark.source.test_history import file_of, middle_of_bodies, run_command, seal
 from tests.spark.support import bodies, declare_stream, numbers, publish, read, until
@@ -24,7 +24,7 @@ TOTAL = 250
 
 
 @pytest.fixture
-def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -> str:
+def stream(broker: LeveretProcess, connection: sync.Connection, name: str) -> str:
     """A stream with two sealed segments and an unsealed tail."""
     return make(broker, connection, name)
 
@@ -32,11 +32,11 @@ def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -
 @pytest.fixture(scope="module")
 def unchanged(shared_broker: LeveretProcess) -> str:
     """Such a stream, shared by tests that only read it."""
-    with blocking.connect(shared_broker.url()) as connection:
+    with sync.connect(shared_broker.url()) as connection:
         return make(shared_broker, connection, "unchanged")
 
 
-def make(broker: LeveretProcess, connection: blocking.Connection, name: str, first: int = 0, **properties: Any) -> str:
+def make(broker: LeveretProcess, connection: sync.Connection, name: str, first: int = 0, **properties: Any) -> str:
     declare_stream(connection, name)
     properties = {"headers": {"number": 7, "text": "grün"}, "message_id": "m", "priority": 3, **properties}
     for begin, stop in ((0, 80), (80, SEALED)):
@@ -88,7 +88,7 @@ def test_a_range_of_offsets(spark: SparkSession, broker: LeveretProcess, unchang
     assert bodies(frame) == numbers(first, stop)
 
 
-def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                          stream: str) -> None:
     """The range is determined by the call, whatever is sealed."""
     frame = load(spark, broker, stream=stream)
@@ -97,7 +97,7 @@ def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretPro
     assert bodies(frame) == numbers(0, TOTAL)
 
 
-def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                       name: str) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "x-consistent-hash", durable=True)
@@ -122,14 +122,14 @@ def test_routing_keys_and_headers(spark: SparkSession, broker: LeveretProcess, u
     assert {(row.headers["text"], row.headers_json) for row in found.collect()} == {("grün", None)}
 
 
-def test_erased_messages(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, stream: str) -> None:
+def test_erased_messages(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str) -> None:
     run_command(broker, "streams", "erase", stream, "--where", "body:$=70", "--remove")
     assert bodies(load(spark, broker, stream=stream)) == [*numbers(0, 70), *numbers(71, TOTAL)]
 
 
 @pytest.mark.parametrize("fault", ["missing", "truncated", "another"])
 def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: blocking.Connection, stream: str, fault: str) -> None:
+                                                 connection: sync.Connection, stream: str, fault: str) -> None:
     """The driver notices; with `auto` the data source reads the rest, once the broker has the file again."""
     with connection.channel() as channel:
         file, other = file_of(channel, stream, 1), file_of(channel, stream, 0)
@@ -153,7 +153,7 @@ def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: Le
     assert bodies(auto) == numbers(0, TOTAL)
 
 
-def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                     stream: str) -> None:
     """Only the page's checksum shows it, which Spark verifies; for a small file the driver does so, too."""
     with connection.channel() as channel:
@@ -171,7 +171,7 @@ def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess,
         file.write_bytes(kept)
 
 
-def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
     publish(connection, name, [b"x" * (200 << 10) for _ in range(5)])
     seal(broker, connection, name, 5)
@@ -184,7 +184,7 @@ def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connectio
     assert [row.offset for row in rows(frame)] == list(range(5))
 
 
-def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                           stream: str) -> None:
     frame = load(spark, broker, stream=stream)
     with connection.channel() as channel:
@@ -205,7 +205,7 @@ def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretPr
     ({"stream": "s", "endingOffsets": '{"s": 5}'}, OffsetError, "out of range"),
     ({"stream": "s", "storageOptionsFile": "/nowhere.toml"}, OptionError, "option storageOptionsFile: '/nowhere.toml'"),
 ], ids=lambda value: next(reversed(value)) if isinstance(value, dict) else None)
-def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                          options: dict[str, Any], error: type[SparkError], text: str) -> None:
     """The error comes before anything is read."""
     kind = "queue" if "queue" in options else "stream"
@@ -221,7 +221,7 @@ def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection
 
 def test_no_plan_contains_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
                                        tmp_path: Path) -> None:
-    with blocking.connect(own_password.url()) as connection:
+    with sync.connect(own_password.url()) as connection:
         declare_stream(connection, name)
         publish(connection, name, ["1"])
     frame = pyspark_amqp.load(spark, url=own_password.url(), stream=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leveret.blocking import Channel
+from leveret.sync import Channel
 
 CONTROL = "leveret.control"
 

@@ -13,8 +13,8 @@ from leveret.cli.failed import MISTAKE, NO_BROKER, NOT_ALL, PIPE_CLOSED, REFUSED
 from leveret.cli.output import text
 
 if TYPE_CHECKING:
-    from leveret.client.aio.connection import Connection
-    from leveret.client.aio.opening import Opening
+    from leveret.client._async.connection import Connection
+    from leveret.client._async.opening import Opening
     from leveret.client.errors import Error
     from leveret.client.events import Event
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.amqp10 import Address, Map, Sequence, Value
 from leveret.client.amqp10 import Message as Amqp10Message
-from leveret.client.core.amqp10.messages import decode_body, decode_message
-from leveret.client.core.amqp10.properties import decode_sections
+from leveret.client.engine.amqp10.messages import decode_body, decode_message
+from leveret.client.engine.amqp10.properties import decode_sections
 from leveret.client.errors import InvalidMessage
 from leveret.client.message import Message
 from leveret.client.properties import Properties
@@ -20,9 +20,9 @@ from leveret.wire.amqp10.short import ACCEPTED_STATE, RELEASED_STATE
 from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp10.channel import SessionCore
-    from leveret.client.core.amqp10.receiver import ReceiverCore
-    from leveret.client.core.amqp10.transactions import TransactionCore
+    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.receiver import ReceiverCore
+    from leveret.client.engine.amqp10.transactions import TransactionCore
     from leveret.client.message import AnyTransaction
 
 _EXCHANGE: Final = "x-exchange"

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from leveret.client.core.amqp09.outgoing import filename_of
+from leveret.client.engine.amqp09.outgoing import filename_of
 from leveret.client.message import Message
 
 if TYPE_CHECKING:
-    from leveret.client.core.channel import ChannelCore
+    from leveret.client.engine.amqp091.channel import ChannelCore
     from leveret.wire.amqp0.commands import Deliver
 
 

@@ -12,8 +12,8 @@ from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import Deliver
 
 if TYPE_CHECKING:
-    from leveret.client.core.amqp10.transactions import TransactionCore
-    from leveret.client.core.channel import ChannelCore
+    from leveret.client.engine.amqp091.channel import ChannelCore
+    from leveret.client.engine.amqp10.transactions import TransactionCore
 
 
 class AnyTransaction(Protocol):

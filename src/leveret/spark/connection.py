@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from leveret.client.blocking.channel import Channel
-from leveret.client.blocking.connection import Connection
-from leveret.client.core.handshake import CLOSED_DURING_LOGIN
+from leveret.client._sync.channel import Channel
+from leveret.client._sync.connection import Connection
+from leveret.client.engine.amqp091.handshake import CLOSED_DURING_LOGIN
 from leveret.client.errors import (
     AuthenticationFailed,
     ChannelClosed,

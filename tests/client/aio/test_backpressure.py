@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.client.aio.channel import Channel
+from leveret.client._async.channel import Channel
 from leveret.client.errors import ChannelClosed, ConnectionLost, Timeout
 from leveret.client.events import Blocked, Event, Unblocked
 from tests.client.conftest import Connect

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import leveret
-from leveret.client.aio.channel import Channel
-from leveret.client.aio.connection import Connection
+from leveret.client._async.channel import Channel
+from leveret.client._async.connection import Connection
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leveret.client.aio.channel import Channel
+from leveret.client._async.channel import Channel
 from leveret.client.errors import ConnectionClosed, ConnectionLost, Error, Returned, Timeout
 from leveret.client.events import Connected, Event
 from tests.client.conftest import Connect

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leveret.client.aio.connection import Connection
+from leveret.client._async.connection import Connection
 from tests.server.test_periodic import Loop
 
 INTERVAL = 8.0

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import leveret
-from leveret import blocking
+from leveret import sync
 from leveret.client.errors import ChannelClosed, ConnectionClosed, NotFound
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
@@ -68,7 +68,7 @@ async def test_errors_keep_no_frames(connect: Connect) -> None:
 
 
 def test_errors_keep_no_frames_of_threads(server: Broker) -> None:
-    with blocking.connect(server.url()) as connection:
+    with sync.connect(server.url()) as connection:
         channel = connection.channel()
 
         def fail() -> list[weakref.ref[Large]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret import Properties
-from leveret.client.aio.channel import Channel
+from leveret.client._async.channel import Channel
 from leveret.client.errors import ChannelClosed, InvalidMessage, Nacked, NotFound, PublishFailed, Returned
 from tests.client.conftest import Connect
 from tests.support.broker import Broker

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.client.aio.channel import Channel
+from leveret.client._async.channel import Channel
 from leveret.client.errors import (
     ChannelClosed,
     ConnectionClosed,

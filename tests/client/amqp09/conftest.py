@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import Event
 from leveret.client.events import Disconnected
 from tests.client.conftest import Connect
@@ -51,16 +51,16 @@ def through(proxy: Proxy) -> Connect09:
     return Connect09(proxy.url())
 
 
-Open = Callable[..., blocking.Connection]
+Open = Callable[..., sync.Connection]
 
 
 @pytest.fixture
 def block() -> Iterator[Open]:
     """Opens connections of the sync API to a URL, and closes them at the end of the test."""
-    opened: list[blocking.Connection] = []
+    opened: list[sync.Connection] = []
 
-    def open(url: str, **options: Any) -> blocking.Connection:
-        connection = blocking.connect(url, **{**QUICK, **options})
+    def open(url: str, **options: Any) -> sync.Connection:
+        connection = sync.connect(url, **{**QUICK, **options})
         opened.append(connection)
         return connection
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import leveret
-from leveret import blocking
+from leveret import sync
 from leveret.client import (
     ChannelClosed,
     ConnectionClosed,
@@ -351,7 +351,7 @@ async def test_redirect(server: Broker, tmp_path: Path) -> None:
             await (await connection.channel()).ping()
 
         def block() -> None:
-            with blocking.connect(redirecting.url(), protocol="0-9") as connection:
+            with sync.connect(redirecting.url(), protocol="0-9") as connection:
                 assert connection.parameters.port == server.port
                 connection.channel().ping()
 

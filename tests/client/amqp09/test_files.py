@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Returned
-from leveret.client.aio.connection import Connection
-from leveret.client.core.amqp09.upload import CHUNK_SIZE
+from leveret.client._async.connection import Connection
+from leveret.client.engine.amqp09.upload import CHUNK_SIZE
 from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.proxy import Proxy

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leveret.client import Access, ConnectionClosed, InvalidMessage, PreconditionFailed, ResourceLocked, TransactionLost
-from leveret.client.aio.channel import Channel
+from leveret.client._async.channel import Channel
 from leveret.coordinator import CallFailed, Coordinator, NoBroker, RolledBack, commit_all
 from tests.client.amqp09.conftest import QUICK, Connect09, Open
 from tests.support.broker import Broker, LeveretProcess, basic_config

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leveret.client.aio.channel import Channel
-from leveret.client.aio.connection import Connection
+from leveret.client._async.channel import Channel
+from leveret.client._async.connection import Connection
 from tests.client.conftest import Connect
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from leveret.client import InvalidMessage, Properties, amqp10
-from leveret.client.core.amqp10.addresses import Addresses, choose
-from leveret.client.core.amqp10.messages import decode_message, encode_message
-from leveret.client.core.amqp10.properties import decode_sections, encode_sections
+from leveret.client.engine.amqp10.addresses import Addresses, choose
+from leveret.client.engine.amqp10.messages import decode_message, encode_message
+from leveret.client.engine.amqp10.properties import decode_sections, encode_sections
 from leveret.wire.amqp10.sections import split
 from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leveret.client import Error, Event, NotFound, Recovered, RecoveryFailed, Timeout
-from leveret.client.aio.channel import Channel
-from leveret.client.aio.connection import Connection
+from leveret.client._async.channel import Channel
+from leveret.client._async.connection import Connection
 from tests.client.amqp10.conftest import Connect1, other
 from tests.client.conftest import Connect
 from tests.support.broker import Broker, LeveretProcess

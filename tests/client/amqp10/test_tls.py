@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import AuthenticationFailed, TlsFailed
 from tests.client.conftest import Connect
 from tests.client.tls import authority, secure, tls_url
@@ -35,7 +35,7 @@ def test_large_bodies_both_ways(secure: LeveretProcess, authority: Authority, na
     """One thread sends what the other receives over one connection: both directions are busy."""
     bodies = [bytes([number]) * 700_000 for number in range(30)]
     taken: list[bytes] = []
-    with blocking.connect(tls_url(secure), protocol="1.0", cafile=str(authority.path)) as connection:
+    with sync.connect(tls_url(secure), protocol="1.0", cafile=str(authority.path)) as connection:
         with connection.channel() as channel:
             channel.declare_queue(name)
 

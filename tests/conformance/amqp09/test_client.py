@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret import blocking
+from leveret import sync
 from leveret.client import AuthenticationFailed, ConnectionFailed
 from tests.conformance.amqp09.conftest import CONFIG_AMQP09
 from tests.conformance.amqp09.peer import HEADER_AMQP09, TIMEOUT, Peer
@@ -69,12 +69,12 @@ class Server:
             raise self.failed[0]
 
 
-@pytest.fixture(params=["blocking", "aio"])
+@pytest.fixture(params=["sync", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Connects over 0-9, uses the connection once, and gives the port that it is connected to."""
 
     def block(url: str, **options: Any) -> int:
-        with blocking.connect(url, protocol="0-9", reconnect=False, **options) as connection:
+        with sync.connect(url, protocol="0-9", reconnect=False, **options) as connection:
             connection.channel().ping()
             return connection.parameters.port
 
@@ -83,7 +83,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             await (await connection.channel()).ping()
             return connection.parameters.port
 
-    yield block if request.param == "blocking" else lambda url, **options: asyncio.run(work(url, **options))
+    yield block if request.param == "sync" else lambda url, **options: asyncio.run(work(url, **options))
 
 
 def start(peer: ServerSide, *, minor: int = 9, mechanisms: str = "PLAIN AMQPLAIN SCRAM-SHA-256") -> None:

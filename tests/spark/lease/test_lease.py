@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def queue(connection: blocking.Connection, name: str) -> str:
+def queue(connection: sync.Connection, name: str) -> str:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     return name
@@ -57,7 +57,7 @@ def rows_of(source: LeaseReader, start: dict[str, Any], end: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: str, connection: blocking.Connection,
+def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: str, connection: sync.Connection,
                                             protocol: str) -> None:
     source = reader(broker, queue, maxMessagesPerTrigger=3, minPartitions=2, protocol=protocol)
     publish(connection, queue, ["1", "2", "3", "4"], persistent=True)
@@ -78,7 +78,7 @@ def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: s
 
 
 def test_a_restarted_driver_resumes_and_fences_the_old_one(broker: LeveretProcess, queue: str,
-                                                           connection: blocking.Connection) -> None:
+                                                           connection: sync.Connection) -> None:
     publish(connection, queue, ["1", "2"])
     old = reader(broker, queue)
     first = old.initialOffset()
@@ -97,7 +97,7 @@ def test_a_restarted_driver_resumes_and_fences_the_old_one(broker: LeveretProces
 
 
 def test_foreign_checkpoints_are_rejected(broker: LeveretProcess, queue: str,
-                                                connection: blocking.Connection) -> None:
+                                                connection: sync.Connection) -> None:
     publish(connection, queue, ["1", "2"])
     source = reader(broker, queue, maxMessagesPerTrigger=1)
     first = source.initialOffset()
@@ -133,7 +133,7 @@ def test_invalid_input_of_a_lease(broker: LeveretProcess, queue: str) -> None:
 
 
 def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
-        broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+        broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     publish(connection, queue, ["1", "2", "3"])
     abandoned = reader(broker, queue, leaseTimeout="100ms", maxMessagesPerTrigger=2)
     first = abandoned.initialOffset()
@@ -150,7 +150,7 @@ def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
 
 
 def test_a_queue_is_read_once_over_several_runs(spark: SparkSession, broker: LeveretProcess, queue: str,
-                                               connection: blocking.Connection, tmp_path: Path) -> None:
+                                               connection: sync.Connection, tmp_path: Path) -> None:
     import pyspark_amqp
 
     publish(connection, queue, [f"{number}" for number in range(10)], persistent=True, headers={"a": 1})
@@ -170,7 +170,7 @@ def test_a_queue_is_read_once_over_several_runs(spark: SparkSession, broker: Lev
 
 
 def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretProcess, queue: str,
-                                         connection: blocking.Connection, tmp_path: Path) -> None:
+                                         connection: sync.Connection, tmp_path: Path) -> None:
     publish(connection, queue, [f"{number}" for number in range(5)])
     options = {"queue": queue, "lease": "spark"}
     run(spark, broker.url(), tmp_path, **options)
@@ -189,7 +189,7 @@ def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretPr
 
 def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(spark: SparkSession, own_broker: LeveretProcess,
                                                                  name: str, tmp_path: Path) -> None:
-    with blocking.connect(own_broker.url()) as connection:
+    with sync.connect(own_broker.url()) as connection:
         with connection.channel() as channel:
             channel.declare_queue(name, durable=True)
         query = start(spark, own_broker.url(), tmp_path, available_now=False, queue=name, lease="spark")
@@ -197,7 +197,7 @@ def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(spark:
         eventually(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 2, "two rows")
     own_broker.kill()
     own_broker.start()
-    with blocking.connect(own_broker.url()) as connection:
+    with sync.connect(own_broker.url()) as connection:
         publish(connection, name, ["3"], persistent=True)
     eventually(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 3, "the third row")
     query.stop()

@@ -9,11 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.pipeline.capture import no_messages
 
 
-def publish(connection: blocking.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k",
+def publish(connection: sync.Connection, exchange: str, bodies: Iterable[bytes], key: str = "k",
             **properties: Any) -> None:
     """Publish durable messages and wait for their confirms."""
     with connection.channel() as channel, channel.publisher(exchange, key) as publisher:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import amqp10
 from leveret.spark.finish import finish
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
@@ -40,12 +40,12 @@ def files_below(path: Path) -> list[Path]:
 
 
 def test_the_rows_equal_those_that_spark_writes(spark: SparkSession, broker: LeveretProcess,
-                                                connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+                                                connection: sync.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [*orders(200), *BAD, *ODD], name, headers={"n": 1})
     seal(broker, connection, name, 209)
-    with blocking.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
+    with sync.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
         sender.send(b'{"id": 2000}', subject="s", annotations={"x-list": [1, "a"]},
                     application_properties={"a": 1.5, "b": amqp10.UByte(5)})
     tables = {}
@@ -74,7 +74,7 @@ def test_the_rows_equal_those_that_spark_writes(spark: SparkSession, broker: Lev
     assert creators == {"parquet-cpp-arrow", "parquet-mr"}
 
 
-def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                        name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
@@ -99,7 +99,7 @@ def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProce
 
 @pytest.mark.parametrize("ends", ["before the plan", "in the middle of the moves", "behind the moves"])
 def test_a_query_that_dies_within_a_batch_resumes(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path,
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     declare_stream(connection, name)
     publish(connection, "", [*orders(20), BAD[0], ODD[0]], name)
@@ -153,7 +153,7 @@ def test_a_query_that_dies_within_a_batch_resumes(
 
 
 def test_files_of_failed_tasks_are_removed(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     flow = Flow(name, Capture(stream=name), tables=[TableOutput(path=str(tmp_path / "table"))])
@@ -168,7 +168,7 @@ def test_files_of_failed_tasks_are_removed(
 
 
 @pytest.mark.parametrize("directory", ["a b#c%20d\u00e4\u65e5", "[1]{a,b}*?\\c"], ids=["letters", "patterns"])
-def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                             name: str, tmp_path: Path, directory: str) -> None:
     declare_stream(connection, name)
     publish(connection, "", [*orders(20), BAD[0], ODD[0]], name)
@@ -183,7 +183,7 @@ def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: Leveret
 
 
 def test_the_decoded_column_may_have_the_name_of_a_partition(spark: SparkSession, broker: LeveretProcess,
-                                                             connection: blocking.Connection, name: str,
+                                                             connection: sync.Connection, name: str,
                                                              tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
@@ -197,7 +197,7 @@ def test_the_decoded_column_may_have_the_name_of_a_partition(spark: SparkSession
 
 
 def test_a_file_that_is_missing_on_the_driver_is_named(spark: SparkSession, broker: LeveretProcess,
-                                                       connection: blocking.Connection, name: str, tmp_path: Path,
+                                                       connection: sync.Connection, name: str, tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)

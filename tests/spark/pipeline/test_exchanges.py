@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret import blocking
+from leveret import sync
 from leveret.client.message import Message
 from leveret.spark.connection import ControlClient
 from leveret.spark.pipeline import (
@@ -37,7 +37,7 @@ from tests.support.broker import LeveretProcess
 STREAM = {"x-queue-type": "stream"}
 
 
-def taken(connection: blocking.Connection, queue: str) -> list[Message]:
+def taken(connection: sync.Connection, queue: str) -> list[Message]:
     with connection.channel() as channel:
         found = []
         while (message := channel.get(queue, no_ack=True)) is not None:
@@ -45,7 +45,7 @@ def taken(connection: blocking.Connection, queue: str) -> list[Message]:
         return found
 
 
-def test_enriched(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_enriched(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                   tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
@@ -75,7 +75,7 @@ def test_enriched(spark: SparkSession, broker: LeveretProcess, connection: block
     assert reasons == ["no row of the table with code = customer"] * 3
 
 
-def test_scrubbed(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_scrubbed(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                   tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
@@ -93,7 +93,7 @@ def test_scrubbed(spark: SparkSession, broker: LeveretProcess, connection: block
 
 
 def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: LeveretProcess,
-                                                  connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+                                                  connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_exchange(name, "topic", durable=True)
@@ -126,7 +126,7 @@ def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: L
         replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name="x", where="colour = 1")
 
 
-def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                       name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
@@ -152,7 +152,7 @@ def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProces
     assert len(taken(connection, f"{name}-again")) == 30
 
 
-def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                            name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
@@ -173,7 +173,7 @@ def test_a_missing_archive(spark: SparkSession, broker: LeveretProcess, tmp_path
         replay(spark, Broker(url=broker.url()), str(tmp_path / "nothing"), ExchangeOutput(exchange="x"), name="x")
 
 
-def bury(connection: blocking.Connection, name: str) -> str:
+def bury(connection: sync.Connection, name: str) -> str:
     """Dead-letter thirty orders with one key and ten with another, and publish one message to the same queue."""
     dead = f"{name}-dead"
     with connection.channel() as channel:
@@ -191,7 +191,7 @@ def bury(connection: blocking.Connection, name: str) -> str:
     return dead
 
 
-def test_triage_of_dead_letters(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_triage_of_dead_letters(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                                 tmp_path: Path) -> None:
     dead = bury(connection, name)
     found = deadletters(spark, Broker(url=broker.url()), dead, table=str(tmp_path / "dead"),
@@ -206,7 +206,7 @@ def test_triage_of_dead_letters(spark: SparkSession, broker: LeveretProcess, con
 
 
 def test_a_redrive_publishes_dead_letters_again(spark: SparkSession, broker: LeveretProcess,
-                                                connection: blocking.Connection, name: str) -> None:
+                                                connection: sync.Connection, name: str) -> None:
     dead = bury(connection, name)
     where = Broker(url=broker.url())
     lines: list[str] = []
@@ -222,7 +222,7 @@ def test_a_redrive_publishes_dead_letters_again(spark: SparkSession, broker: Lev
 
 
 def test_an_interrupted_redrive_is_resumed(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
         monkeypatch: pytest.MonkeyPatch) -> None:
     dead = bury(connection, name)
     where = Broker(url=broker.url())
@@ -247,7 +247,7 @@ def test_an_interrupted_redrive_is_resumed(
     assert len(taken(connection, dead)) == 11
 
 
-def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                           name: str, tmp_path: Path) -> None:
     events = f"{name}-events"
     with connection.channel() as channel:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.pipeline import Broker, Capture, Decode, PipelineError, TableOutput, archive
 from leveret.spark.pipeline.load import pipeline_of
 from leveret.spark.pipeline.output.existing_tables import check_table
@@ -29,7 +29,7 @@ def flow(path: Path, broker: LeveretProcess, name: str, schema: str | None = Non
 
 
 @pytest.fixture
-def table(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> Path:
+def table(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> Path:
     """An archive that is partitioned by day."""
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
@@ -58,7 +58,7 @@ def test_rows_that_do_not_fit_a_table(spark: SparkSession, broker: LeveretProces
 
 
 @pytest.mark.parametrize("schema", ["country STRUCT<a: INT>", None], ids=["others", "raw"])
-def test_columns_can_be_added_and_removed(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_columns_can_be_added_and_removed(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                           name: str, table: Path, tmp_path: Path, schema: str | None) -> None:
     publish(connection, "", orders(20, 20), name)
     decode = Decode() if schema is None else Decode(format="json", schema=schema, quarantine=str(tmp_path / "bad"))
@@ -67,7 +67,7 @@ def test_columns_can_be_added_and_removed(spark: SparkSession, broker: LeveretPr
     assert spark.read.option("mergeSchema", "true").parquet(str(table)).select("offset", "data").distinct().count() == 40
 
 
-def test_files_that_spark_would_ignore(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_files_that_spark_would_ignore(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                        name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)

@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
 from leveret.spark.pipeline.load import pipeline_of
 from leveret.spark.pipeline.output.existing_tables import check_table
@@ -39,7 +39,7 @@ def plain_files(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "topic", durable=True)
     decode = Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad"))
@@ -113,7 +113,7 @@ def test_a_repeated_batch_is_in_the_table_once(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", orders(200), name)
@@ -131,7 +131,7 @@ def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
 
 
 def test_windows_over_the_stream_and_their_quarantine(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", [json.dumps({"at": 10 * number, "n": number}).encode() for number in range(12)], name)
@@ -151,7 +151,7 @@ def test_windows_over_the_stream_and_their_quarantine(
     assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
 
 
-def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                              name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
@@ -173,7 +173,7 @@ def test_a_quarantine_is_required(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_queue_feeds_several_tables_and_is_emptied(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     publish(connection, "", [*orders(60), b"nonsense"], name)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from leveret import blocking
+from leveret import sync
 from leveret.cli.app import leveret
 from leveret.spark.pipeline.state import FlowState
 from tests.spark.environment import environment
@@ -85,7 +85,7 @@ class Run:
 
 
 @pytest.fixture
-def project(broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> Iterator[Path]:
+def project(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> Iterator[Path]:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     (tmp_path / "pipeline.toml").write_text(PIPELINE.format(name=name, url=broker.url()))
@@ -96,7 +96,7 @@ def project(broker: LeveretProcess, connection: blocking.Connection, name: str, 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_pipeline_resumes_and_stops_gracefully(
-        java: None, connection: blocking.Connection, name: str, project: Path) -> None:
+        java: None, connection: sync.Connection, name: str, project: Path) -> None:
     publish(connection, "", [*orders(1000), b"nonsense"], name)
     run = Run(project)
     try:
@@ -127,7 +127,7 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: blocking.Connection, project: Path,
+def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: sync.Connection, project: Path,
                                                      name: str) -> None:
     path = project / "pipeline.toml"
     path.write_text(path.read_text().replace("backoff = 0.1", "backoff = 0.1\nrestarts = 1"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import amqp10
 from leveret.segments import typed_json
 from leveret.segments.schema import AMQP10
@@ -39,12 +39,12 @@ def any_broker(request: pytest.FixtureRequest, shared_broker: LeveretProcess) ->
 
 
 @pytest.fixture
-def channel(any_broker: Broker) -> Iterator[blocking.Channel]:
-    with blocking.connect(any_broker.url()) as connection, connection.channel() as opened:
+def channel(any_broker: Broker) -> Iterator[sync.Channel]:
+    with sync.connect(any_broker.url()) as connection, connection.channel() as opened:
         yield opened
 
 
-def test_rows_become_messages_in_order(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_rows_become_messages_in_order(any_broker: Broker, channel: sync.Channel, name: str) -> None:
     channel.declare_queue(name, durable=True)
     numbers = [f"{number}".encode() for number in range(3000)]
     written = write(any_broker.url(), batch_of(body=numbers[:1000]), batch_of(body=numbers[1000:]), exchange="",
@@ -55,7 +55,7 @@ def test_rows_become_messages_in_order(any_broker: Broker, channel: blocking.Cha
     assert written.counts.lost == 0
 
 
-def test_every_property_of_0_9_1_is_written(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_every_property_of_0_9_1_is_written(any_broker: Broker, channel: sync.Channel, name: str) -> None:
     channel.declare_queue(name)
     moment = datetime(2026, 5, 1, 12, 30, 5, tzinfo=UTC)
     write(any_broker.url(), batch_of(
@@ -84,7 +84,7 @@ TYPED: dict[str, Any] = {
 }
 
 
-def test_every_type_of_a_header_is_written(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_every_type_of_a_header_is_written(any_broker: Broker, channel: sync.Channel, name: str) -> None:
     channel.declare_queue(name)
     write(any_broker.url(), batch_of(body=[b""], headers_json=[typed_json.dumps(TYPED)], headers=[[("ignored", "x")]]),
           routingKey=name)
@@ -97,7 +97,7 @@ def test_every_type_of_a_header_is_written(any_broker: Broker, channel: blocking
     assert typed_json.from_table(table, 4, 4 + length) == TYPED
 
 
-def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, connection: blocking.Connection,
+def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, connection: sync.Connection,
                                               name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
@@ -109,14 +109,14 @@ def test_every_kind_of_body_of_1_0_is_written(shared_broker: LeveretProcess, con
     write(shared_broker.url(), batch_of(body=[body for _, body in kinds],
                                         amqp10=[{**nothing, "body_type": kind} for kind, _ in kinds]),
           routingKey=name, protocol="1.0")
-    with blocking.connect(shared_broker.url(), protocol="1.0") as opened, opened.receiver(f"/queues/{name}") as receiver:
+    with sync.connect(shared_broker.url(), protocol="1.0") as opened, opened.receiver(f"/queues/{name}") as receiver:
         received = [receiver.next(30).content for _ in kinds]
     assert received == [
         b"\x00\xff", amqp10.Value("naïve"), amqp10.Value(b"text"), amqp10.Value("naïve"), amqp10.Value(b"\xff\xfe"),
         amqp10.Value({"a": amqp10.UInt(1)}), amqp10.Sequence([1, "two"])]
 
 
-def test_a_row_goes_to_its_own_exchange(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_a_row_goes_to_its_own_exchange(any_broker: Broker, channel: sync.Channel, name: str) -> None:
     for suffix in ("-a", "-b"):
         channel.declare_exchange(name + suffix, "topic", durable=False, auto_delete=True)
         channel.declare_queue(name + suffix)
@@ -127,7 +127,7 @@ def test_a_row_goes_to_its_own_exchange(any_broker: Broker, channel: blocking.Ch
     assert bodies(drain(channel.connection, name + "-b")) == [b"2"]
 
 
-def test_a_body_of_many_frames(any_broker: Broker, channel: blocking.Channel, name: str) -> None:
+def test_a_body_of_many_frames(any_broker: Broker, channel: sync.Channel, name: str) -> None:
     channel.declare_queue(name)
     large = bytes(range(256)) * 2000
     write(any_broker.url(), batch_of(body=[large, b"", b"small"], message_id=["1", "2", None]), routingKey=name)
@@ -166,7 +166,7 @@ def _rows(name: str, bad: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", list(BAD_ROWS))
 def test_a_row_that_cannot_be_published_fails_the_write_by_default(shared_broker: LeveretProcess, name: str,
-                                                                  connection: blocking.Connection, case: str) -> None:
+                                                                  connection: sync.Connection, case: str) -> None:
     bad, words = BAD_ROWS[case]
     with connection.channel() as channel:
         channel.declare_queue(name)
@@ -177,7 +177,7 @@ def test_a_row_that_cannot_be_published_fails_the_write_by_default(shared_broker
 
 @pytest.mark.parametrize("case", list(BAD_ROWS))
 def test_a_row_that_cannot_be_published_is_dropped_and_counted(shared_broker: LeveretProcess, name: str,
-                                                              connection: blocking.Connection, case: str) -> None:
+                                                              connection: sync.Connection, case: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
     written = write(shared_broker.url(), _rows(name, BAD_ROWS[case][0]), maxMessageBytes=1000, onError="drop")
@@ -189,7 +189,7 @@ def test_a_row_that_cannot_be_published_is_dropped_and_counted(shared_broker: Le
     (protocol, case) for protocol in PROTOCOLS for case in BAD_ROWS
     if case != "body" and not (protocol == "1.0" and case in TAKEN_BY_1_0)])
 def test_a_row_that_cannot_be_published_is_dead_lettered(shared_broker: LeveretProcess, name: str, protocol: str,
-                                                        connection: blocking.Connection, case: str) -> None:
+                                                        connection: sync.Connection, case: str) -> None:
     bad, words = BAD_ROWS[case]
     with connection.channel() as channel:
         channel.declare_queue(name)
@@ -221,7 +221,7 @@ def test_a_null_body_names_its_row(shared_broker: LeveretProcess, name: str) -> 
 def test_the_error_for_a_body_that_the_broker_rejects_names_the_option(tmp_path: Path, name: str) -> None:
     with LeveretProcess(tmp_path, config="[amqp]\nmax_message_size = 1000\n[users.guest]\npassword = \"guest\"\n"
                         "permissions.\"/\" = { configure = \".*\", write = \".*\", read = \".*\" }\n").start() as small:
-        with blocking.connect(small.url()) as connection, connection.channel() as channel:
+        with sync.connect(small.url()) as connection, connection.channel() as channel:
             channel.declare_queue(name)
         with pytest.raises(PublishError, match="maxMessageBytes"):
             write(small.url(), batch_of(body=[b"x" * 2000]), routingKey=name)
@@ -238,7 +238,7 @@ def test_an_unroutable_row_fails_the_write_by_default(shared_broker: LeveretProc
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_unroutable_rows_are_dropped_and_counted(shared_broker: LeveretProcess, name: str, protocol: str,
-                                                         connection: blocking.Connection) -> None:
+                                                         connection: sync.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
         channel.bind_queue(name, "amq.direct", f"{name}-bound")
@@ -250,7 +250,7 @@ def test_unroutable_rows_are_dropped_and_counted(shared_broker: LeveretProcess, 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_unroutable_rows_are_dead_lettered_unchanged(shared_broker: LeveretProcess, name: str, protocol: str,
-                                                               connection: blocking.Connection) -> None:
+                                                               connection: sync.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name)
     written = write(shared_broker.url(), batch_of(body=[b"1", b"2"], message_id=["a", "b"]), exchange="amq.direct",
@@ -268,7 +268,7 @@ def test_an_unroutable_dead_letter_fails_the_write(shared_broker: LeveretProcess
 
 
 def test_on_error_applies_to_rows_that_a_full_queue_refuses(shared_broker: LeveretProcess, name: str,
-                                                              connection: blocking.Connection) -> None:
+                                                              connection: sync.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     written = write(shared_broker.url(), batch_of(body=[b"%d" % number for number in range(10)]), routingKey=name,
@@ -289,7 +289,7 @@ def test_exactly_once_needs_leveret(rabbit: Broker, name: str) -> None:
         write(rabbit.url(), batch_of(body=[b"1"]), routingKey=name, txnAppId="a", txnVersion=1, guarantee="exactly-once")
 
 
-def test_the_rate_is_limited(shared_broker: LeveretProcess, name: str, connection: blocking.Connection,
+def test_the_rate_is_limited(shared_broker: LeveretProcess, name: str, connection: sync.Connection,
                          monkeypatch: pytest.MonkeyPatch) -> None:
     from leveret.spark.sink import amqp091_publisher as publisher
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.taskcontext import TaskContext
 
-from leveret import blocking
-from leveret.client.core.encoding import encode_address
+from leveret import sync
+from leveret.client.engine.common.encoding import encode_address
 from leveret.segments.columns import split_address
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError, RequestRefused, SparkError
@@ -27,7 +27,7 @@ PROTOCOLS = ["0-9-1", "1.0"]
 
 
 @pytest.fixture
-def queue(connection: blocking.Connection, name: str) -> str:
+def queue(connection: sync.Connection, name: str) -> str:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     return name
@@ -43,7 +43,7 @@ def writer_of(url: str, batch: Any, **options: Any) -> AmqpBatchWriter:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rows_become_visible_together_and_in_order(broker: LeveretProcess, queue: str, protocol: str,
-                                                   connection: blocking.Connection) -> None:
+                                                   connection: sync.Connection) -> None:
     tasks = [[batch_of(body=[b"%d" % (task * 1000 + row) for row in range(start, start + 250)]) for start in (0, 250)]
              for task in range(3)]
     writer = writer_of(broker.url(), tasks[0][0], routingKey=queue, protocol=protocol, txnAppId=queue, txnVersion=0)
@@ -59,13 +59,13 @@ def test_rows_become_visible_together_and_in_order(broker: LeveretProcess, queue
 
 
 def test_committed_messages_are_persistent(own_broker: LeveretProcess, name: str) -> None:
-    with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"], message_id=["a", "b"])], routingKey=name,
                      txnAppId="app", txnVersion=7)
     own_broker.kill()
     own_broker.start()
-    with blocking.connect(own_broker.url()) as connection:
+    with sync.connect(own_broker.url()) as connection:
         assert [(message.body, message.properties.message_id) for message in drain(connection, name)] == [
             (b"1", "a"), (b"2", "b")]
     # The broker still knows the last write.
@@ -74,7 +74,7 @@ def test_committed_messages_are_persistent(own_broker: LeveretProcess, name: str
     assert [one.counts.published for one in again] == [0]
 
 
-def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     options = {"routingKey": queue, "txnAppId": queue}
     for version in (1, 2, 2, 5):
         write_and_commit(broker.url(), [batch_of(body=[b"%d" % version])], txnVersion=version, **options)
@@ -91,7 +91,7 @@ def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, 
 
 
 def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: str,
-                                                 connection: blocking.Connection) -> None:
+                                                 connection: sync.Connection) -> None:
     batch = batch_of(body=[b"1", b"2"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
     lost, kept = writer.write(iter([batch])), writer.write(iter([batch]))
@@ -103,7 +103,7 @@ def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: 
     assert lost.transaction in str(control(broker).request("stage.list"))
 
 
-def test_a_failed_task_leaves_no_transaction(broker: LeveretProcess, queue: str, connection: blocking.Connection) -> None:
+def test_a_failed_task_leaves_no_transaction(broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     def broken() -> Any:
         yield batch_of(body=[b"1"])
         raise RuntimeError("the task is broken")
@@ -119,7 +119,7 @@ def test_a_failed_task_leaves_no_transaction(broker: LeveretProcess, queue: str,
 
 
 def test_a_commit_without_a_tasks_message_fails(broker: LeveretProcess, queue: str,
-                                                    connection: blocking.Connection) -> None:
+                                                    connection: sync.Connection) -> None:
     batch = batch_of(body=[b"1"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
     with pytest.raises(SparkError, match="nothing was committed"):
@@ -135,7 +135,7 @@ def test_tasks_without_rows_have_no_transaction(broker: LeveretProcess, queue: s
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_unroutable_rows_fail_the_whole_write(broker: LeveretProcess, queue: str, protocol: str,
-                                             connection: blocking.Connection) -> None:
+                                             connection: sync.Connection) -> None:
     options = {"protocol": protocol, "txnAppId": queue, "txnVersion": 1, "exchange": ""}
     rows = batch_of(body=[b"1", b"2", b"3"], routing_key=[queue, f"{queue}-none", queue])
     with pytest.raises(SparkError, match="was not committed, and none of it is visible"):
@@ -150,7 +150,7 @@ def test_unroutable_rows_fail_the_whole_write(broker: LeveretProcess, queue: str
 
 
 def test_unroutable_rows_are_dropped_or_dead_lettered_with_the_write(broker: LeveretProcess, queue: str,
-                                                                    connection: blocking.Connection) -> None:
+                                                                    connection: sync.Connection) -> None:
     rows = batch_of(body=[b"1", b"2", b"3"], routing_key=[queue, f"{queue}-none", queue], message_id=["a", "b", "c"])
     write_and_commit(broker.url(), [rows], exchange="", txnAppId=queue, txnVersion=1, onUnroutable="drop")
     assert bodies(drain(connection, queue)) == [b"1", b"3"]
@@ -165,7 +165,7 @@ def test_unroutable_rows_are_dropped_or_dead_lettered_with_the_write(broker: Lev
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rows_that_cannot_be_published_are_dead_lettered_with_the_write(broker: LeveretProcess, queue: str, protocol: str,
-                                                                       connection: blocking.Connection) -> None:
+                                                                       connection: sync.Connection) -> None:
     with connection.channel() as channel:
         channel.declare_queue(f"{queue}-dead")
     rows = batch_of(body=[b"1", b"2"], routing_key=[queue, "k" * 256])
@@ -227,7 +227,7 @@ def test_the_checksum_covers_all_bodies() -> None:
 
 def test_a_broker_that_is_killed_while_it_commits_has_everything_once(own_broker: LeveretProcess, name: str) -> None:
     """The driver repeats the request until there is a reply; the commit is completed if its decision is on disk."""
-    with blocking.connect(own_broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     expected: list[bytes] = []
     seed = random.randrange(1 << 30)
@@ -243,7 +243,7 @@ def test_a_broker_that_is_killed_while_it_commits_has_everything_once(own_broker
         own_broker.kill()
         own_broker.start()
         outcome()
-    with blocking.connect(own_broker.url()) as connection:
+    with sync.connect(own_broker.url()) as connection:
         assert bodies(drain(connection, name)) == expected, f"seed {seed}"
 
 

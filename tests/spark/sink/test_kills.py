@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.spark.environment import environment
 from tests.spark.sinks import bodies, drain, eventually
 from tests.spark.support import publish
@@ -58,7 +58,7 @@ class App:
 
 
 @pytest.fixture
-def app(broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> App:
+def app(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> App:
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
         channel.declare_queue(f"{name}-out", durable=True)
@@ -68,7 +68,7 @@ def app(broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_
 
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
-        app: App, name: str, connection: blocking.Connection) -> None:
+        app: App, name: str, connection: sync.Connection) -> None:
     (app.marker / "fail").touch()
     (app.marker / "hold").touch()
     app.start()

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from pyspark.errors import AnalysisException
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import amqp10
 from leveret.spark.options import OPTIONS, SINK
 from tests.docs.pages import DOCS, blocks
@@ -39,7 +39,7 @@ def through(spark: SparkSession, url: str, source: str, target: str, protocol: s
     return rows_of(frame), rows_of(read(spark, url, stream=target))
 
 
-def test_every_type_of_0_9_1_round_trips(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_every_type_of_0_9_1_round_trips(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                     name: str) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
@@ -82,11 +82,11 @@ MESSAGES: dict[str, Any] = {
 }
 
 
-def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                   name: str) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
-    with blocking.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
+    with sync.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
         for message in MESSAGES.values():
             sender.send(message)
     before, after = through(spark, broker.url(), f"{name}-in", f"{name}-out", "1.0")
@@ -96,11 +96,11 @@ def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProce
 
 
 def test_a_stream_of_1_0_is_converted_to_0_9_1(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, f"{name}-in")
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-out", durable=True)
-    with blocking.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
+    with sync.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
         sender.send(MESSAGES["everything"])
     (read(spark, broker.url(), stream=f"{name}-in").write.format("amqp").mode("append")
      .options(url=broker.url(), exchange="", routingKey=f"{name}-out").save())
@@ -113,7 +113,7 @@ def test_a_stream_of_1_0_is_converted_to_0_9_1(
 
 
 def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: LeveretProcess,
-                                            connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+                                            connection: sync.Connection, name: str, tmp_path: Path) -> None:
     """As if the query had been killed after committing a batch at the broker and before its checkpoint."""
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
@@ -138,7 +138,7 @@ def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: Leveret
 
 
 def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
-        spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     (tmp_path / "in").mkdir()
@@ -163,7 +163,7 @@ def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
     assert "exactly-once needs txnAppId and txnVersion" in refused[0]
 
 
-def test_the_documented_examples(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_the_documented_examples(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                           name: str, tmp_path: Path) -> None:
     programs = [block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
                 for block in blocks(PAGE, "python")]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.options import read_options
 from leveret.spark.source.admission import Backlog, Run, apply_limits
 from leveret.spark.source.stream_reader import StreamReader
@@ -44,7 +44,7 @@ def test_max_bytes_and_messages_of_several_streams() -> None:
     assert apply_limits([empty, many, large], 5000, None) == [empty, many, large]
 
 
-def test_the_manifest_knows_sizes(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_the_manifest_knows_sizes(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     """The sizes of small messages are not estimated from those of large ones."""
     declare_stream(connection, name)
     publish(connection, name, [os.urandom(10) for _ in range(100)])

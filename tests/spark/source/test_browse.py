@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.client.errors import ChannelClosed
 from leveret.spark.options import read_options
 from leveret.spark.source.browse_reader import BrowseReader
@@ -23,7 +23,7 @@ def browse(broker: LeveretProcess, name: str, **options: str) -> list[dict[str, 
     return [row for batch in made.read(part) for row in batch.to_pylist()]
 
 
-def test_through_spark(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_through_spark(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         publish(connection, name, numbers(0, 6000), headers={"a": 1})
@@ -36,7 +36,7 @@ def test_through_spark(spark: SparkSession, broker: LeveretProcess, connection: 
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_browse_removes_nothing(broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_a_browse_removes_nothing(broker: LeveretProcess, connection: sync.Connection, name: str,
                                   protocol: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
@@ -57,7 +57,7 @@ def test_a_browse_removes_nothing(broker: LeveretProcess, connection: blocking.C
         assert [channel.queue(name).get().body.decode() for _ in range(10)] == numbers(0, 10)
 
 
-def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-max-priority": 3})
         publish(connection, name, [bytes(1000) for _ in range(5000)])
@@ -69,7 +69,7 @@ def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: blocki
         assert sum(len(row["body"]) for row in rows) == 5 + 5_000_000 + 1_200_000  # type: ignore[arg-type]
 
 
-def test_invalid_arguments(connection: blocking.Connection, name: str) -> None:
+def test_invalid_arguments(connection: sync.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     for options in ({"no_ack": False}, {"no_ack": True, "exclusive": True}):
@@ -77,7 +77,7 @@ def test_invalid_arguments(connection: blocking.Connection, name: str) -> None:
             channel.consume(name, arguments={"x-browse": True}, **options).start()
 
 
-def test_any_client_can_browse(connection: blocking.Connection, name: str) -> None:
+def test_any_client_can_browse(connection: sync.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         publish(connection, name, ["a", "b"])

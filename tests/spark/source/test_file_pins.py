@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.options import read_options
 from leveret.spark.source import batch_reader, stream_reader
 from leveret.spark.source.batch_reader import StreamBatchReader
@@ -45,7 +45,7 @@ def path_of(segment: dict[str, Any]) -> Path:
 def planned(broker_without_grace: LeveretProcess, name: str, request: pytest.FixtureRequest,
             monkeypatch: pytest.MonkeyPatch) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
     """A reader and its task for offsets 0 to 9, whose files have no other offsets."""
-    with blocking.connect(broker_without_grace.url()) as connection:
+    with sync.connect(broker_without_grace.url()) as connection:
         declare_stream(connection, name, x_max_length_bytes=20 * SIZE)
         for stop in (5, 10, 15):
             publish(connection, name, [os.urandom(SIZE) for _ in range(5)])
@@ -71,7 +71,7 @@ def test_a_batch_that_is_read_for_longer_than_its_pin(
         broker_without_grace: LeveretProcess, planned: tuple[StreamBatchReader | StreamReader, StreamPartition], name: str,
         over_amqp: OverAmqp) -> None:
     made, part = planned
-    with blocking.connect(broker_without_grace.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker_without_grace.url()) as connection, connection.channel() as channel:
         # The broker may start sealing before all messages are there; then there are more, shorter files.
         sealed = segments(channel, name)
         read = [path_of(segment) for segment in sealed if segment["last"] <= 9]

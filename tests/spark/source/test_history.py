@@ -18,7 +18,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyspark.sql.datasource import InputPartition
 
-from leveret import blocking
+from leveret import sync
 from leveret.management.control_client import call
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import read_options
@@ -38,7 +38,7 @@ TOTAL = 10_000
 
 
 @pytest.fixture
-def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -> str:
+def stream(broker: LeveretProcess, connection: sync.Connection, name: str) -> str:
     """A stream with two sealed segments and an unsealed tail."""
     declare_stream(connection, name)
     headers = {"number": 7, "text": "grün"}
@@ -49,14 +49,14 @@ def stream(broker: LeveretProcess, connection: blocking.Connection, name: str) -
     return name
 
 
-def seal(broker: LeveretProcess, connection: blocking.Connection, name: str, stop: int) -> None:
+def seal(broker: LeveretProcess, connection: sync.Connection, name: str, stop: int) -> None:
     """Seal all messages up to an offset."""
     call(broker.data_dir, "streams.seal", {"vhost": "/", "name": name})
     with connection.channel() as channel:
         until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
 
 
-def segments(channel: blocking.Channel, name: str) -> list[dict[str, Any]]:
+def segments(channel: sync.Channel, name: str) -> list[dict[str, Any]]:
     return list(ask(channel, "stream.describe", stream=name, segments=True)["segments"])
 
 
@@ -96,7 +96,7 @@ def over_amqp(monkeypatch: pytest.MonkeyPatch) -> OverAmqp:
     return OverAmqp(monkeypatch)
 
 
-def file_of(channel: blocking.Channel, name: str, number: int) -> Path:
+def file_of(channel: sync.Channel, name: str, number: int) -> Path:
     path = str(segments(channel, name)[number]["path"])
     return Path(urlsplit(path).path)
 
@@ -126,7 +126,7 @@ def test_a_part_of_a_file(broker: LeveretProcess, stream: str, over_amqp: OverAm
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged", "another"])
-def test_a_file_that_cannot_be_read(broker: LeveretProcess, connection: blocking.Connection, stream: str,
+def test_a_file_that_cannot_be_read(broker: LeveretProcess, connection: sync.Connection, stream: str,
                                     over_amqp: OverAmqp, fault: str, tmp_path: Path) -> None:
     """Only tasks cannot read it; the broker can."""
     with connection.channel() as channel:
@@ -165,7 +165,7 @@ def elsewhere(made: StreamBatchReader, number: int, path: Path | str) -> list[In
     return [StreamPartition((replace(slice, segments=tuple(changed)),))]
 
 
-def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, connection: blocking.Connection,
+def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, connection: sync.Connection,
                                                       stream: str) -> None:
     made = reader(broker, stream)
     planned = list(made.partitions())
@@ -180,7 +180,7 @@ def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, co
         file.write_bytes(kept)
 
 
-def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection: sync.Connection, name: str,
                                               over_amqp: OverAmqp) -> None:
     """Retention removes the messages, but not the files of a planned batch."""
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
@@ -196,7 +196,7 @@ def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection
 
 
 @pytest.mark.parametrize("history", ["segments", "amqp"])
-def test_gaps_of_erased_messages_are_accepted(broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_gaps_of_erased_messages_are_accepted(broker: LeveretProcess, connection: sync.Connection, name: str,
                                               history: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     for who, first, stop in (("a", 0, 100), ("b", 100, 120), ("a", 120, 200)):
@@ -232,7 +232,7 @@ class Locked(LocalFileSystem):
 
 @pytest.mark.parametrize("name_of_file", ["storage.toml", "storage.json"])
 def test_storage_options_reach_the_file_system(
-        broker: LeveretProcess, connection: blocking.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path,
+        broker: LeveretProcess, connection: sync.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path,
         name_of_file: str) -> None:
     fsspec.register_implementation("locked", Locked, clobber=True)
     with connection.channel() as channel:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.client import blocking
+from leveret import sync
 from leveret.spark.errors import DataLoss, OptionError, ReadFailed
 from leveret.spark.options import STREAM, read_options
 from leveret.spark.source.batch_reader import StreamBatchReader
@@ -27,7 +27,7 @@ def offsets(made: StreamBatchReader) -> list[int]:
             for offset in batch.column("offset").to_pylist()]
 
 
-def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: sync.Connection, name: str,
                                        tmp_path: Path) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.errors import OffsetError, OptionError, SparkError
 from leveret.spark.options import read_options
@@ -39,7 +39,7 @@ def test_spark_shows_the_error(spark: SparkSession, broker: LeveretProcess) -> N
         read(spark, broker.url(), stream="nowhere").collect()
 
 
-def test_options(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_options(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     url = broker.url()
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
@@ -72,14 +72,14 @@ def test_options(broker: LeveretProcess, connection: blocking.Connection, name: 
         assert expected in said, f"{options}: {said}"
 
 
-def test_a_user_defined_schema(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_a_user_defined_schema(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     source = AmqpDataSource({"url": broker.url(), "stream": name})
     with pytest.raises(OptionError, match=r"has body string, but the source has queue string"):
         source.reader(StructType().add("body", "string"))
 
 
-def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
 
     def initial(**options: str) -> object:
@@ -101,7 +101,7 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: blocki
     assert initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
 
 
-def test_foreign_checkpoints(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_foreign_checkpoints(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     reader = StreamReader(read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest"}),

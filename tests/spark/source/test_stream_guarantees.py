@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.errors import DataLoss, OffsetError
 from leveret.spark.options import read_options
 from leveret.spark.source.stream_reader import StreamReader
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                             tmp_path: Path) -> None:
     """Batches without a commit in the checkpoint are repeated identically."""
     declare_stream(connection, name)
@@ -51,7 +51,7 @@ def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connect
         assert written(spark, tmp_path) == numbers(0, 45)
 
 
-def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connection: blocking.Connection,
+def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connection: sync.Connection,
                                                  name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
@@ -69,7 +69,7 @@ def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connect
     assert _offsets(again, again.partitions(end, again.latestOffset(end, _all()))) == list(range(20, 25))
 
 
-def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, connection: blocking.Connection,
+def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, connection: sync.Connection,
                                                     name: str) -> None:
     """Also if only the batch itself records where it began."""
     declare_stream(connection, name)
@@ -81,7 +81,7 @@ def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, conn
     assert _offsets(again, again.partitions(again.initialOffset(), end)) == list(range(3, 10))
 
 
-def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess, connection: blocking.Connection,
+def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess, connection: sync.Connection,
                                                           name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
@@ -94,7 +94,7 @@ def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess
     assert (reply["next_offset"], reply["lag"]) == (30, 5)
 
 
-def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: LeveretProcess, connection: blocking.Connection,
+def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: LeveretProcess, connection: sync.Connection,
                                                                   name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
@@ -113,7 +113,7 @@ def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: Levere
 def test_the_broker_is_killed_while_a_query_runs(spark: SparkSession, own_broker: LeveretProcess, name: str,
                                                  tmp_path: Path) -> None:
     url = own_broker.url()
-    with blocking.connect(url) as connection:
+    with sync.connect(url) as connection:
         declare_stream(connection, name)
         publish(connection, name, numbers(0, 1000))
         query = start(spark, url, tmp_path, available_now=False, stream=name, startingOffsets="earliest", consumerName="c",
@@ -130,7 +130,7 @@ def test_the_broker_is_killed_while_a_query_runs(spark: SparkSession, own_broker
 
 
 def test_the_broker_is_killed_between_planning_and_reading(own_broker: LeveretProcess, name: str) -> None:
-    with blocking.connect(own_broker.url()) as connection:
+    with sync.connect(own_broker.url()) as connection:
         declare_stream(connection, name)
         publish(connection, name, [os.urandom(200) for _ in range(20_000)])
     reader = _reader(own_broker, name)
@@ -151,7 +151,7 @@ def test_a_worker_is_killed_while_it_reads(spark: SparkSession, own_broker: Leve
                                            tmp_path: Path) -> None:
     url = own_broker.url()
     total = 60_000
-    with blocking.connect(url) as connection:
+    with sync.connect(url) as connection:
         declare_stream(connection, name)
         publish(connection, name, numbers(0, total))
         query = start(spark, url, tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1")
@@ -195,13 +195,13 @@ def _all() -> ReadLimit:
     return ReadAllAvailable()
 
 
-def _wait_removed(connection: blocking.Connection, name: str) -> None:
+def _wait_removed(connection: sync.Connection, name: str) -> None:
     """Wait until retention has removed the sealed messages."""
     with connection.channel() as channel:
         until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
 
 
-def test_retention_removes_messages_before_they_are_planned(broker: LeveretProcess, connection: blocking.Connection,
+def test_retention_removes_messages_before_they_are_planned(broker: LeveretProcess, connection: sync.Connection,
                                                             name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
@@ -221,7 +221,7 @@ def test_retention_removes_messages_before_they_are_planned(broker: LeveretProce
     assert (report["lost"], report["lag"]) == (read[0] - 1, 0)
 
 
-def test_retention_removes_messages_before_a_task_reads_them(broker: LeveretProcess, connection: blocking.Connection,
+def test_retention_removes_messages_before_a_task_reads_them(broker: LeveretProcess, connection: sync.Connection,
                                                              name: str) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
@@ -245,7 +245,7 @@ def test_retention_removes_messages_before_a_task_reads_them(broker: LeveretProc
     assert report is not None and report["lost"] == 1
 
 
-def test_a_stream_that_is_replaced_under_a_task(broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_a_stream_that_is_replaced_under_a_task(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     reader = _reader(broker, name)

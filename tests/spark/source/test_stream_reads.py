@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from tests.spark.support import (
     bodies,
     declare_stream,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_batch_read_returns_all_messages(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_a_batch_read_returns_all_messages(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                            name: str, protocol: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 5000))
@@ -41,14 +41,14 @@ def test_a_batch_read_returns_all_messages(spark: SparkSession, broker: LeveretP
 
 
 def test_a_queue_that_is_a_stream_is_read_as_one(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: blocking.Connection, name: str) -> None:
+                                                 connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["a", "b"])
     assert bodies(read(spark, broker.url(), queue=name)) == ["a", "b"]
 
 
 def test_large_and_many_messages_are_divided_into_tasks(spark: SparkSession, broker: LeveretProcess,
-                                                        connection: blocking.Connection, name: str) -> None:
+                                                        connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, [b"x" * (3 << 20), *numbers(0, 999)])
     frame = read(spark, broker.url(), stream=name, minPartitions="4", arrowBatchRows="100")
@@ -59,7 +59,7 @@ def test_large_and_many_messages_are_divided_into_tasks(spark: SparkSession, bro
 
 
 def test_only_requested_columns_are_read(spark: SparkSession, broker: LeveretProcess,
-                                         connection: blocking.Connection, name: str) -> None:
+                                         connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["a"], headers={"k": 1})
     frame = read(spark, broker.url(), stream=name, columns="body,queue,headers,headers_json", headersFormat="json")
@@ -70,7 +70,7 @@ def test_only_requested_columns_are_read(spark: SparkSession, broker: LeveretPro
     assert (row.headers, row.headers_json) == ({"k": "1"}, None)
 
 
-def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                             name: str) -> None:
     declare_stream(connection, name)
     with connection.channel() as channel:
@@ -83,7 +83,7 @@ def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connect
     assert bodies(read(spark, broker.url(), stream=name, routingKeyFilter="nothing")) == []
 
 
-def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                                       name: str, tmp_path: Path) -> None:
     declare_super_stream(connection, name, 3)
     keys = [f"key-{number}" for number in range(60)]
@@ -101,7 +101,7 @@ def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProces
     assert sorted(written(spark, tmp_path)) == sorted([*keys, "late"])
 
 
-def test_streams_by_pattern(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_streams_by_pattern(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                             tmp_path: Path) -> None:
     for suffix in ("a", "b", "other"):
         declare_stream(connection, f"{name}-{suffix}")
@@ -115,7 +115,7 @@ def test_streams_by_pattern(spark: SparkSession, broker: LeveretProcess, connect
     assert written(spark, tmp_path) == ["a", "b", "c"]
 
 
-def test_admission_control(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_admission_control(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                            tmp_path: Path) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 25))
@@ -126,7 +126,7 @@ def test_admission_control(spark: SparkSession, broker: LeveretProcess, connecti
 
 
 def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: blocking.Connection, name: str, tmp_path: Path) -> None:
+                                                 connection: sync.Connection, name: str, tmp_path: Path) -> None:
     declare_stream(connection, name)
     query = start(spark, broker.url(), tmp_path, available_now=False, stream=name, startingOffsets="earliest",
                   minMessagesPerTrigger="10", maxTriggerDelay="1h")
@@ -143,7 +143,7 @@ def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: Le
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [12]
 
 
-def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection,
+def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
                             name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["old"])
@@ -152,7 +152,7 @@ def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connect
     assert bodies(read(spark, broker.url(), stream=name, startingTimestamp=str(later))) == []
 
 
-def test_sql(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_sql(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     url = broker.url(user="guest", password="guest")
@@ -166,7 +166,7 @@ def test_spark_never_shows_the_password(spark: SparkSession, own_password: Lever
                                         tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     url = own_password.url()
     assert "pa55word" in url
-    with blocking.connect(url) as connection:
+    with sync.connect(url) as connection:
         declare_stream(connection, name)
         publish(connection, name, ["a"])
     frame = read(spark, url, stream=name)

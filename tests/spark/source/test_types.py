@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.client import amqp10
 from leveret.segments.typed_json import to_table
 from leveret.wire.amqp0.fieldtable import encode_short_string
@@ -59,7 +59,7 @@ def publish_raw(broker: LeveretProcess, key: str) -> None:
         peer.send(frame(1, struct.pack(">HHH", 60, 40, 0) + short("") + short(key) + b"\0")
                   + frame(2, struct.pack(">HHQH", 60, 0, 4, 0xFFFC) + properties) + frame(3, b"\0\xffab"))
         peer.send(b"\x08\0\0\0\0\0\0\xce")
-        with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+        with sync.connect(broker.url()) as connection, connection.channel() as channel:
             until(lambda: ask(channel, "stream.describe", stream=key)["next_offset"] == 1)
 
 
@@ -87,7 +87,7 @@ def collect(spark: SparkSession, broker: LeveretProcess, name: str, protocol: st
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["tail", "sealed"])
-def test_types_of_0_9_1(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_types_of_0_9_1(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                         sealed: bool) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
@@ -112,10 +112,10 @@ def test_types_of_0_9_1(spark: SparkSession, broker: LeveretProcess, connection:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["tail", "sealed"])
-def test_types_of_1_0(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str,
+def test_types_of_1_0(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
                       sealed: bool) -> None:
     declare_stream(connection, name)
-    with blocking.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
+    with sync.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
         sender.send(
             amqp10.Value({"a": [1, 2]}), durable=True, priority=3, ttl=5000, message_id=UUID(int=9), correlation_id=b"\0\1",
             user_id=b"guest", subject="subj", reply_to="/queues/r", content_type="t/t", group_id="g", group_sequence=4,
@@ -142,7 +142,7 @@ def test_types_of_1_0(spark: SparkSession, broker: LeveretProcess, connection: b
     assert json.loads(only.footer) == {"x-foot": 1}
 
 
-def test_a_dead_letter(spark: SparkSession, broker: LeveretProcess, connection: blocking.Connection, name: str) -> None:
+def test_a_dead_letter(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leveret import blocking
+from leveret import sync
 from leveret.spark.errors import OffsetError, OptionError
 from leveret.spark.spool.directory import Spool
 from leveret.spark.spool.reader import SpoolReader
@@ -122,20 +122,20 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(params=["leveret 0-9-1", "leveret 1.0", "rabbitmq"])
 def options(request: pytest.FixtureRequest, shared_broker: LeveretProcess, name: str, tmp_path: Path) -> dict[str, str]:
     broker: Broker = request.getfixturevalue("rabbit") if request.param == "rabbitmq" else shared_broker
-    with blocking.connect(broker.url()) as connection, connection.channel() as channel:
+    with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     return {"url": broker.url(), "protocol": "1.0" if request.param.endswith("1.0") else "0-9-1", "queue": name,
             "mode": "spool", "spoolDir": str(tmp_path / "spool")}
 
 
 def count(url: str, queue: str) -> int:
-    with blocking.connect(url) as connection, connection.channel() as channel:
+    with sync.connect(url) as connection, connection.channel() as channel:
         return channel.declare_queue(queue, passive=True).message_count
 
 
 def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSession, options: dict[str, str],
                                                              tmp_path: Path) -> None:
-    with blocking.connect(options["url"]) as connection:
+    with sync.connect(options["url"]) as connection:
         publish(connection, options["queue"], [f"{number}" for number in range(250)], persistent=True, message_id="m",
                 headers={"x": 1})
         query = run(spark, directory=tmp_path, maxMessagesPerTrigger="100", **options)
@@ -160,7 +160,7 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
 def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     query = start(spark, directory=tmp_path, available_now=False, **options)
     try:
-        with blocking.connect(options["url"]) as connection:
+        with sync.connect(options["url"]) as connection:
             for number in range(3):
                 publish(connection, options["queue"], [f"{number}"])
                 eventually(lambda wanted=number + 1: sum(
@@ -175,7 +175,7 @@ def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(shared_broker
                                                                    tmp_path: Path) -> None:
     """The driver was killed between writing a file and acknowledging: the broker redelivers."""
     settings = settings_of(shared_broker.url(), queue=name, mode="spool", spoolDir=tmp_path)
-    with blocking.connect(shared_broker.url()) as connection:
+    with sync.connect(shared_broker.url()) as connection:
         with connection.channel() as channel:
             channel.declare_queue(name, durable=True)
         publish(connection, name, ["1", "2", "3"])

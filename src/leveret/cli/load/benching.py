@@ -19,7 +19,7 @@ from leveret.cli.load.worker import Worker
 from leveret.client.errors import Error, NotFound
 
 if TYPE_CHECKING:
-    from leveret.client.aio.connection import Connection
+    from leveret.client._async.connection import Connection
 
 # Seconds between two samples, and between two that are shown.
 _SAMPLE_INTERVAL: Final = 0.25

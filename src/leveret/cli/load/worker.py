@@ -17,9 +17,9 @@ from leveret.cli.load.report import Report
 from leveret.client.errors import PublishFailed
 
 if TYPE_CHECKING:
-    from leveret.client.aio.channel import Channel
-    from leveret.client.aio.consumer import Consumer
-    from leveret.client.aio.publisher import Publisher
+    from leveret.client._async.channel import Channel
+    from leveret.client._async.consumer import Consumer
+    from leveret.client._async.publisher import Publisher
     from leveret.client.message import Message
 
 # Nanoseconds between two messages per publisher whose confirm is awaited and measured; the others are windowed.

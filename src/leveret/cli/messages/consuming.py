@@ -15,8 +15,8 @@ from leveret.cli.messages.outputs import Directory, Output, Stream
 from leveret.cli.messages.progress import Progress
 
 if TYPE_CHECKING:
-    from leveret.client.aio.channel import Channel
-    from leveret.client.aio.consumer import Consumer
+    from leveret.client._async.channel import Channel
+    from leveret.client._async.consumer import Consumer
     from leveret.client.message import Message
 
 # Limits of a batch that is written and then settled. As much again may be buffered.

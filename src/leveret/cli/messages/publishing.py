@@ -18,8 +18,8 @@ from leveret.client.errors import Error, InvalidMessage, PublishFailed
 from leveret.client.properties import Properties, from_keywords
 
 if TYPE_CHECKING:
-    from leveret.client.aio.channel import Channel
-    from leveret.client.aio.publisher import Publisher
+    from leveret.client._async.channel import Channel
+    from leveret.client._async.publisher import Publisher
 
 # Seconds to wait for pending confirms after an interrupt.
 _LAST_CONFIRMS_TIMEOUT = 5.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from leveret.client.blocking.connection import Connection
+from leveret.client._sync.connection import Connection
 from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFailed, Timeout
 from leveret.segments.columns import make_batch
 from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch

@@ -9,15 +9,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.client.core.channel import ChannelCore
-from leveret.client.core.pending_confirms import Outgoing, PendingConfirms
+from leveret.client.engine.amqp091.channel import ChannelCore
+from leveret.client.engine.common.pending_confirms import Outgoing, PendingConfirms
 from leveret.client.errors import ConnectionLost, Error, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
 from leveret.spark.sink.amqp091_frames import Framer
 
 if TYPE_CHECKING:
-    from leveret.client.blocking.channel import Channel
-    from leveret.client.core.frontend import FrontEnd, Waiter
+    from leveret.client._sync.channel import Channel
+    from leveret.client.engine.common.frontend import FrontEnd, Waiter
     from leveret.spark.sink.rows import Rows
 
 # Approximate number of bytes that are framed at a time.

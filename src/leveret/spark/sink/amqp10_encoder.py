@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from leveret.client.core.amqp10.addresses import Addresses
+from leveret.client.engine.amqp10.addresses import Addresses
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink.rows import Limits, RejectedRow, RowErrors, Rows, Target, drop_rejected, encode_bodies, headers_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.core.amqp10.addresses import choose
-from leveret.client.core.amqp10.channel import SessionCore
-from leveret.client.core.amqp10.outgoing import Transfer
-from leveret.client.core.pending_confirms import Outgoing
-from leveret.client.core.publisher import PublisherCore
+from leveret.client.engine.amqp10.addresses import choose
+from leveret.client.engine.amqp10.channel import SessionCore
+from leveret.client.engine.amqp10.outgoing import Transfer
+from leveret.client.engine.common.pending_confirms import Outgoing
+from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
 from leveret.spark.sink.amqp091_publisher import RefusedMessage
@@ -16,7 +16,7 @@ from leveret.spark.sink.rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
 
 if TYPE_CHECKING:
-    from leveret.client.blocking.channel import Channel
+    from leveret.client._sync.channel import Channel
 
 
 class _Window(PublisherCore):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from leveret.client.core.amqp10.addresses import choose
+from leveret.client.engine.amqp10.addresses import choose
 from leveret.client.errors import ChannelClosed, Error, NotFound
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OptionError, RequestRefused, SparkError

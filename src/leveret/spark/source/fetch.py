@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from leveret.client._sync.connection import Connection
 from leveret.client.amqp10 import Filter
-from leveret.client.blocking.connection import Connection
 from leveret.client.errors import (
     ChannelClosed,
     ConnectionClosed,

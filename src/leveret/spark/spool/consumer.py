@@ -9,10 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1
-from leveret.client.blocking.channel import Channel
-from leveret.client.blocking.connection import Connection
-from leveret.client.core.encoding import encode_address
+from leveret.client._sync.channel import Channel
+from leveret.client._sync.connection import Connection
 from leveret.client.delivery import Delivery
+from leveret.client.engine.common.encoding import encode_address
 from leveret.client.errors import ConnectionClosed, Error, InvalidMessage, NotFound, Timeout
 from leveret.client.message import Message
 from leveret.segments.columns import Rows, make_batch

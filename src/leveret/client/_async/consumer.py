@@ -1,0 +1,124 @@
+"""A consumer, async API: an asynchronous iterator over messages."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from leveret.client.engine.common.encoding import name_of
+from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.protocols import AnyConsumer
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
+from leveret.client.message import Message
+from leveret.client.timeouts import DEFAULT
+
+if TYPE_CHECKING:
+    from leveret.client._async.channel import Channel
+    from leveret.client._async.queue import Queue
+
+
+class Consumer:
+    """An iterator over the messages of a queue.
+
+    It starts with the first message or with `async with`, which cancels it at the end. It ends when it is cancelled. If the
+    server ends it, it raises the cause after the messages that have arrived. Several tasks may share it.
+    """
+
+    def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
+        self._channel = channel
+        self._core = core
+        self._queue = queue
+        self._started = False
+        self._given_tag = core.tag
+        # A consumer whose start was cancelled, and that the server may have to end first.
+        self._previous: AnyConsumer | None = None
+
+    @property
+    def tag(self) -> str:
+        """Consumer tag; "" before the start if none was given."""
+        return self._core.tag
+
+    @property
+    def queue(self) -> str:
+        """Queue of the consumer."""
+        return self._core.queue
+
+    async def start(self) -> Consumer:
+        """Start to consume, unless already started."""
+        if self._started:
+            return self
+        self._started = True
+        core = self._core
+        previous = self._previous
+        sent: list[Waiter] = []
+
+        def send() -> Waiter:
+            # The name of a server-named queue may have changed.
+            core.queue = name_of(self._queue)
+            sent.append(core.begin())
+            return sent[0]
+
+        try:
+            while self._given_tag and previous is not None and not previous.ended:
+                await self._channel.connection.wait(previous.message_waiter(), DEFAULT, "basic.cancel")
+            await self._channel._call("basic.consume", send)
+        except BaseException as error:
+            # It can be started again, as a new consumer: the server may still start this one.
+            self._started = False
+            self._core = core.clone()
+            self._core.tag = self._given_tag
+            if sent:
+                core.abandon()
+                self._previous = core
+            else:
+                core.end(error if isinstance(error, Error) else None)
+            raise
+        return self
+
+    async def cancel(self) -> None:
+        """Cancel the consumer. Messages that were not taken return to the queue."""
+        core = self._core
+        if not self._started or core.ended:
+            return
+        if not (core.channel.opened and core.active):
+            core.abandon()
+            while not core.ended:
+                await self._channel.connection.wait(core.message_waiter(), DEFAULT, "basic.cancel")
+            return
+        try:
+            await self._channel._call("basic.cancel", lambda: core.withdraw())
+        except (ChannelClosed, ConnectionClosed):
+            core.end(None)
+
+    async def __aenter__(self) -> Consumer:
+        return await self.start()
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.cancel()
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self._next(None)
+
+    async def next(self, timeout: float | None = None) -> Message:
+        """Return the next message. Raises `Timeout` if none arrives in time, and StopAsyncIteration at the end."""
+        return await self._next(timeout)
+
+    async def _next(self, timeout: float | None) -> Message:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if not self._started:
+                if self._core.ended:
+                    raise StopAsyncIteration
+                await self.start()
+            core = self._core
+            if core.messages:
+                return core.take()
+            if core.ended:
+                if core.error is not None:
+                    raise copy_error(core.error)
+                raise StopAsyncIteration
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            await self._channel.connection.wait(core.message_waiter(), left, "a message")

@@ -1,0 +1,77 @@
+"""A publisher of many messages, async API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.engine.common.encoding import Body, encode_flags
+from leveret.client.engine.common.publisher import PublisherCore
+from leveret.client.engine.protocols import AnyEncoder
+from leveret.client.properties import Properties, from_keywords
+from leveret.client.timeouts import DEFAULT, Limit
+
+if TYPE_CHECKING:
+    from leveret.client._async.channel import Channel
+
+
+class Publisher:
+    """Publishes without waiting for each confirm, up to a window of pending ones.
+
+    Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
+    its `messages`.
+    """
+
+    def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
+                 mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+        self._channel = channel
+        self._core = core
+        self._encoder = encoder
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._flags = encode_flags(mandatory, False)
+        self._encoded = encoder.merge(properties, keywords)
+        self._properties = from_keywords(properties, keywords)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of pending confirms."""
+        return self._core.in_flight
+
+    async def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
+                      **keywords: Any) -> None:
+        """Publish a message. Wait only while the window is full or the server blocks publishers.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused earlier messages. This one is not published.
+            Returned: Earlier messages were returned. This one is not published.
+        """
+        core = self._core
+        if core.error is not None:
+            raise core.take_error()
+        encoded = self._encoded
+        if properties is not None or keywords:
+            encoded = self._encoder.merge(properties or self._properties, keywords)
+        outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
+                                        self._flags, encoded)
+        while core.in_flight >= core.window or not core.channel.flowing:
+            if core.channel.flowing:
+                await self._channel.connection.wait(core.window_waiter(), DEFAULT, "the publisher's window")
+            else:
+                await self._channel.wait_flowing()
+        core.publish(outgoing)
+
+    async def flush(self, timeout: Limit = DEFAULT) -> None:
+        """Wait for all pending confirms. Raises `Nacked` or `Returned` with the messages that failed."""
+        core = self._core
+        while core.in_flight:
+            await self._channel.connection.wait(core.idle_waiter(), timeout, "the publisher's confirms")
+        if core.error is not None:
+            raise core.take_error()
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None:
+            await self.flush()

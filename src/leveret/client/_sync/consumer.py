@@ -1,0 +1,140 @@
+"""A consumer, sync API: an iterator over messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from leveret.client.engine.common.encoding import name_of
+from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.protocols import AnyConsumer
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
+from leveret.client.message import Message
+from leveret.client.timeouts import DEFAULT
+
+if TYPE_CHECKING:
+    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.queue import Queue
+
+
+class Consumer:
+    """An iterator over the messages of a queue.
+
+    It starts with the first message or with `with`, which cancels it at the end. It ends when it is cancelled. If the
+    server ends it, it raises the cause after the messages that have arrived. Threads may share it.
+    """
+
+    def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._core = core
+        self._queue = queue
+        self._started = False
+        self._start_lock = threading.Lock()
+        self._given_tag = core.tag
+        # A consumer whose start was cancelled, and that the server may have to end first.
+        self._previous: AnyConsumer | None = None
+
+    @property
+    def tag(self) -> str:
+        """Consumer tag; "" before the start if none was given."""
+        return self._core.tag
+
+    @property
+    def queue(self) -> str:
+        """Queue of the consumer."""
+        return self._core.queue
+
+    def start(self) -> Consumer:
+        """Start to consume, unless already started."""
+        with self._start_lock:
+            if not self._started:
+                self._start()
+        return self
+
+    def _start(self) -> None:
+        core = self._core
+        sent: list[Waiter] = []
+
+        def send() -> Waiter:
+            # The name of a server-named queue may have changed.
+            core.queue = name_of(self._queue)
+            sent.append(core.begin())
+            return sent[0]
+
+        try:
+            if self._given_tag and self._previous is not None:
+                self._wait_ended(self._previous)
+            self._channel._call("basic.consume", send)
+        except BaseException as error:
+            # It can be started again, as a new consumer: the server may still start this one.
+            with self._driver.lock:
+                self._core = core.clone()
+                self._core.tag = self._given_tag
+                if sent:
+                    core.abandon()
+                    self._previous = core
+                else:
+                    core.end(error if isinstance(error, Error) else None)
+            raise
+        self._started = True
+
+    def _wait_ended(self, core: AnyConsumer) -> None:
+        while True:
+            with self._driver.lock:
+                if core.ended:
+                    return
+                waiter = core.message_waiter()
+            self._driver.wait(waiter, DEFAULT, "basic.cancel")
+
+    def cancel(self) -> None:
+        """Cancel the consumer. Messages that were not taken return to the queue."""
+        core = self._core
+        with self._driver.lock:
+            if not self._started or core.ended:
+                return
+            attached = core.channel.opened and core.active
+            if not attached:
+                core.abandon()
+        if not attached:
+            self._wait_ended(core)
+            return
+        try:
+            self._channel._call("basic.cancel", lambda: core.withdraw())
+        except (ChannelClosed, ConnectionClosed):
+            with self._driver.lock:
+                core.end(None)
+
+    def __enter__(self) -> Consumer:
+        return self.start()
+
+    def __exit__(self, *raised: object) -> None:
+        self.cancel()
+
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> Message:
+        return self._next(None)
+
+    def next(self, timeout: float | None = None) -> Message:
+        """Return the next message. Raises `Timeout` if none arrives in time, and StopIteration at the end."""
+        return self._next(timeout)
+
+    def _next(self, timeout: float | None) -> Message:
+        driver = self._driver
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._started:
+            self.start()
+        while True:
+            with driver.lock:
+                core = self._core
+                if core.messages:
+                    return core.take()
+                if core.ended:
+                    if core.error is not None:
+                        raise copy_error(core.error)
+                    raise StopIteration
+                waiter = core.message_waiter()
+            driver.wait(waiter, None, "a message", deadline=deadline)

@@ -1,0 +1,99 @@
+"""A publisher of many messages, sync API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.engine.common.encoding import Body, encode_flags
+from leveret.client.engine.common.publisher import PublisherCore
+from leveret.client.engine.protocols import AnyEncoder
+from leveret.client.properties import Properties, from_keywords
+from leveret.client.timeouts import DEFAULT, Limit
+
+if TYPE_CHECKING:
+    from leveret.client._sync.channel import Channel
+
+
+class Publisher:
+    """Publishes without waiting for each confirm, up to a window of pending ones.
+
+    Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
+    its `messages`. Threads may share a publisher.
+    """
+
+    def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
+                 mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._core = core
+        self._encoder = encoder
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._flags = encode_flags(mandatory, False)
+        self._encoded = encoder.merge(properties, keywords)
+        self._properties = from_keywords(properties, keywords)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of pending confirms."""
+        return self._core.in_flight
+
+    def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
+                      **keywords: Any) -> None:
+        """Publish a message. Wait only while the window is full or the server blocks publishers.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused earlier messages. This one is not published.
+            Returned: Earlier messages were returned. This one is not published.
+        """
+        core = self._core
+        driver = self._driver
+        if core.error is not None:
+            self._raise_error()
+        encoded = self._encoded
+        if properties is not None or keywords:
+            encoded = self._encoder.merge(properties or self._properties, keywords)
+        outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
+                                        self._flags, encoded)
+        while True:
+            with driver.lock:
+                if core.channel.flowing:
+                    if core.in_flight < core.window:
+                        try:
+                            core.publish(outgoing)
+                        except BaseException as error:
+                            driver.interrupted(error)
+                            raise
+                        return
+                    waiter = core.window_waiter()
+                else:
+                    waiter = None
+            if waiter is None:
+                self._channel.wait_flowing()
+            else:
+                driver.wait(waiter, DEFAULT, "the publisher's window")
+
+    def flush(self, timeout: Limit = DEFAULT) -> None:
+        """Wait for all pending confirms. Raises `Nacked` or `Returned` with the messages that failed."""
+        core = self._core
+        while core.in_flight:
+            with self._driver.lock:
+                if not core.in_flight:
+                    break
+                waiter = core.idle_waiter()
+            self._driver.wait(waiter, timeout, "the publisher's confirms")
+        if core.error is not None:
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        with self._driver.lock:
+            if self._core.error is not None:
+                raise self._core.take_error()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None:
+            self.flush()

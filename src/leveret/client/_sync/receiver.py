@@ -1,0 +1,72 @@
+"""A receiver of AMQP 1.0, sync API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client._sync.consumer import Consumer
+from leveret.client.delivery import Delivery
+from leveret.client.engine.amqp10.receiver import ReceiverCore
+
+if TYPE_CHECKING:
+    from leveret.client._sync.channel import Channel
+
+
+class Receiver(Consumer):
+    """A link from a source: an iterator over deliveries. `with` closes it at the end.
+
+    It is attached again after a lost connection. Threads may share it.
+    """
+
+    _core: ReceiverCore
+
+    def __init__(self, channel: Channel, core: ReceiverCore) -> None:
+        super().__init__(channel, core, "")
+
+    @property
+    def name(self) -> str:
+        """Name of the link."""
+        return self._core.name
+
+    @property
+    def address(self) -> str | None:
+        """Address of the source; for a dynamic source, the one that the server chose."""
+        return self._core.address
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The filters that the server applies, by key. Filters that it does not support are missing."""
+        return self._core.filters
+
+    def close(self) -> None:
+        """Close the receiver. Messages that were not taken are released; taken ones can still be settled.
+
+        A durable source remains for a receiver of the same name.
+        """
+        self.cancel()
+
+    def unsubscribe(self) -> None:
+        """Close the receiver and delete its durable source."""
+        self._core.durable = False
+        self.cancel()
+
+    def __enter__(self) -> Receiver:
+        self.start()
+        return self
+
+    def __iter__(self) -> Receiver:
+        return self
+
+    def __next__(self) -> Delivery:
+        found = super().__next__()
+        assert isinstance(found, Delivery)
+        return found
+
+    def next(self, timeout: float | None = None) -> Delivery:
+        """Return the next delivery. Raises `Timeout` if none arrives in time, and StopIteration at the end."""
+        found = super().next(timeout)
+        assert isinstance(found, Delivery)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Receiver from {self._core.description}>"

@@ -1,0 +1,164 @@
+"""A sender of AMQP 1.0, sync API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.client.engine.amqp10 import links
+from leveret.client.engine.amqp10.outgoing import Transfer
+from leveret.client.engine.amqp10.sender import SenderCore
+from leveret.client.engine.common.publisher import PublisherCore
+from leveret.client.errors import ConnectionClosed
+from leveret.client.timeouts import DEFAULT, Limit
+
+if TYPE_CHECKING:
+    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.transaction import Transaction
+
+
+class Sender:
+    """A link to a target. `with` waits for all outcomes at the end and closes it.
+
+    It is attached again after a lost connection. A message is bytes, text (one data section, as UTF-8), or an
+    `amqp10.Message`; keywords are fields of `amqp10.Message`. Threads may share a sender.
+    """
+
+    def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
+        self._channel = channel
+        self._driver = channel.connection.driver
+        self._core = core
+        self._window = PublisherCore(core.session, window)
+
+    @property
+    def name(self) -> str:
+        """Name of the link."""
+        return self._core.name
+
+    @property
+    def address(self) -> str | None:
+        """Address of the target; for a dynamic target, the one that the server chose. None for the anonymous terminus."""
+        return self._core.address
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the link is attached. It is not while the connection is lost."""
+        return self._core.attached
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of messages of `publish` without an outcome."""
+        return self._window.in_flight
+
+    def send(self, body: Any = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
+             **fields: Any) -> None:
+        """Send a message and wait for its outcome; a settled sender waits until it is written.
+
+        Args:
+            body: Body of the message, or an `amqp10.Message`.
+            transaction: Transaction of the message, if any.
+            timeout: Timeout of the call.
+            **fields: Fields of the message.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Returned: The outcome is released.
+            Nacked: The outcome is rejected or modified.
+            LinkClosed: The sender is closed.
+            Timeout: No outcome arrived in time.
+        """
+        core = self._core
+        driver = self._driver
+        transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
+        waiter = None
+        if not core.settled:
+            waiter = transfer.waiter = driver.new_waiter()
+        while True:
+            with driver.lock:
+                if core.session.flowing or core.finished:
+                    self._publish(transfer)
+                    break
+            self._channel.wait_flowing(timeout)
+        if waiter is not None:
+            driver.wait(waiter, timeout, "an outcome")
+
+    def _publish(self, transfer: Transfer) -> None:
+        try:
+            self._core.session.publish(transfer)
+        except BaseException as error:
+            self._driver.interrupted(error)
+            raise
+
+    def publish(self, body: Any = b"", *, transaction: Transaction | None = None, **fields: Any) -> None:
+        """Send a message, waiting only while the window of messages without an outcome is full.
+
+        Failed messages are reported later: the next `publish` or `flush` raises one exception with all of them in its
+        `messages`.
+        """
+        core = self._core
+        driver = self._driver
+        window = self._window
+        if window.error is not None:
+            self._raise_error()
+        transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
+        while True:
+            with driver.lock:
+                waiter = None
+                if core.finished or core.session.flowing:
+                    if core.finished or window.in_flight < window.window:
+                        try:
+                            window.publish(transfer)
+                        except BaseException as error:
+                            driver.interrupted(error)
+                            raise
+                        return
+                    waiter = window.window_waiter()
+            if waiter is None:
+                self._channel.wait_flowing()
+            else:
+                driver.wait(waiter, DEFAULT, "the sender's window")
+
+    def flush(self, timeout: Limit = DEFAULT) -> None:
+        """Wait for all outcomes. Raises `Nacked` or `Returned` with the messages that failed."""
+        window = self._window
+        while window.in_flight:
+            with self._driver.lock:
+                if not window.in_flight:
+                    break
+                waiter = window.idle_waiter()
+            self._driver.wait(waiter, timeout, "the sender's outcomes")
+        if window.error is not None:
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        with self._driver.lock:
+            if self._window.error is not None:
+                raise self._window.take_error()
+
+    def close(self) -> None:
+        """Close the link. Messages without an outcome fail."""
+        self._detach(True)
+
+    def detach(self) -> None:
+        """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
+        self._detach(False)
+
+    def _detach(self, closed: bool) -> None:
+        try:
+            with self._driver.lock:
+                waiter = links.detach(self._core, closed)
+            self._driver.wait(waiter, DEFAULT, "detach")
+        except ConnectionClosed:
+            pass
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Sender to {self._core.description}{'' if self.is_open else ', not open'}>"

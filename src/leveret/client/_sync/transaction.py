@@ -1,0 +1,67 @@
+"""A transaction of AMQP 1.0, sync API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.client.engine.amqp10.transactions import TransactionCore
+from leveret.client.errors import Error
+from leveret.client.timeouts import DEFAULT, Limit
+
+if TYPE_CHECKING:
+    from leveret.client._sync.connection import Connection
+
+
+class Transaction:
+    """A transaction. `with` commits it at the end, or rolls it back if the block raises.
+
+    What is sent and settled with it (`Sender.send(..., transaction=tx)`, `Delivery.accept(tx)`) takes effect with the
+    commit.
+    """
+
+    def __init__(self, connection: Connection, core: TransactionCore) -> None:
+        self._driver = connection.driver
+        self._core = core
+
+    @property
+    def core(self) -> TransactionCore:
+        """The engine of the transaction."""
+        return self._core
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction was neither committed nor rolled back."""
+        return self._core.txn_id is not None
+
+    def commit(self, timeout: Limit = DEFAULT) -> None:
+        """Commit the transaction. Raises `TransactionLost` if the server has rolled it back."""
+        try:
+            self._driver.run(self._core.discharge(False), timeout, "a commit")
+        finally:
+            self._close()
+
+    def rollback(self, timeout: Limit = DEFAULT) -> None:
+        """Roll back the transaction. Deliveries that were settled in it can be settled again."""
+        try:
+            self._driver.run(self._core.discharge(True), timeout, "a roll-back")
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._driver.run(self._core.close(), DEFAULT, "end")
+        except Error:
+            pass  # the session was lost with its connection
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None:
+            if self.is_open or self._core.lost:
+                self.commit()
+        elif self.is_open:
+            try:
+                self.rollback()
+            except Error:
+                pass  # the connection has ended, and with it the transaction

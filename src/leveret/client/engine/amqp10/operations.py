@@ -1,0 +1,194 @@
+"""Operations that declare, bind and delete through the management node, and record the topology for recovery.
+
+The calls are those of the operations for 0-9-1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.client.engine.amqp10.addresses import quoted
+from leveret.client.engine.amqp10.requests import PENDING
+from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.topology import DeclaredQueue
+from leveret.client.errors import NotSupported
+
+if TYPE_CHECKING:
+    from leveret.client.engine.amqp10.channel import SessionCore
+
+BINDINGS: Final = "/bindings"
+
+
+def queue_path(name: str) -> str:
+    """Return the path of a queue."""
+    return f"/queues/{quoted(name)}"
+
+
+def exchange_path(name: str) -> str:
+    """Return the path of an exchange."""
+    return f"/exchanges/{quoted(name)}"
+
+
+def queue_body(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request to declare a queue. `sent` is as for `queue.declare`."""
+    return {"durable": sent["durable"], "exclusive": sent["exclusive"], "auto_delete": sent["auto_delete"],
+            "arguments": sent["arguments"]}
+
+
+def exchange_body(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request to declare an exchange. `sent` is as for `exchange.declare`."""
+    return {"type": sent["type"], "durable": sent["durable"], "auto_delete": sent["auto_delete"],
+            "internal": sent["internal"], "arguments": sent["arguments"]}
+
+
+def binding_body(to_queue: bool, sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request to bind. `sent` is as for `queue.bind` or `exchange.bind`."""
+    destination = {"destination_queue": sent["queue"]} if to_queue else {"destination_exchange": sent["destination"]}
+    source = sent["exchange"] if to_queue else sent["source"]
+    return {"source": source, **destination, "binding_key": sent["routing_key"], "arguments": sent["arguments"]}
+
+
+class Operations:
+    """The operations of one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: SessionCore) -> None:
+        self._session = session
+
+    def _request(self, method: str, path: str, body: Any, answered: Any, name: str) -> Waiter:
+        self._session._check_open()
+        return self._session.connection.management.request(method, path, body, answered, name)
+
+    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
+                      arguments: dict[str, Any] | None) -> Waiter:
+        """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count.
+
+        The client chooses the name of a queue without one.
+        """
+        connection = self._session.connection
+        requested = name or connection.new_name()
+        sent: dict[str, Any] = {"queue": requested, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
+                                "passive": passive, "arguments": dict(arguments or {})}
+
+        def declared(status: int, body: Any, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
+            reply = body if isinstance(body, dict) else {}
+            given = str(reply.get("name", requested))
+            if passive:
+                queue = connection.topology.queues.get(given) or DeclaredQueue(given, False, sent)
+            else:
+                queue = connection.topology.add_queue(given, False, sent)
+            return queue, int(reply.get("message_count") or 0), int(reply.get("consumer_count") or 0)
+
+        path = queue_path(requested)
+        if passive:
+            return self._request("GET", path, None, declared, "queue.declare")
+        return self._request("PUT", path, queue_body(sent), declared, "queue.declare")
+
+    def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
+        """Delete a queue; the result is the number of messages that it contained."""
+        if if_unused or if_empty:
+            raise NotSupported("the management node deletes queues unconditionally; expected if_unused=False and"
+                               " if_empty=False")
+        topology = self._session.connection.topology
+
+        def deleted(status: int, body: Any, abandoned: bool) -> int:
+            topology.remove_queue(name)
+            return _count(body)
+
+        return self._request("DELETE", queue_path(name), None, deleted, "queue.delete")
+
+    def purge_queue(self, name: str) -> Waiter:
+        """Purge a queue; the result is the number of messages removed."""
+        return self._request("DELETE", queue_path(name) + "/messages", None,
+                             lambda status, body, abandoned: _count(body), "queue.purge")
+
+    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, passive: bool,
+                         arguments: dict[str, Any] | None) -> Waiter:
+        """Declare an exchange."""
+        if passive:
+            raise NotSupported("the management node cannot look up exchanges; expected passive=False")
+        sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
+                "passive": False, "arguments": dict(arguments or {})}
+        topology = self._session.connection.topology
+
+        def declared(status: int, body: Any, abandoned: bool) -> None:
+            topology.add_exchange(sent)
+
+        return self._request("PUT", exchange_path(name), exchange_body(sent), declared, "exchange.declare")
+
+    def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+        """Delete an exchange."""
+        if if_unused:
+            raise NotSupported("the management node deletes exchanges unconditionally; expected if_unused=False")
+        topology = self._session.connection.topology
+
+        def deleted(status: int, body: Any, abandoned: bool) -> None:
+            topology.remove_exchange(name)
+
+        return self._request("DELETE", exchange_path(name), None, deleted, "exchange.delete")
+
+    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> Waiter:
+        """Bind a queue or an exchange."""
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
+        topology = self._session.connection.topology
+
+        def bound(status: int, body: Any, abandoned: bool) -> None:
+            topology.bind(to_queue, sent)
+
+        return self._request("POST", BINDINGS, binding_body(to_queue, sent), bound, "queue.bind" if to_queue else
+                             "exchange.bind")
+
+    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
+               arguments: dict[str, Any] | None) -> Waiter:
+        """Remove a binding."""
+        sent = _binding(to_queue, destination, source, routing_key, arguments)
+        topology = self._session.connection.topology
+        name = "queue.unbind" if to_queue else "exchange.unbind"
+        kind = "dstq" if to_queue else "dste"
+        if not arguments:
+            path = f"{BINDINGS}/src={quoted(source)};{kind}={quoted(destination)};key={quoted(routing_key)};args="
+
+            def unbound(status: int, body: Any, abandoned: bool) -> None:
+                topology.unbind(to_queue, sent)
+
+            return self._request("DELETE", path, None, unbound, name)
+        # The server names bindings with arguments, so find the name first.
+        management = self._session.connection.management
+        waiter: Waiter = self._session.connection.frontend.new_waiter()
+
+        def binding_deleted(status: int, body: Any, abandoned: bool) -> None:
+            topology.unbind(to_queue, sent)
+
+        def found(status: int, body: Any, abandoned: bool) -> Any:
+            for binding in body or []:
+                if binding.get("arguments") == sent["arguments"]:
+                    management.request("DELETE", binding["location"], None, binding_deleted, name, waiter)
+                    return PENDING
+            return binding_deleted(status, None, abandoned)
+
+        path = f"{BINDINGS}?src={quoted(source)}&{kind}={quoted(destination)}&key={quoted(routing_key)}"
+        self._session._check_open()
+        return management.request("GET", path, None, found, name, waiter)
+
+    def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
+        """Set the prefetch limit. With `global_` it applies to each later consumer, as credit belongs to links."""
+        session = self._session
+        session._check_open()
+        if prefetch_size:
+            raise NotSupported("credit counts messages, not bytes; expected prefetch_size=0")
+        session.qos = {"prefetch_count": prefetch_count, "prefetch_size": 0, "global": True}
+        waiter: Waiter = session.connection.frontend.new_waiter()
+        waiter.set_result(None)
+        return waiter
+
+
+def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
+             arguments: dict[str, Any] | None) -> dict[str, Any]:
+    names = ("queue", "exchange") if to_queue else ("destination", "source")
+    return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}
+
+
+def _count(body: Any) -> int:
+    return int(body.get("message_count") or 0) if isinstance(body, dict) else 0

@@ -1,0 +1,24 @@
+"""Pending requests to the management node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.client.engine.common.frontend import Waiter
+
+# Converts an answer to a result. Arguments: status, body, and whether the caller has stopped waiting.
+OnAnswer = Callable[[int, Any, bool], Any]
+# Result of an answer that leads to another request for the same caller.
+PENDING: Final = object()
+
+
+class Request:
+    """A pending request. `name` is its operation in error messages, such as "queue.declare"."""
+
+    __slots__ = ("answered", "name", "waiter")
+
+    def __init__(self, name: str, waiter: Waiter, answered: OnAnswer) -> None:
+        self.name = name
+        self.waiter = waiter
+        self.answered = answered

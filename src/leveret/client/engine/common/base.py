@@ -1,0 +1,289 @@
+"""Connection state and behaviour common to all protocols: states, waiters, closing, backpressure."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
+from leveret.client.engine.common.topology import Topology
+from leveret.client.engine.common.waiters import Waiters
+from leveret.client.errors import ConnectionLost, Error, copy_error
+from leveret.client.events import Closed, Disconnected
+from leveret.client.parameters import Parameters
+
+# States of a connection. In LOST it waits to be reconnected.
+NEW: Final = 0
+OPENING: Final = 1
+RECOVERING: Final = 2
+OPENED: Final = 3
+LOST: Final = 4
+CLOSED: Final = 5
+
+# Bytes of buffered messages without a prefetch limit at which reading pauses, and below which it resumes.
+BUFFER_HIGH: Final = 32 << 20
+BUFFER_LOW: Final = 8 << 20
+# Memory that a buffered message takes besides its body.
+MESSAGE_OVERHEAD: Final = 512
+
+
+class AnyChannel(Protocol):
+    """The interface of a channel to its connection."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def expecting(self) -> bool: ...
+
+    @property
+    def consumers(self) -> Mapping[Any, Any]: ...
+
+    def lost(self, error: Error, recoverable: bool) -> None: ...
+
+    def update_flow(self) -> None: ...
+
+
+class BaseConnection(ABC):
+    """One connection of the application, over a succession of sockets.
+
+    Attributes:
+        generation: Number of sockets so far.
+        flowing: Whether the connection allows its channels to publish.
+        blocked: The server's reason for blocking publishers; "" if it does not.
+        last_error: Why the last socket was lost or the connection was closed.
+        close_error: Why the connection is closed for good; None if it is open or the application closed it.
+        paused: Reading is paused because too many messages are buffered.
+        locked_attempts: Consecutive recoveries that failed because the server still locked an exclusive queue.
+    """
+
+    def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
+        self.frontend = frontend
+        self.parameters = parameters
+        self.state = NEW
+        self.generation = 0
+        self.flowing = False
+        self.blocked = ""
+        self.last_error: Error = ConnectionLost("the connection is not open yet")
+        self.close_error: Error | None = None
+        self.locked_attempts = 0
+        self.server_properties: dict[str, Any] = {}
+        self.topology = Topology()
+        self._ready = Waiters(frontend)
+        self._socket_full = False
+        self._buffered = 0
+        self.paused = False
+        # Waiters for the next methods of the connection itself, in order.
+        self._awaited: deque[Waiter] = deque()
+        # All channel numbers below this one are in use.
+        self._lowest_free = 1
+        self._prefix = f"leveret.{uuid.uuid4().hex[:12]}"
+        self._names = 0
+
+    @property
+    @abstractmethod
+    def heartbeat_timeout(self) -> float:
+        """Seconds without data after which the server is considered dead; 0 for never."""
+
+    @abstractmethod
+    def handshake(self, parameters: Parameters) -> Procedure:
+        """Run the handshake on a new socket (a procedure). Raises the server's refusal."""
+
+    @abstractmethod
+    def recover(self) -> Procedure:
+        """Restore the state of the previous connection after the handshake (a procedure)."""
+
+    @abstractmethod
+    def close(self) -> Procedure:
+        """Close the connection in order (a procedure). Returns at once if there is no connection."""
+
+    @abstractmethod
+    def _all_channels(self) -> list[AnyChannel]: ...
+
+    @abstractmethod
+    def _forget_channels(self) -> None: ...
+
+    @property
+    def opened(self) -> bool:
+        """Whether the connection is open."""
+        return self.state == OPENED
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is lost and will be reconnected."""
+        return self.state == LOST
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed for good."""
+        return self.state == CLOSED
+
+    # Opening
+
+    def _begin(self, parameters: Parameters) -> None:
+        """Reset the state for a new socket."""
+        self.parameters = parameters
+        self.generation += 1
+        self.state = OPENING
+        self.blocked = ""
+        self.paused = self._socket_full = False
+
+    def ready(self) -> None:
+        """Complete the recovery: publishes and calls resume. Raises the error of a socket that was lost meanwhile."""
+        self._change_state(RECOVERING, OPENED)
+        self.locked_attempts = 0
+        self._update_flow()
+        self._ready.wake()
+
+    def _change_state(self, before: int, after: int) -> None:
+        """Change the state. Raises the last error if the socket was lost before the procedure resumed."""
+        if self.state != before:
+            raise self.last_error.with_traceback(None)
+        self.state = after
+
+    def ready_waiter(self) -> Waiter:
+        """Return a waiter for an open connection. Raises the error of a connection that is closed for good."""
+        if self.is_closed:
+            raise copy_error(self.last_error)
+        return self._ready.new()
+
+    def not_open_error(self) -> Error:
+        """Return the error for a call on a connection that is not open."""
+        return self.last_error
+
+    def expect(self) -> Waiter:
+        """Return a waiter for the next method of the connection. Raises the error of a connection that has ended."""
+        if self.state in (LOST, CLOSED):
+            raise copy_error(self.last_error)
+        return self._await_next()
+
+    def _await_next(self) -> Waiter:
+        waiter: Waiter = self.frontend.new_waiter()
+        self._awaited.append(waiter)
+        self.ensure_reading()
+        return waiter
+
+    def _resolve_next(self, result: Any) -> None:
+        """Set the result of the first waiter."""
+        if self._awaited:
+            awaited = self._awaited.popleft()
+            if not awaited.done():
+                awaited.set_result(result)
+
+    # Closing
+
+    def lost(self, error: Error, recoverable: bool = True) -> None:
+        """Handle the loss of the socket: fail all waiters now."""
+        self._fail_awaited(error)
+        before = self.state
+        if before in (CLOSED, LOST, NEW):
+            return
+        self.last_error = copy_error(error)
+        self.flowing = False
+        if ((before == OPENED and not (recoverable and self.parameters.reconnect))
+                or (before == RECOVERING and not recoverable)):
+            self.end(error)
+            return
+        self.state = LOST
+        for channel in self._all_channels():
+            channel.lost(error, True)
+        if before == OPENED:
+            self.frontend.emit(Disconnected(error))
+            self.frontend.reconnect()
+
+    def end(self, error: Error, by_application: bool = False) -> None:
+        """Close for good: by the application, by the server, or because no attempt to reconnect succeeded."""
+        if self.state == CLOSED:
+            return
+        self._fail_awaited(error)
+        self.state = CLOSED
+        self.last_error = copy_error(error)
+        self.flowing = False
+        channels = self._all_channels()
+        self._forget_channels()
+        for channel in channels:
+            channel.lost(error, False)
+        self._ready.wake(error)
+        self.close_error = None if by_application else self.last_error
+        self.frontend.emit(Closed(self.close_error))
+
+    def _fail_awaited(self, error: Error) -> None:
+        awaited, self._awaited = self._awaited, deque()
+        for waiter in awaited:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    # Channels
+
+    def new_name(self) -> str:
+        """Return a consumer tag or a correlation id. The client assigns them, so it knows them before the reply."""
+        self._names += 1
+        return f"{self._prefix}.{self._names}"
+
+    def consumer_removed(self, queue: str) -> None:
+        """Handle the end of a consumer. The server deletes an auto-delete queue with its last consumer, so forget it."""
+        declared = self.topology.queues.get(queue)
+        if declared is not None and declared.arguments["auto_delete"] and not any(
+                consumer.queue == queue for channel in self._all_channels() for consumer in channel.consumers.values()):
+            self.topology.remove_queue(queue)
+
+    # Flow control
+
+    def set_socket_full(self, full: bool) -> None:
+        """Set whether the write buffer of the socket is full."""
+        self._socket_full = full
+        self._update_flow()
+
+    @property
+    def socket_is_full(self) -> bool:
+        """Whether the write buffer of the socket is full."""
+        return self._socket_full
+
+    def _update_flow(self) -> None:
+        self.flowing = self.state == OPENED and not self.blocked and not self._socket_full
+        for channel in self._all_channels():
+            channel.update_flow()
+
+    def add_buffered(self, size: int) -> None:
+        """Count a buffered message without a prefetch limit."""
+        self._buffered += size + MESSAGE_OVERHEAD
+
+    def remove_buffered(self, size: int) -> None:
+        """Subtract a message that the application has taken."""
+        self._buffered -= size + MESSAGE_OVERHEAD
+        if self.paused and self._buffered < BUFFER_LOW:
+            self._resume()
+
+    def _check_buffer(self) -> None:
+        """Pause reading if too much is buffered."""
+        if self._buffered > BUFFER_HIGH and not self.paused and not self._expecting():
+            self.paused = True
+            self.frontend.pause_reading()
+
+    def _expecting(self) -> bool:
+        """Whether a caller waits for the server. What it waits for comes after the messages, so they have to be read."""
+        return bool(self._awaited) or any(channel.expecting for channel in self._all_channels())
+
+    def ensure_reading(self) -> None:
+        """Resume reading: a caller waits for the server."""
+        if self.paused:
+            self._resume()
+
+    def _resume(self) -> None:
+        self.paused = False
+        self.frontend.resume_reading()
+
+    @property
+    def reading_paused(self) -> bool:
+        """Whether reading is paused; heartbeats that are not read do not mean that the server is dead."""
+        return self.paused
+
+
+def describe(connection: BaseConnection) -> str:
+    """Return the repr of a connection, without the password."""
+    parameters = connection.parameters
+    state = "open" if connection.opened else "closed" if connection.is_closed else "not connected"
+    return f"<Connection to {parameters.host}:{parameters.port}, vhost {parameters.vhost!r}: {state}>"

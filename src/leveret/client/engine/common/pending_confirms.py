@@ -1,0 +1,151 @@
+"""Pending confirms: publishes that the server has not confirmed, by delivery tag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.client.engine.common.frontend import Waiter
+from leveret.client.errors import Error, Nacked, Returned
+from leveret.client.properties import Properties, decode_properties
+
+if TYPE_CHECKING:
+    from leveret.client.engine.common.publisher import PublisherCore
+
+
+class Outgoing:
+    """An encoded publish.
+
+    Attributes:
+        address: Exchange and routing key, as the wire engine takes them.
+        flags: Mandatory and immediate, as the wire engine takes them.
+        header: Payload of the header frame.
+        body: Body of the message.
+        waiter: Waiter for the confirm; None if no caller waits.
+        publisher: Publisher whose window counts the publish.
+        at_most_once: It is not published again after a lost connection.
+        returned: The error of a `basic.return`, which precedes the confirm.
+    """
+
+    __slots__ = ("address", "at_most_once", "body", "flags", "header", "publisher", "returned", "waiter")
+
+    def __init__(self, address: bytes, flags: int, header: bytes, body: bytes) -> None:
+        self.address = address
+        self.flags = flags
+        self.header = header
+        self.body = body
+        self.waiter: Waiter | None = None
+        self.publisher: PublisherCore | None = None
+        self.at_most_once = False
+        self.returned: Returned | None = None
+
+    def settle(self, error: Error | None) -> None:
+        """Report a confirm (None) or a failure."""
+        waiter = self.waiter
+        if waiter is not None:
+            if not waiter.done():
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
+        elif self.publisher is not None:
+            publisher, self.publisher = self.publisher, None
+            publisher.settled(self, error)
+
+    def describe(self) -> tuple[str, str, Properties | None, bytes]:
+        """Return exchange, routing key, properties and body."""
+        at = 1 + self.address[0]
+        exchange = self.address[1:at].decode("utf-8", "surrogateescape")
+        routing_key = self.address[at + 1 :].decode("utf-8", "surrogateescape")
+        return exchange, routing_key, decode_properties(self.header), self.body
+
+
+class PendingConfirms:
+    """The pending confirms of one channel.
+
+    Delivery tags count the publishes from 1 (0-9-1 `confirm.select`, RabbitMQ).
+    """
+
+    __slots__ = ("_by_tag", "_first", "_next", "_returned")
+
+    def __init__(self) -> None:
+        self._by_tag: dict[int, Outgoing] = {}
+        # All tags below this one are settled.
+        self._first = 1
+        self._next = 1
+        # Tag of the last returned message: messages are returned in order.
+        self._returned = 0
+
+    def __len__(self) -> int:
+        return len(self._by_tag)
+
+    @property
+    def last(self) -> int:
+        """Tag of the last publish, 0 if there was none."""
+        return self._next - 1
+
+    def add(self, outgoing: Outgoing) -> None:
+        """Add a publish under the next tag."""
+        self._by_tag[self._next] = outgoing
+        self._next += 1
+
+    def confirm(self, tag: int, multiple: bool, ack: bool) -> None:
+        """Settle the publishes that a `basic.ack` or `basic.nack` names. A repeated confirm has no effect."""
+        by_tag = self._by_tag
+        if not multiple:
+            outgoing = by_tag.get(tag)
+            if outgoing is not None:
+                # Settle first, delete second: an interrupt in between loses no publish.
+                outgoing.settle(_outcome(outgoing, ack))
+                del by_tag[tag]
+            if tag == self._first:
+                self._first = tag + 1
+            return
+        stop = min(tag + 1, self._next) if tag else self._next
+        first = self._first
+        for number in range(first, stop):
+            outgoing = by_tag.get(number)
+            if outgoing is not None:
+                outgoing.settle(_outcome(outgoing, ack))
+                del by_tag[number]
+        self._first = max(first, stop)
+
+    def returned(self, address: bytes, header: bytes, body: bytes, error: Returned) -> bool:
+        """Match a returned message with a publish, and return whether one was found.
+
+        `basic.return` has no delivery tag, but it precedes the confirm and keeps the order of the publishes. Equal
+        messages are interchangeable. The returned header may lack properties that are hidden from consumers
+        (RabbitMQ's BCC).
+        """
+        for start in (max(self._first, self._returned + 1), self._first):
+            for same_header in (True, False):
+                for tag in range(start, self._next):
+                    outgoing = self._by_tag.get(tag)
+                    if (outgoing is not None and outgoing.flags and outgoing.returned is None
+                            and outgoing.address == address and outgoing.body == body
+                            and (not same_header or outgoing.header == header)):
+                        outgoing.returned = error
+                        self._returned = tag
+                        return True
+        return False
+
+    def fail_at_most_once(self, error: Error) -> None:
+        """Fail the publishes that must not be sent again after a lost connection."""
+        for tag in [tag for tag, outgoing in self._by_tag.items() if outgoing.at_most_once]:
+            self._by_tag.pop(tag).settle(error)
+
+    def take(self) -> list[Outgoing]:
+        """Return all pending publishes in order, and restart with tag 1."""
+        waiting = list(self._by_tag.values())
+        self._by_tag = {}
+        self._first = self._next = 1
+        self._returned = 0
+        return waiting
+
+
+def _outcome(outgoing: Outgoing, ack: bool) -> Error | None:
+    if outgoing.returned is not None:
+        return outgoing.returned
+    if ack:
+        return None
+    return Nacked("the server refused the message (basic.nack): a queue is full, or the message could not be stored",
+                  messages=[outgoing.describe()])

@@ -1,0 +1,62 @@
+"""A set of waiters for the same condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.client.engine.common.frontend import FrontEnd, Waiter
+
+
+class ErrorOnlyWaiter:
+    """Passes on the failure of an operation, not its result, which another message will carry."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def done(self) -> bool:
+        return self._waiter.done()
+
+    def set_result(self, result: Any, /) -> None:
+        pass
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._waiter.set_exception(exception)
+
+
+class Waiters:
+    """Waiters for one condition. Each caller has its own, so that cancelling one does not affect the others.
+
+    Attributes:
+        waiting: Waiters that have not been woken.
+    """
+
+    __slots__ = ("_frontend", "_prune_at", "waiting")
+
+    def __init__(self, frontend: FrontEnd) -> None:
+        self._frontend = frontend
+        self.waiting: list[Waiter] = []
+        self._prune_at = 16
+
+    def new(self) -> Waiter:
+        """Return a new waiter."""
+        if len(self.waiting) >= self._prune_at:
+            # Drop cancelled waiters; a caller that polls with a short timeout leaves many of them.
+            self.waiting = [waiter for waiter in self.waiting if not waiter.done()]
+            self._prune_at = 16 + 2 * len(self.waiting)
+        waiter: Waiter = self._frontend.new_waiter()
+        self.waiting.append(waiter)
+        return waiter
+
+    def wake(self, error: BaseException | None = None) -> None:
+        """Wake all waiters, with None or with an error."""
+        # The list is replaced last, so that an interrupt forgets no waiter and a woken caller may wait again.
+        waiting = self.waiting
+        for waiter in waiting:
+            if not waiter.done():
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
+        self.waiting = []

@@ -1,0 +1,16 @@
+"""The sync API, for programs without asyncio; `leveret.sync.connect` is its entry point."""
+
+from __future__ import annotations
+
+from leveret.client._sync.channel import Channel
+from leveret.client._sync.connection import Connection, connect
+from leveret.client._sync.consumer import Consumer
+from leveret.client._sync.files import FileConsumer
+from leveret.client._sync.publisher import Publisher
+from leveret.client._sync.queue import Exchange, Queue
+from leveret.client._sync.receiver import Receiver
+from leveret.client._sync.sender import Sender
+from leveret.client._sync.transaction import Transaction
+
+__all__ = ["Channel", "Connection", "Consumer", "Exchange", "FileConsumer", "Publisher", "Queue", "Receiver", "Sender",
+           "Transaction", "connect"]

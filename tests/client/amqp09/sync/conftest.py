@@ -1,0 +1,33 @@
+"""The sync API over AMQP 0-9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret import sync
+from tests.client.sync.conftest import Open
+from tests.support.broker import Broker
+
+
+@pytest.fixture
+def dial() -> Iterator[Open]:
+    """Opens connections to a URL, over AMQP 0-9 by default, and closes them at the end of the test."""
+    opened: list[sync.Connection] = []
+
+    def open(url: str | list[str], **options: Any) -> sync.Connection:
+        connection = sync.connect(url, **{"protocol": "0-9", **options})
+        opened.append(connection)
+        return connection
+
+    yield open
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def connect(server: Broker, dial: Open) -> Open:
+    """Open connections to the server."""
+    return lambda **options: dial(server.url(), **options)

@@ -1,0 +1,155 @@
+"""Exceptions of signal handlers, at any point: the connection survives or reconnects, and nothing hangs."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from leveret import sync
+from leveret.client.errors import Error
+from leveret.client.events import Event, Recovered
+from tests.client.sync.conftest import Open
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[float], None]]:
+    """Return a function that sets the time until the next signal, 0 for none."""
+
+    def raised(number: int, frame: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, raised)
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupt_inside_the_engine(connect: Open, name: str) -> None:
+    """The state of the engine is unknown, so the connection reconnects."""
+    events: list[Event] = []
+    connection = connect(reconnect_delay=0.01, on_event=events.append)
+    channel = connection.channel()
+    channel.declare_queue(name, exclusive=True)
+    receive = connection.driver.core.receive
+
+    def once(data: bytes) -> None:
+        connection.driver.core.receive = receive  # type: ignore[method-assign]
+        raise Interrupt
+
+    connection.driver.core.receive = once  # type: ignore[method-assign]
+    # The exception is raised in the thread that reads the socket, which may be another one.
+    try:
+        channel.publish("x", name)
+    except Interrupt:
+        pass
+    channel.publish("y", name)
+    assert any(isinstance(event, Recovered) for event in events)
+
+
+def test_engine_bug_ends_no_thread(connect: Open, name: str) -> None:
+    events: list[Event] = []
+    connection = connect(reconnect_delay=0.01, on_event=events.append)
+    channel = connection.channel()
+    receive = connection.driver.core.receive
+
+    def once(data: bytes) -> None:
+        connection.driver.core.receive = receive  # type: ignore[method-assign]
+        raise ZeroDivisionError("a mistake")
+
+    connection.driver.core.receive = once  # type: ignore[method-assign]
+    with pytest.raises(Error) as caught:
+        channel.declare_queue(name, exclusive=True)
+    assert "a mistake" in str(caught.value) and isinstance(caught.value.__cause__, ZeroDivisionError)
+    channel.declare_queue(name, exclusive=True)
+    channel.publish("x", name)
+    assert connection.driver._thread.is_alive()
+
+
+@pytest.mark.slow
+def test_interrupts_at_any_point(connect: Open, name: str) -> None:
+    """The main thread publishes and consumes, interrupted at random points, while other threads share the connection.
+
+    Confirmed messages are kept, nothing hangs, and the other threads notice at most a reconnect.
+    """
+    connection = connect(reconnect_delay=0.001, reconnect_max_delay=0.01)
+    channel = connection.channel()
+    channel.declare_queue(name)
+    stopping = threading.Event()
+    faults: list[BaseException] = []
+
+    def beside() -> None:
+        own = connection.channel()
+        while not stopping.is_set():
+            try:
+                own.publish("beside", timeout=20)
+            except Error as error:
+                if isinstance(error, TimeoutError):
+                    faults.append(error)
+                    return
+
+    threads = [threading.Thread(target=beside) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    chance = random.Random(1)
+    confirmed: list[str] = []
+    taken: set[str] = set()
+    deadline = time.monotonic() + 12
+    step = 0
+
+    def work(consumer: sync.Consumer) -> None:
+        nonlocal step
+        while True:
+            for _ in range(10):
+                step += 1
+                body = str(step)
+                channel.publish(body, name, timeout=20)
+                confirmed.append(body)
+            message = consumer.next(timeout=20)
+            taken.add(message.text())
+            message.ack()
+
+    with interrupts() as interrupt:
+        while time.monotonic() < deadline:
+            consumer = channel.consume(name, prefetch=10)
+            try:
+                consumer.start()
+                interrupt(chance.random() * 0.03)
+                work(consumer)
+            except Interrupt:
+                pass
+            except TimeoutError as error:
+                faults.append(error)
+                break
+            except Error:
+                pass
+            finally:
+                interrupt(0)
+                for _ in range(20):
+                    try:
+                        consumer.cancel()
+                        break
+                    except Error:
+                        pass
+    stopping.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not faults
+    connection.close()
+    with connect() as other, other.channel() as last:
+        while (message := last.get(name, no_ack=True)) is not None:
+            taken.add(message.text())
+        last.delete_queue(name)
+    assert set(confirmed) - taken == set()
