@@ -131,6 +131,17 @@ def tx_commit(lab: Lab, count: int) -> Callable[[], None]:
 
 
 @operation
+def tx_rollback_publishes(lab: Lab, count: int) -> Callable[[], None]:
+    client = new_client(lab)
+    client.declare("q", durable=True)
+    client.call(1, "tx.select", "tx.select-ok")
+    for _ in range(count):
+        client.publish("q", delivery_mode=2)
+    client.sync()
+    return lambda: call(client, "tx.rollback")
+
+
+@operation
 def tx_rollback_acks(lab: Lab, count: int) -> Callable[[], None]:
     client = unacked(lab, count)
     client.call(1, "tx.select", "tx.select-ok")
@@ -795,6 +806,65 @@ def _dtx(lab: Lab, count: int) -> Client:
 def dtx_prepare(lab: Lab, count: int) -> Callable[[], None]:
     _dtx(lab, min(count, 100_000))
     return lambda: (lab.control("dtx.prepare", name="b"), None)[1]
+
+
+def _work(lab: Lab, count: int) -> Client:
+    """A client with a branch of class dtx-demarcation, which acknowledges and publishes so many messages."""
+    deep(lab, count, durable=True, delivery_mode=2)
+    client = lab.connect(version=V0_9)
+    client.open_channel()
+    client.call(1, "dtx-demarcation.select", "dtx-demarcation.select-ok")
+    client.call(1, "dtx-demarcation.start", "dtx-demarcation.start-ok", xid="b")
+    client.send(1, "basic.consume", queue="q", consumer_tag="c")
+    client.wait_delivered(count)
+    client.engine.send_ack(1, 0, True)
+    for _ in range(count):
+        client.publish("q", delivery_mode=2)
+    client.sync()
+    return client
+
+
+@operation
+def dtx_end(lab: Lab, count: int) -> Callable[[], None]:
+    client = _work(lab, min(count, 100_000))
+    return lambda: call(client, "dtx-demarcation.end", xid="b")
+
+
+@operation
+def dtx_end_failed(lab: Lab, count: int) -> Callable[[], None]:
+    client = _work(lab, min(count, 100_000))
+    return lambda: call(client, "dtx-demarcation.end", xid="b", fail=True)
+
+
+def _ended(lab: Lab, count: int) -> Client:
+    client = _work(lab, min(count, 100_000))
+    call(client, "dtx-demarcation.end", xid="b")
+    return client
+
+
+@operation
+def dtx_prepare_acks(lab: Lab, count: int) -> Callable[[], None]:
+    client = _ended(lab, count)
+    return lambda: call(client, "dtx-coordination.prepare", xid="b")
+
+
+@operation
+def dtx_commit(lab: Lab, count: int) -> Callable[[], None]:
+    client = _ended(lab, count)
+    return lambda: call(client, "dtx-coordination.commit", xid="b", one_phase=True)
+
+
+@operation
+def dtx_rollback_ended(lab: Lab, count: int) -> Callable[[], None]:
+    client = _ended(lab, count)
+    return lambda: call(client, "dtx-coordination.rollback", xid="b")
+
+
+@operation
+def dtx_rollback_prepared(lab: Lab, count: int) -> Callable[[], None]:
+    client = _ended(lab, count)
+    call(client, "dtx-coordination.prepare", xid="b")
+    return lambda: call(client, "dtx-coordination.rollback", xid="b")
 
 
 @operation

@@ -11,6 +11,7 @@ from bench.turn_operations import operation
 from bench.turns_amqp091 import deep, new_client
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.messaging import (
     Accepted,
     DeleteOnClose,
@@ -20,6 +21,7 @@ from leveret.wire.amqp10.messaging import (
     Source,
     Target,
 )
+from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp10.values import Described, Symbol
 
@@ -94,6 +96,41 @@ def close_unsettled_10(lab: Lab, count: int) -> Callable[[], None]:
         client.send(Close())
         client.take(Close)
     return act
+
+
+def _transaction(lab: Lab, count: int, fail: bool) -> Callable[[], None]:
+    """A transaction that accepts messages of a deep queue and posts as many."""
+    client = receiver(lab, count)
+    held = min(count, UNSETTLED)
+    client.attach("t", 1, receives=False, source=Source("t"), target=Coordinator())
+    client.attach("s", 2, receives=False, source=Source("s"), target=Target("/queues/q"), snd_settle_mode=1)
+
+    def control(number: int, body: Composite) -> Disposition:
+        client.output.send_message(Transfer(1, number, b"%d" % number, 0, False), b"\x00\x53\x77" + encode_composite(body))
+        return client.take(Disposition)
+
+    declared = control(0, Declare()).state
+    assert isinstance(declared, Declared)
+    state = TransactionalState(declared.txn_id)
+    payload = sections_of.encode_data(b"")
+    for number in range(1, held + 1):
+        client.output.send_message(Transfer(2, number, b"", 0, True, state=state), payload)
+        client.send()
+        if number % 1000 == 999:
+            client.sync()
+    client.send(Disposition(True, 0, client.last, True, TransactionalState(declared.txn_id, Accepted())))
+    client.sync()
+    return lambda: (control(held + 1, Discharge(declared.txn_id, fail)), None)[1]
+
+
+@operation
+def discharge_commit(lab: Lab, count: int) -> Callable[[], None]:
+    return _transaction(lab, count, False)
+
+
+@operation
+def discharge_rollback(lab: Lab, count: int) -> Callable[[], None]:
+    return _transaction(lab, count, True)
 
 
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:

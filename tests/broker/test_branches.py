@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from leveret.broker.branch import (
@@ -14,12 +16,15 @@ from leveret.broker.branch import (
     meant,
     shown,
 )
-from leveret.broker.branches import DONE, HAS_TIMED_OUT, WAS_ROLLED_BACK
+from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.queues.base import Queue
 from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE
-from tests.broker.support import Taker, World, figures
+from tests.broker.support import HeldLog, Taker, World, figures
+
+MANY = 2 * LARGE
 
 
 class Hand:
@@ -30,14 +35,28 @@ class Hand:
         self.is_through = False
         self.reasons: list[str] = []
 
-    def flush(self, branch: Branch) -> None:
-        pass
+    def flushing(self, branch: Branch) -> Iterator[int]:
+        return iter(())
 
     def through(self) -> None:
         self.is_through = True
 
     def lost(self, branch: Branch, reason: str) -> None:
         self.reasons.append(reason)
+
+
+class FailingLog(HeldLog):
+    """A log that fails to store an entry: the one after `calls` others, none with -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = -1
+
+    def store(self, entry: Entry) -> None:
+        self.calls -= 1
+        if self.calls == -1:
+            raise RuntimeError("a mistake")
+        super().store(entry)
 
 
 class Told(list[int]):
@@ -430,6 +449,101 @@ def test_streams_and_stages_take_what_is_committed(world: World) -> None:
 def test_a_refusal_is_one_of_the_brokers(world: World) -> None:
     with pytest.raises(BrokerError, match="no branch 'y'"):
         world.vhost.branches.find("y", None)
+
+
+def large(world: World) -> tuple[Branch, Queue, Queue]:
+    """A branch that acknowledges all of a queue, and publishes as much to another one."""
+    source, target = world.queue("from", durable=True), world.queue("to", durable=True)
+    for number in range(MANY):
+        world.push(source, str(number), persistent=True)
+    world.end_turn()
+    branch = begin(world)
+    for number in range(MANY):
+        publish(world, branch, [target], str(number), persistent=True)
+        branch.settle(take(source), ACCEPT)
+    return branch, source, target
+
+
+def test_a_large_branch_is_prepared_in_steps_and_by_one_record(world: World) -> None:
+    branch, _, _ = large(world)
+    told = Told()
+    world.vhost.branches.prepare(branch, told)
+    with pytest.raises(PreconditionFailed, match="being decided"):
+        world.vhost.branches.commit(branch, True, told)
+    stored = turns = 0
+    seen = []
+    world.end_turn()
+    while world.posted:
+        if len(left(world)) not in seen:
+            seen.append(len(left(world)))
+        assert told == []
+        world.posted.pop(0)()
+        assert len(branch.stored) - stored <= STEP_WORK
+        stored = len(branch.stored)
+        world.end_turn()
+        turns += 1
+    assert turns > MANY // STEP_WORK and told == [DONE] and branch.state == PREPARED
+    assert seen == [0] and len(left(world)) == 1 + MANY
+    world = again(world)
+    assert commit(world) == [DONE]
+    assert world.contents(world.vhost.queues["to"]) == [str(number) for number in range(MANY)]
+    assert world.vhost.queues["from"].unacked == 0 and left(world) == []
+
+
+def test_nothing_is_kept_of_a_large_branch_whose_prepare_fails(world: World) -> None:
+    log = FailingLog()
+    world = World(log=log)
+    branch, source, target = large(world)
+    log.calls = LARGE + 10
+    told = Told()
+    world.vhost.branches.prepare(branch, told)
+    world.run()
+    assert told == [FAILED] and left(world) == [] and log.completion is None
+    assert (source.unacked, target.ready_count) == (MANY, 0)
+    prepared(world, branch)
+    assert commit(world) == [DONE]
+    assert world.contents(target) == [str(number) for number in range(MANY)]
+
+
+def test_nothing_is_kept_of_a_branch_whose_prepare_fails() -> None:
+    log = FailingLog()
+    world = World(log=log)
+    queue = world.queue(durable=True)
+    branch = begin(world)
+    for body in "abc":
+        publish(world, branch, [queue], body, persistent=True)
+    log.calls = 1
+    with pytest.raises(RuntimeError):
+        world.vhost.branches.prepare(branch, Told())
+    world.run()
+    assert left(world) == [] and branch.state == ENDED
+    assert rollback(world) == [DONE]
+
+
+@pytest.mark.parametrize("how", ["failed", "timed out", "rolled back"])
+def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
+    world.broker.branch_settings = BranchSettings(timeout=1000)
+    branch, source, _ = large(world)
+    consumer = Taker(source)
+    told = Told()
+    if how == "failed":
+        branch.fail()
+    elif how == "timed out":
+        world.clock.time += 1001
+        world.broker.timers.run(world.clock.time)
+    else:
+        world.vhost.branches.rollback(branch, told)
+    before = source.ready_count
+    assert before <= STEP_WORK
+    while world.posted:
+        assert source.frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
+        world.posted.pop(0)()
+        assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not source.frozen
+        before = source.ready_count
+        world.end_turn()
+    world.run()
+    assert told == ([DONE] if how == "rolled back" else [])
+    assert consumer.bodies() == [str(number) for number in range(MANY)]
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.transactions import LARGE
 from tests.broker.support import HeldLog
@@ -239,6 +240,42 @@ def test_a_failure_ends_the_connection_and_others_go_on(site: Site, log: Failing
     assert second.client.take("tx.commit-ok", second.number) is not None
     assert not any(queue.frozen for queue in site.vhost.queues.values()) and log.completion is None
     assert site.vhost.queues["from"].unacked == 0
+
+
+@pytest.mark.parametrize("kind", [Client, Client09])
+def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, kind: type[Client]) -> None:
+    channel = transaction(site, kind)
+    rolled_back = channel.client.session.channels[channel.number]
+    channel.send("tx.rollback")
+    channel.client.flush()
+    assert rolled_back.stalled
+    before = len(rolled_back.tx_publishes) + len(rolled_back.tx_settlements)
+    assert before >= 2 * MANY - STEP_WORK
+    while step(site):
+        held = len(rolled_back.tx_publishes) + len(rolled_back.tx_settlements)
+        assert before - held <= STEP_WORK + 1
+        before = held
+    channel.run()
+    assert channel.client.take("tx.rollback-ok", channel.number) is not None
+    assert before == 0 and rolled_back.tx_size == 0 and list(rolled_back.unacked) == list(range(1, MANY + 1))
+    assert counts(site, log) == (MANY, 0)
+
+
+def test_a_commit_counts_as_work_of_the_turn(site: Site) -> None:
+    client = site.connect()
+    channels = [client.channel() for _ in range(6)]
+    channels[0].declare("to", durable=True)
+    for channel in channels:
+        channel.call("tx.select", "tx.select-ok")
+        for _ in range(LARGE):
+            channel.publish("to", delivery_mode=2)
+        channel.run()
+    for channel in channels:
+        channel.send("tx.commit")
+    client.flush()
+    assert len(client.session.rest) == 1
+    site.run()
+    assert site.vhost.queues["to"].ready_count == 6 * LARGE
 
 
 def test_large_transactions_are_written_one_after_the_other(site: Site, log: FailingLog) -> None:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from leveret.broker import metadata
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ACQUIRED, Entry, Message
 from leveret.broker.queues import paging
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.base import Queue, freeze, thaw
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.timers import Timed
 
@@ -34,6 +37,9 @@ PREPARED: Final = "prepared"
 ROLLBACK_ONLY: Final = "rollback-only"
 COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled back"
+
+# Sequence numbers that are sorted in 1 µs, as a power of two.
+SORT_SHIFT: Final = 4
 
 
 class BranchSettings:
@@ -60,14 +66,14 @@ class Worker(Protocol):
 
     demarcated: bool
 
-    def flush(self, branch: Branch) -> None:
-        """Put into the branch what was collected since the last time."""
+    def flushing(self, branch: Branch) -> Iterator[int]:
+        """Take what was collected since the last time from the worker, at once, and put it into the branch, in steps."""
 
     def through(self) -> None:
         """The branch is prepared or decided: what the channel does from now on is not part of it."""
 
     def lost(self, branch: Branch, reason: str) -> None:
-        """The branch is rolled back: whatever is collected goes back."""
+        """The branch is rolled back: requeue whatever was collected."""
 
 
 class Branch:
@@ -82,8 +88,9 @@ class Branch:
     asked_timeout  the time-out that a client has set, in seconds, 0 for none
     recorded     the log has a record of it
     store        the queue under whose number the log has the durable publishes, which are the entries `stored`
-    loading      how many reads are under way, after a start; then, what waits for their end
-    deciding     a decision was made, and is carried out when that is possible
+    busy         pieces of work in progress: reads after a start, work that ends in steps
+    then         the decision that waits for their end
+    deciding     a decision was made, or the branch is being prepared
     """
 
     def __init__(self, branches: Branches, name: str, user: str) -> None:
@@ -103,7 +110,7 @@ class Branch:
         self.recorded = False
         self.store: Queue | None = None
         self.stored: list[Entry] = []
-        self.loading = 0
+        self.busy = 0
         self.then: Callable[[], None] | None = None
         self.deciding = False
         # What is to be read back, and the queues by number.
@@ -136,35 +143,72 @@ class Branch:
         self.state = ACTIVE
 
     def end(self, worker: Worker, failed: bool) -> None:
-        """A worker is through, well or not."""
-        worker.flush(self)
-        del self.workers[worker]
-        if failed:
-            self.fail()
+        """End the work of a worker, in steps if it is much."""
+        self.branches.broker.jobs.run_steps(self.ending(worker, failed))
+
+    def ending(self, worker: Worker, failed: bool) -> Iterator[int]:
+        """End the work of a worker, which has `failed` or not, in steps."""
+        return self.working(self._ending(worker, failed, worker.flushing(self)))
+
+    def _ending(self, worker: Worker, failed: bool, flushing: Iterator[int]) -> Iterator[int]:
+        yield from flushing
+        self.workers.pop(worker, None)
+        if failed and self.is_open():
+            self.state = ROLLBACK_ONLY
         elif self.state == ACTIVE and not self.workers:
             self.state = ENDED
-        elif self.state not in (ACTIVE, ENDED):
-            self.release()
+        if not self.is_open():
+            yield from self.releasing()
+
+    def flushing(self, worker: Worker) -> Iterator[int]:
+        """Collect the work of a worker that goes on later, in steps."""
+        return self.working(self._flushing(worker.flushing(self)))
+
+    def _flushing(self, flushing: Iterator[int]) -> Iterator[int]:
+        yield from flushing
+        if not self.is_open():
+            yield from self.releasing()
+
+    def is_open(self) -> bool:
+        """Return whether it can still be prepared, or committed in one phase."""
+        return self.state in (ACTIVE, ENDED)
 
     def fail(self) -> None:
-        """It can only be rolled back; nothing is kept for that."""
-        if self.state in (ACTIVE, ENDED):
+        """Make the branch one that can only be rolled back; nothing is kept for that."""
+        if self.is_open():
             self.state = ROLLBACK_ONLY
         self.release()
 
     def release(self) -> None:
-        """Forget the publishes, and give the entries back."""
-        settlements = self.settlements
-        self.empty()
-        for entry, _ in reversed(settlements):
-            entry.queue.requeue(entry)
+        """Drop the publishes and requeue the entries, in steps if there are many."""
+        if self.publishes or self.settlements:
+            self.branches.broker.jobs.removals.add(self.working(self.releasing()))
 
-    def empty(self) -> None:
-        """Nothing of it is in memory any more."""
+    def releasing(self) -> Iterator[int]:
+        """Drop the publishes and requeue the entries, in steps. They leave the branch at once."""
+        publishes, settlements = self.take()
+        return self._releasing(publishes, settlements)
+
+    def _releasing(self, publishes: list[tuple[Message, list[Queue]]],
+                   settlements: list[tuple[Entry, int]]) -> Iterator[int]:
+        frozen: dict[Queue, None] = {}
+        try:
+            while settlements:
+                yield from logged(_requeuing(settlements, frozen))
+        finally:
+            thaw(frozen)
+        while publishes:
+            publishes.pop()
+            yield 1
+
+    def take(self) -> tuple[list[tuple[Message, list[Queue]]], list[tuple[Entry, int]]]:
+        """Remove and return the publishes and settlements."""
+        taken = self.publishes, self.settlements
         self.publishes = []
         self.settlements = []
         self.branches.bytes -= self.bytes
         self.bytes = 0
+        return taken
 
     def lose_workers(self, reason: str) -> None:
         for worker in list(self.workers):
@@ -180,49 +224,73 @@ class Branch:
     # The log
 
     def write(self) -> None:
-        value: dict[str, Any] = {"user": self.user, "state": self.state, "since": self.since}
-        if self.state == PREPARED:
-            value.update(store=self._store_publishes(), publishes=self._targets(), settlements=self._held_places())
+        """Put the record of a branch that was decided into the log."""
+        self._put({"user": self.user, "state": self.state, "since": self.since})
+
+    def _put(self, value: dict[str, Any]) -> None:
         self.recorded = True
         self.branches.broker.log.put(metadata.BRANCH, self._key(), metadata.pack(value))
 
     def _key(self) -> str:
         return metadata.make_key(self.branches.vhost.name, self.name)
 
-    def _store_publishes(self) -> int:
-        """Have the log keep what is durable; the number under which it does, 0 where nothing is."""
+    def preparing(self) -> Iterator[int]:
+        """Put the content and the record of a prepared branch into the log, in steps; none of it if that fails."""
+        failure: Exception | None = None
+        try:
+            targets: list[Any] = []
+            for message, queues in self.publishes:
+                if is_kept(message, queues):
+                    self._store(message)
+                    ids = [queue.id for queue in queues if queue.stored]
+                    # How many publishes, one after the other, go to which queues.
+                    if targets and targets[-1][1] == ids:
+                        targets[-1][0] += 1
+                    else:
+                        targets.append([1, ids])
+                yield 2
+            places: list[Any] = []
+            yield from self._finding_places(places)
+            encode = msgspec.msgpack.encode
+            self._put({"user": self.user, "state": PREPARED, "since": self.since,
+                       "store": 0 if self.store is None else self.store.id,
+                       "publishes": msgspec.Raw(encode(targets)), "settlements": msgspec.Raw(encode(places))})
+        except Exception as error:
+            failure = error
+        if failure is not None:
+            yield from self.forgetting_stored()
+            raise failure
+
+    def _store(self, message: Message) -> None:
+        """Have the log keep a publish."""
         vhost = self.branches.vhost
-        for message, queues in self.publishes:
-            if is_kept(message, queues):
-                if self.store is None:
-                    self.store = make_store(vhost, self.name, vhost.broker.new_queue_id())
-                entry = Entry(self.store, message, len(self.stored) + 1)
-                vhost.broker.log.store(entry)
-                self.stored.append(entry)
-        return 0 if self.store is None else self.store.id
+        if self.store is None:
+            self.store = make_store(vhost, self.name, vhost.broker.new_queue_id())
+        entry = Entry(self.store, message, len(self.stored) + 1)
+        vhost.broker.log.store(entry)
+        self.stored.append(entry)
 
-    def _targets(self) -> list[Any]:
-        """How many durable publishes, one after the other, go to which queues."""
-        runs: list[Any] = []
-        for message, queues in self.publishes:
-            if is_kept(message, queues):
-                ids = [queue.id for queue in queues if queue.stored]
-                if runs and runs[-1][1] == ids:
-                    runs[-1][0] += 1
-                else:
-                    runs.append([1, ids])
-        return runs
-
-    def _held_places(self) -> list[Any]:
-        """The durable entries that are settled: queue, outcome, and runs of sequence numbers, of each the first one and how
-        many there are."""
+    def _finding_places(self, places: list[Any]) -> Iterator[int]:
+        """List the durable entries that are settled: queue, outcome, and runs of sequence numbers, of each the first one
+        and how many there are."""
         seqs: dict[tuple[int, int], list[int]] = {}
         for entry, outcome in self.settlements:
             row = entry.row
             # What has gone through a stream stays there.
             if row is not None and row.log is entry.queue.log and not isinstance(entry.queue, StreamQueue):
                 seqs.setdefault((entry.queue.id, outcome), []).append(entry.seq)
-        return [[queue_id, outcome, _runs(sorted(found))] for (queue_id, outcome), found in seqs.items()]
+            yield 1
+        for (queue_id, outcome), found in seqs.items():
+            found.sort()
+            yield len(found) >> SORT_SHIFT
+            runs: list[int] = []
+            for seq in found:
+                if runs and seq == runs[-2] + runs[-1]:
+                    runs[-1] += 1
+                else:
+                    runs.extend((seq, 1))
+                yield 1
+            places.append([queue_id, outcome, runs])
 
     def forget_stored(self) -> None:
         """The publishes are in their queues, or not wanted."""
@@ -278,7 +346,7 @@ class Branch:
             for queue_id, outcome, places in taken.settlements if places.seqs]
         if taken.publishes.seqs:
             wanted.append((taken.publishes, partial(self._publishes_loaded, taken.targets)))
-        self.loading = len(wanted)
+        self.busy += len(wanted)
         for places, done in wanted:
             log.load(places.rows, places.slots, done)
 
@@ -294,7 +362,7 @@ class Branch:
             entry.acquired_count = max(entry.acquired_count, 1)
             queue.unacked += 1
             self.settlements.append((entry, outcome))
-        self._loaded()
+        self._read()
 
     def _publishes_loaded(self, targets: list[Any], loaded: list[Loaded]) -> None:
         store = self.store
@@ -306,22 +374,39 @@ class Branch:
                 self.stored.append(paging.entry_of(store, item, 0, 0))
                 self.publish(item.message, queues)
             at += count
-        self._loaded()
+        self._read()
 
-    def _loaded(self) -> None:
-        self.loading -= 1
-        if not self.loading:
+    def _read(self) -> None:
+        if self.busy == 1:
             self.queues = {}
-            then = self.then
-            self.then = None
-            if then is not None:
-                then()
-                self.branches.broker.end_turn()
+        self._idle()
+        self.branches.broker.end_turn()
 
-    def when_loaded(self, then: Callable[[], None]) -> None:
-        """Carry out a decision as soon as everything is in memory, which it is but for the first moments after a start."""
+    # Decisions
+
+    def working(self, pieces: Iterator[int]) -> Iterator[int]:
+        """Do work in the branch in steps, whose end a decision waits for."""
+        self.busy += 1
+        return self._working(pieces)
+
+    def _working(self, pieces: Iterator[int]) -> Iterator[int]:
+        try:
+            yield from logged(pieces)
+        finally:
+            self._idle()
+
+    def _idle(self) -> None:
+        self.busy -= 1
+        then = self.then
+        if not self.busy and then is not None:
+            self.then = None
+            then()
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Carry out a decision as soon as everything is in memory, and no work is in progress."""
         self.deciding = True
-        if self.loading:
+        self.branches.broker.timers.cancel(self.timer)
+        if self.busy:
             self.then = then
         else:
             then()
@@ -349,14 +434,13 @@ def is_kept(message: Message, queues: list[Queue]) -> bool:
     return message.persistent and any(queue.stored for queue in queues)
 
 
-def _runs(seqs: list[int]) -> list[int]:
-    runs: list[int] = []
-    for seq in seqs:
-        if runs and seq == runs[-2] + runs[-1]:
-            runs[-1] += 1
-        else:
-            runs.extend((seq, 1))
-    return runs
+def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) -> Iterator[int]:
+    """Requeue entries, the last one first, so that they keep their order."""
+    while settlements:
+        entry = settlements.pop()[0]
+        freeze(entry.queue, frozen)
+        entry.queue.requeue(entry)
+        yield 2
 
 
 def shown(name: str) -> str:

@@ -19,9 +19,10 @@ from leveret.broker.branch import (
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import Entry
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues import limits
-from leveret.broker.transactions import LARGE, REQUEUE, Transaction
+from leveret.broker.queues.base import Queue
+from leveret.broker.transactions import LARGE, Transaction
 
 if TYPE_CHECKING:
     from leveret.broker.branch_recovery import Taken
@@ -51,6 +52,86 @@ class _Told(CommitWaiter):
 
     def committed(self, batch: int) -> None:
         self.done(self.outcome)
+
+
+class _Prepare:
+    """The preparation of a branch, in steps if it is large."""
+
+    def __init__(self, branches: Branches, branch: Branch, done: Done) -> None:
+        self.branches = branches
+        self.broker = branches.broker
+        self.branch = branch
+        self.done = done
+        self.large = False
+        # The queue that is full.
+        self.refusing: Queue | None = None
+
+    def begin(self) -> None:
+        branch = self.branch
+        count = len(branch.publishes) + len(branch.settlements)
+        self.large = count > LARGE
+        if self.large:
+            self.broker.jobs.commits.add(self._pieces(), self._written, self._failed)
+            return
+        self.broker.work += count
+        try:
+            for _ in self._pieces():
+                pass
+        except Exception:
+            self._undecided()
+            raise
+        self._written()
+
+    def _pieces(self) -> Iterator[int]:
+        branch = self.branch
+        if not branch.is_open():
+            return
+        for message, queues in branch.publishes:
+            for queue in queues:
+                if not queue.deleted and limits.refuses_publish(queue, message.size):
+                    self.refusing = queue
+                    return
+            yield 1
+        branch.since = self.broker.timers.now()
+        if not self.large:
+            yield from self._write()
+            return
+        log = self.broker.log
+        log.begin_batch(self.broker.jobs.commits.complete)
+        try:
+            yield from self._write()
+        finally:
+            log.end_batch()
+
+    def _write(self) -> Iterator[int]:
+        branch = self.branch
+        yield from branch.preparing()
+        if self.branches.knows(branch):
+            branch.state = PREPARED
+        else:  # its vhost was deleted meanwhile
+            yield from branch.forgetting_stored()
+            branch.erase()
+
+    def _written(self) -> None:
+        branch = self.branch
+        branch.deciding = False
+        if branch.state == PREPARED:
+            self.broker.log.wait(_Told(self.done, DONE))
+            return
+        if self.refusing is not None:
+            logger.info("%s cannot be prepared: queue '%s' is full", branch, self.refusing.name)
+        branch.fail()
+        branch.start_timer()
+        self.done(WAS_ROLLED_BACK)
+
+    def _failed(self) -> None:
+        self._undecided()
+        self.done(FAILED)
+
+    def _undecided(self) -> None:
+        """The branch is as it was before: it can be prepared again, or decided."""
+        self.branch.deciding = False
+        self.branch.start_timer()
 
 
 class Branches(Holder):
@@ -112,21 +193,11 @@ class Branches(Holder):
         """Promise that it can be committed, whatever happens. PreconditionFailed where it is not the time for that."""
         if self._is_lost(branch, done):
             return
-        if branch.state == PREPARED or branch.deciding:
+        if branch.state == PREPARED:
             raise PreconditionFailed(f"{branch} was prepared already")
+        self._check_undecided(branch)
         self._end_work(branch)
-        refusing = next((queue for message, queues in branch.publishes for queue in queues
-                         if not queue.deleted and limits.refuses_publish(queue, message.size)), None)
-        if refusing is not None:
-            logger.info("%s cannot be prepared: queue '%s' is full", branch, refusing.name)
-            branch.fail()
-            done(WAS_ROLLED_BACK)
-            return
-        branch.state = PREPARED
-        branch.since = self.broker.timers.now()
-        branch.start_timer()
-        branch.write()
-        self.broker.log.wait(_Told(done, DONE))
+        branch.when_idle(_Prepare(self, branch, done).begin)
 
     def commit(self, branch: Branch, one_phase: bool, done: Done, remember: bool = False) -> None:
         """Have it take effect: one that is prepared, or with `one_phase` one that is not. With `remember` it is listed as
@@ -136,79 +207,92 @@ class Branches(Holder):
             return
         if self._is_lost(branch, done):
             return
-        if branch.deciding:
-            raise PreconditionFailed(f"{branch} is being decided")
+        self._check_undecided(branch)
         if one_phase and branch.state == PREPARED:
             raise PreconditionFailed(f"{branch} is prepared: it takes a commit of two phases")
         if not one_phase and branch.state != PREPARED:
             raise PreconditionFailed(f"{branch} is not prepared: prepare it, or commit it in one phase")
         self._end_work(branch)
-        branch.when_loaded(partial(self._commit, branch, done, remember))
+        branch.when_idle(partial(self._commit, branch, done, remember))
 
     def _commit(self, branch: Branch, done: Done, remember: bool) -> None:
-        self.broker.timers.cancel(branch.timer)
+        if self._is_lost(branch, done):
+            branch.deciding = False
+            return
         transaction = Transaction(self.broker.log)
         transaction.forced = branch.recorded
-        durable = branch.recorded or remember
-        for message, queues in branch.publishes:
-            transaction.publish(message, queues)
-        for entry, outcome in branch.settlements:
-            transaction.settle(entry, outcome)
-        large = len(branch.publishes) + len(branch.settlements) > LARGE
-        branch.empty()
-        if large:
-            transaction.durable = durable
-            self._decide_in_steps(branch, transaction, COMMITTED, done, remember)
+        transaction.durable = branch.recorded or remember
+        publishes, settlements = branch.take()
+        transaction.settlements = settlements
+        if len(publishes) + len(settlements) > LARGE:
+            failed = partial(done, FAILED)
+            self.broker.jobs.commits.add(self._committing(branch, transaction, publishes, remember),
+                                         partial(transaction.finish, partial(done, DONE), failed), failed)
             return
+        self.broker.work += len(publishes) + len(settlements)
+        for message, queues in publishes:
+            transaction.publish(message, queues)
         self._decided(branch, COMMITTED, remember)
-        transaction.commit(partial(done, DONE), durable)
+        transaction.commit(partial(done, DONE), transaction.durable)
         branch.forget_stored()  # after its queues have the publishes, so that the log keeps their bodies
 
-    def _decide_in_steps(self, branch: Branch, transaction: Transaction, state: str, done: Done, remember: bool) -> None:
-        """Carry out the decision about a large branch, of which the transaction does what is to be done."""
-        failed = partial(done, FAILED)
-        self.broker.jobs.commits.add(self._deciding(branch, transaction, state, remember),
-                                     partial(transaction.finish, partial(done, DONE), failed), failed)
-
-    def _deciding(self, branch: Branch, transaction: Transaction, state: str, remember: bool) -> Iterator[int]:
+    def _committing(self, branch: Branch, transaction: Transaction, publishes: list[tuple[Message, list[Queue]]],
+                    remember: bool) -> Iterator[int]:
+        """Commit a large branch in steps."""
+        publishes.reverse()
+        while publishes:
+            message, queues = publishes.pop()
+            transaction.publish(message, queues)
+            yield 1
         transaction.begin(self.broker.jobs)
         try:
             yield from transaction.writing()
-            self._decided(branch, state, remember)
+            self._decided(branch, COMMITTED, remember)
             yield from branch.forgetting_stored()
         finally:
             transaction.end()
 
     def rollback(self, branch: Branch, done: Done, remember: bool = False, by_hand: bool = False) -> None:
-        """Forget the publishes and give the entries back. `by_hand`: also while somebody works in it, whose work is
-        lost."""
+        """Drop the publishes and requeue the entries. `by_hand`: also while somebody works in it, whose work is lost."""
         if branch.state == COMMITTED:
             raise PreconditionFailed(f"{branch} was committed by hand: forget it")
         if branch.timed_out:
             self._is_lost(branch, done)
             return
-        if branch.deciding:
-            raise PreconditionFailed(f"{branch} is being decided")
+        self._check_undecided(branch)
         if by_hand:
             branch.lose_workers(f"{branch} was rolled back")
         else:
             self._end_work(branch)
-        branch.when_loaded(partial(self._rollback, branch, done, remember))
+        branch.when_idle(partial(self._rollback, branch, done, remember))
 
     def _rollback(self, branch: Branch, done: Done, remember: bool) -> None:
-        self.broker.timers.cancel(branch.timer)
         durable = branch.recorded or remember
-        if len(branch.publishes) + len(branch.settlements) > LARGE:
-            transaction = Transaction(self.broker.log)
-            transaction.durable = durable
-            for entry, _ in reversed(branch.settlements):
-                transaction.settle(entry, REQUEUE)
-            branch.empty()
-            self._decide_in_steps(branch, transaction, ROLLED_BACK, done, remember)
+        count = len(branch.publishes) + len(branch.settlements)
+        if count > LARGE:
+            self.broker.jobs.commits.add(self._rolling_back_at_once(branch, remember),
+                                         partial(self._rolled_back, done, durable), partial(done, FAILED))
             return
-        branch.release()
-        branch.forget_stored()
+        self.broker.work += count
+        for _ in self._rolling_back(branch, remember):
+            pass
+        self._rolled_back(done, durable)
+
+    def _rolling_back_at_once(self, branch: Branch, remember: bool) -> Iterator[int]:
+        """Roll a large branch back in steps, which are one commit of the log."""
+        log = self.broker.log
+        log.begin_batch(self.broker.jobs.commits.complete)
+        try:
+            yield from self._rolling_back(branch, remember)
+        finally:
+            log.end_batch()
+
+    def _rolling_back(self, branch: Branch, remember: bool) -> Iterator[int]:
+        yield from branch.releasing()
+        yield from branch.forgetting_stored()
         self._decided(branch, ROLLED_BACK, remember)
+
+    def _rolled_back(self, done: Done, durable: bool) -> None:
         if durable:
             self.broker.log.wait(_Told(done, DONE))
         else:
@@ -241,14 +325,22 @@ class Branches(Holder):
         if branch.timed_out:
             self._drop(branch)
             done(HAS_TIMED_OUT)
-        elif branch.state in (ROLLBACK_ONLY, ROLLED_BACK):
+        elif branch.state in (ROLLBACK_ONLY, ROLLED_BACK) or not self.knows(branch):
             done(WAS_ROLLED_BACK)
         else:
             return False
         return True
 
+    def knows(self, branch: Branch) -> bool:
+        """Return whether the branch is one of this vhost, which was not deleted meanwhile."""
+        return self.by_name.get(branch.name) is branch
+
+    def _check_undecided(self, branch: Branch) -> None:
+        if branch.deciding:
+            raise PreconditionFailed(f"{branch} is being decided")
+
     def _end_work(self, branch: Branch) -> None:
-        """Everything that channels have collected is in the branch."""
+        """Everything that channels have collected goes into the branch."""
         for worker in branch.workers:
             if worker.demarcated:
                 raise PreconditionFailed(f"{branch} has not been ended")
@@ -259,7 +351,7 @@ class Branches(Holder):
     def _decided(self, branch: Branch, state: str, remember: bool) -> None:
         branch.state = state
         branch.deciding = False
-        if remember:
+        if remember and self.knows(branch):
             self.broker.timers.cancel(branch.timer)
             branch.since = self.broker.timers.now()
             branch.write()
@@ -268,7 +360,7 @@ class Branches(Holder):
 
     def _drop(self, branch: Branch) -> None:
         branch.erase()
-        if self.by_name.get(branch.name) is branch:
+        if self.knows(branch):
             del self.by_name[branch.name]
             if not self.by_name:
                 self.broker.holders.pop(self, None)
@@ -278,7 +370,7 @@ class Branches(Holder):
         for branch in list(self.by_name.values()):
             branch.lose_workers(f"vhost '{self.vhost.name}' is deleted")
             branch.release()
-            branch.forget_stored()
+            self.broker.jobs.removals.add(branch.forgetting_stored())
             self._drop(branch)
 
     # After a start

@@ -8,6 +8,8 @@ import pytest
 
 from leveret.broker.branch import PREPARED, ROLLBACK_ONLY, BranchSettings
 from leveret.broker.errors import BrokerError
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.transactions import LARGE
 from tests.protocols.amqp09.support import Channel, Client, connect
 from tests.protocols.support import Site, bytes_of
 
@@ -254,6 +256,22 @@ def test_acknowledged_in_a_branch_is_credit_again(site: Site, channel: Channel) 
     assert worker.delivered() == [b"2"]
 
 
+def test_what_cannot_be_routed_leaves_a_branch_to_be_rolled_back(site: Site, channel: Channel) -> None:
+    channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="headers", durable=True)
+    channel.call("queue.bind", "queue.bind-ok", queue="q", exchange="x", arguments={"a": 1})
+    channel.publish(body=b"old", delivery_mode=2)
+    channel.client.run()
+    worker = dtx_channel(site)
+    worker.publish(body=b"new")
+    worker.publish("", b"costly", exchange="x", headers={"a": 1})
+    worker.ack(get(worker))
+    worker.client.run()
+    site.broker.max_routing_steps = 5
+    assert decide(site, "prepare") == RBROLLBACK
+    assert bodies(site) == [b"old"]
+    assert decide(site, "rollback") == 0
+
+
 # Classes dtx-demarcation and dtx-coordination
 
 
@@ -346,6 +364,72 @@ def test_failed_work(site: Site, qpid: Demarcated) -> None:
     assert qpid.coordinate("commit", one_phase=True) == RBROLLBACK
     assert qpid.coordinate("rollback") == OK
     assert bodies(site) == []
+
+
+@pytest.mark.parametrize("how", ["end", "fail", "suspend"])
+def test_much_work_ends_in_steps(site: Site, qpid: Demarcated, how: str) -> None:
+    many = 3 * LARGE
+    channel = qpid.channel
+    for number in range(many):
+        channel.publish(body=b"%d" % number, delivery_mode=2)
+    channel.consume("q")
+    assert len(channel.deliveries()) == many
+    qpid.start()
+    for number in range(many):
+        channel.publish(body=b"new", delivery_mode=2)
+        channel.ack(number + 1)
+    channel.run()
+    queue = site.vhost.queues["q"]
+    branch = site.vhost.branches.by_name["x1"]
+    channel.send("dtx-demarcation.end", xid="x1", fail=how == "fail", suspend=how == "suspend")
+    channel.client.flush()
+    assert channel.client.session.channels[channel.number].stalled
+    steps = 0
+    while site.posted:
+        before = len(branch.publishes) + len(branch.settlements), queue.ready_count
+        site.posted.pop(0)()
+        assert len(branch.publishes) + len(branch.settlements) - before[0] <= STEP_WORK
+        assert queue.ready_count - before[1] <= STEP_WORK
+        site.broker.end_turn()
+        steps += 1
+    assert steps > many // STEP_WORK
+    channel.run()
+    answer = channel.client.take("dtx-demarcation.end-ok", channel.number)
+    assert answer is not None and answer.arguments["flags"] == (RBROLLBACK if how == "fail" else OK)
+    if how == "fail":
+        assert (len(branch.publishes), queue.ready_count + queue.unacked) == (0, many)
+        assert channel.client.session.channels[channel.number].unacked
+        assert channel.delivered() == [b"%d" % number for number in range(many)]
+    else:
+        assert (len(branch.publishes), len(branch.settlements)) == (many, many)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_much_work_of_a_channel_that_closes_goes_back(site: Site, qpid: Demarcated, steps: int) -> None:
+    many = 3 * LARGE
+    channel = qpid.channel
+    for number in range(many):
+        channel.publish(body=b"%d" % number, delivery_mode=2)
+    channel.consume("q")
+    assert len(channel.deliveries()) == many
+    qpid.start()
+    for number in range(many):
+        channel.publish(body=b"new", delivery_mode=2)
+        channel.ack(number + 1)
+    channel.run()
+    channel.send("dtx-demarcation.end", xid="x1", suspend=True)
+    channel.client.flush()
+    for _ in range(steps):
+        site.posted.pop(0)()
+        site.broker.end_turn()
+    channel.client.peer.closed = True
+    channel.client.session.connection_lost()
+    site.run()
+    queue = site.vhost.queues["q"]
+    assert (queue.ready_count, queue.unacked, queue.frozen) == (many, 0, 0)
+    assert site.vhost.branches.by_name["x1"].state == ROLLBACK_ONLY
+    assert decide(site, "rollback") == 0
+    assert bodies(site) == [b"%d" % number for number in range(many)]
 
 
 def test_a_time_out_that_nobody_has_set_is_reported_as_0(site: Site, qpid: Demarcated) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.transactions import LARGE
 from leveret.wire.amqp10.composites import encode_composite
@@ -49,7 +50,8 @@ def site(log: FailingLog) -> Site:
 class Started:
     """A transaction that takes all of `from` and posts as much to `to`, and its discharge, of which one step is made."""
 
-    def __init__(self, site: Site, outcome: Accepted | Released | None = None, *, settled: bool = True) -> None:
+    def __init__(self, site: Site, outcome: Accepted | Released | None = None, *, settled: bool = True,
+                 fail: bool = False) -> None:
         self.site = site
         self.session: Session = connect(site).begin()
         filling = self.session.sender("/queues/from")
@@ -67,10 +69,10 @@ class Started:
         self.session.dispose(0, MANY - 1, TransactionalState(self.id, outcome or Accepted()), settled=settled)
         self.session.client.run()
         self.session.client.received.clear()
-        self.number = self.controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(self.id, False)), run=False)
+        self.number = self.controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(self.id, fail)), run=False)
         client = self.session.client
         client.session.data_received(client.output.to_send())
-        assert site.broker.jobs.commits.pending
+        assert bool(site.broker.jobs.commits.pending) != fail
 
     def step(self) -> bool:
         self.site.broker.end_turn()
@@ -127,6 +129,22 @@ def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(s
     assert counts(site, log) in ((0, MANY), (MANY, 0))
     assert counts(site, log) == (queue.ready_count, site.vhost.queues["to"].ready_count)
     assert queue.unacked == 0 and not queue.frozen and log.completion is None
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) -> None:
+    started = Started(site, settled=settled, fail=True)
+    session = next(iter(started.session.client.session.sessions.values()))
+    queue = site.vhost.queues["from"]
+    before = len(session.retiring)
+    assert before > MANY - STEP_WORK
+    while started.step():
+        assert before - len(session.retiring) <= STEP_WORK
+        before = len(session.retiring)
+        assert not queue.ready_count or queue.frozen or queue.ready_count == MANY
+    assert isinstance(started.outcome(), Accepted)
+    assert counts(site, log) == (MANY, 0) and not queue.frozen and not session.retiring
+    assert (queue.ready_count, len(session.unacked)) == ((MANY, 0) if settled else (0, MANY))
 
 
 def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:

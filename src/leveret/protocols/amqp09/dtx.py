@@ -6,15 +6,22 @@ work ends. Outside of branches they take effect at once.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.branch import Branch
-from leveret.broker.errors import PreconditionFailed
+from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.jobs import logged
+from leveret.broker.message import Entry
 from leveret.broker.transactions import REQUEUE
 from leveret.protocols.amqp091 import tx_methods
+from leveret.protocols.amqp091.channel import PendingPublish
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
+
+logger = logging.getLogger("leveret.broker")
 
 PRECONDITION_FAILED: Final = 406
 
@@ -28,24 +35,56 @@ class Work:
         self.branch: Branch | None = None
         self.suspended = False
 
-    def flush(self, branch: Branch) -> None:
-        session = self.session
-        if session.current is not self:
-            return
-        channel = session.channel
-        publishes = channel.tx_publishes
-        settlements = channel.tx_settlements
-        tx_methods.begin_transaction(channel)
-        for pending in publishes:
-            branch.publish(pending.message, tx_methods.queues_of(channel, pending))
-        for tag, entry, outcome in settlements:
+    def flushing(self, branch: Branch) -> Iterator[int]:
+        publishes: list[PendingPublish] = []
+        settlements: list[tuple[int, Entry, int]] = []
+        if self.session.current is self:
+            channel = self.session.channel
+            publishes = channel.tx_publishes
+            settlements = channel.tx_settlements
+            tx_methods.begin_transaction(channel)
+            channel.transaction_ended(True)
+        return self._flushing(branch, publishes, settlements)
+
+    def _flushing(self, branch: Branch, publishes: list[PendingPublish],
+                  settlements: list[tuple[int, Entry, int]]) -> Iterator[int]:
+        """Put publishes and settlements into the branch. If that fails, it can only be rolled back."""
+        wakes = bool(settlements)
+        try:
+            yield from self._publishing(branch, publishes)
+        except BrokerError as error:
+            logger.info("%s can only be rolled back: %s", branch, error)
+            branch.fail()
+        except Exception:
+            logger.exception("%s can only be rolled back", branch)
+            branch.fail()
+        while publishes:
+            publishes.pop()
+            yield 1
+        settlements.reverse()
+        while settlements:
+            yield from logged(self._settling(branch, settlements))
+        if wakes:
+            self.session.channel.wake()
+
+    def _publishing(self, branch: Branch, publishes: list[PendingPublish]) -> Iterator[int]:
+        channel = self.session.channel
+        publishes.reverse()
+        while publishes:
+            pending = publishes.pop()
+            queues = tx_methods.queues_of(channel, pending)
+            branch.publish(pending.message, queues)
+            yield 2 + len(queues)
+
+    def _settling(self, branch: Branch, settlements: list[tuple[int, Entry, int]]) -> Iterator[int]:
+        channel = self.session.channel
+        while settlements:
+            tag, entry, outcome = settlements.pop()
             channel.uncount(tag, entry)
             if outcome == REQUEUE:
                 entry.queue.refuse(entry, channel.scope)
             branch.settle(entry, outcome)
-        channel.transaction_ended(True)
-        if settlements:
-            channel.wake()
+            yield 2
 
     def through(self) -> None:
         self.session.leave(self)
@@ -53,8 +92,7 @@ class Work:
     def lost(self, branch: Branch, reason: str) -> None:
         if self.demarcated:
             # The client is told when it ends its work.
-            self.flush(branch)
-            branch.release()
+            self.session.channel.broker.jobs.removals.add(branch.flushing(self))
         else:
             # Nothing else would tell it.
             channel = self.session.channel
@@ -94,15 +132,15 @@ class DtxSession:
         self.works[name] = work
         self._enter(work)
 
-    def suspend(self, name: str) -> Branch:
-        """Work outside of the branch until it is resumed."""
+    def suspend(self, name: str) -> tuple[Branch, Iterator[int]]:
+        """Work outside of the branch until it is resumed. Returns what ends the work until then, in steps."""
         work = self.current
         if work is None or self.works.get(name) is not work or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch of this name")
-        work.flush(work.branch)
+        pieces = work.branch.flushing(work)
         work.suspended = True
         self._outside()
-        return work.branch
+        return work.branch, pieces
 
     def resume(self, name: str) -> None:
         work = self.works.get(name)
@@ -113,14 +151,14 @@ class DtxSession:
         work.suspended = False
         self._enter(work)
 
-    def end(self, name: str, failed: bool) -> Branch:
-        """The work in a branch is over, well or not."""
+    def end(self, name: str, failed: bool) -> tuple[Branch, Iterator[int]]:
+        """The work in a branch is over, well or not. Returns what ends it, in steps."""
         work = self.works.get(name)
         if work is None or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch of this name")
-        work.branch.end(work, failed)
+        pieces = work.branch.ending(work, failed)
         self.leave(work)
-        return work.branch
+        return work.branch, pieces
 
     def leave(self, work: Work) -> None:
         branch = work.branch

@@ -111,8 +111,8 @@ def demarcation_end(channel: Channel, ticket: int, xid: str, fail: bool, suspend
     session = _demarcated(channel)
     if fail and suspend:
         raise PreconditionFailed("work in a branch fails or is suspended, not both")
-    branch = session.suspend(xid) if suspend else session.end(xid, fail)
-    _answer(channel, "dtx-demarcation.end-ok", _flags_of(branch))
+    branch, pieces = session.suspend(xid) if suspend else session.end(xid, fail)
+    channel.run_steps(pieces, lambda: _answer(channel, "dtx-demarcation.end-ok", _flags_of(branch)))
 
 
 def _demarcated(channel: Channel) -> DtxSession:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from leveret.broker.transactions import REQUEUE
@@ -13,9 +14,20 @@ from leveret.protocols.amqp091.channel import Channel
 def rollback(channel: Channel) -> None:
     """tx.rollback. Qpid's clients reject everything that they have before it, to get it again: the rejection does not
     count, so that it may come back to this channel, but the client has forgotten it all the same."""
+    tx_methods.check_transacted(channel, "rollback")
+    channel.run_steps(_rolling_back(channel), partial(_rolled_back, channel))
+
+
+def _rolling_back(channel: Channel) -> Iterator[int]:
     given_back = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
-    tx_methods.rollback(channel)
-    channel.run_steps(channel.requeuing_tags(given_back), channel.wake)
+    yield len(channel.tx_settlements) >> 4
+    yield from tx_methods.rolling_back(channel)
+    yield from channel.requeuing_tags(given_back)
+
+
+def _rolled_back(channel: Channel) -> None:
+    tx_methods.rolled_back(channel)
+    channel.wake()
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {**tx_methods.HANDLERS, "tx.rollback": rollback}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from leveret.broker.errors import BrokerError, PreconditionFailed
@@ -27,12 +28,13 @@ def select(channel: Channel) -> None:
 
 def commit(channel: Channel) -> None:
     """Perform tx.commit. The reply is sent when the transaction is on disk."""
-    _check(channel, "commit")
+    check_transacted(channel, "commit")
     if len(channel.tx_publishes) + len(channel.tx_settlements) > LARGE:
         channel.stall()
         large = _LargeCommit(channel)
         channel.broker.jobs.commits.add(large.pieces(), large.written, large.failed)
         return
+    channel.broker.work += len(channel.tx_publishes) + len(channel.tx_settlements)
     transaction = Transaction(channel.log)
     for pending in channel.tx_publishes:
         transaction.publish(pending.message, queues_of(channel, pending))
@@ -145,16 +147,33 @@ class _Commit:
 
 def rollback(channel: Channel) -> None:
     """Perform tx.rollback: drop publishes and acknowledgements. Deliveries stay unacknowledged."""
-    _check(channel, "rollback")
-    for tag, entry, _ in channel.tx_settlements:
-        channel.unacked[tag] = entry
+    check_transacted(channel, "rollback")
+    channel.run_steps(rolling_back(channel), partial(rolled_back, channel))
+
+
+def rolling_back(channel: Channel) -> Iterator[int]:
+    """Roll the transaction of a channel back, in steps."""
+    unacked = channel.unacked
+    settlements = channel.tx_settlements
+    settlements.reverse()
+    while settlements:
+        tag, entry, _ = settlements.pop()
+        unacked[tag] = entry
         channel.low_tag = min(channel.low_tag, tag)
-    begin_transaction(channel)
+        yield 1
+    publishes = channel.tx_publishes
+    while publishes:
+        publishes.pop()
+        yield 1
+    channel.tx_size = 0
     channel.transaction_ended(False)
+
+
+def rolled_back(channel: Channel) -> None:
     channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
 
 
-def _check(channel: Channel, what: str) -> None:
+def check_transacted(channel: Channel, what: str) -> None:
     if not channel.transacted:
         raise PreconditionFailed(f"tx.{what}: the channel is not transacted: send tx.select first")
 

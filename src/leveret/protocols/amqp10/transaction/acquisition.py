@@ -7,8 +7,11 @@ Deliveries of a settled link stay acquired until the discharge too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.queues import entry_return
+from leveret.broker.queues.base import Queue, freeze, thaw
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.transaction.retirement import Retirement
@@ -120,34 +123,53 @@ def keep(transaction: LocalTransaction) -> None:
     transaction.acquired.clear()
 
 
-def undo(transaction: LocalTransaction) -> None:
-    """Roll back the acquisitions of a transaction: requeue entries, youngest first, and abort incomplete deliveries."""
+def undoing(transaction: LocalTransaction) -> Iterator[int]:
+    """Roll back the acquisitions of a transaction in steps: requeue entries, youngest first, and abort incomplete
+    deliveries."""
     for link in list(transaction.links):
         leave(link)
-    for acquired in reversed(transaction.acquired):
-        if acquired.session.acquired.pop(acquired.number, None) is not None:
-            _give_back(acquired)
-    transaction.acquired.clear()
+    frozen: dict[Queue, None] = {}
+    acquired = transaction.acquired
+    try:
+        while acquired:
+            item = acquired.pop()
+            if item.session.acquired.pop(item.number, None) is not None:
+                entry = _take_back(item)
+                if entry is not None:
+                    freeze(entry.queue, frozen)
+                    _requeue(entry)
+            yield 5
+    finally:
+        thaw(frozen)
 
 
 def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:
     """Requeue the unsettled acquisitions of a closed link, or of the whole session if `link` is None."""
-    for acquired in list(reversed(session.acquired.values())):
+    entries: list[Entry] = []
+    for acquired in list(session.acquired.values()):
         if link is None or (acquired.link is link and acquired.number in session.unacked):
             del session.acquired[acquired.number]
-            _give_back(acquired)
+            entry = _take_back(acquired)
+            if entry is not None:
+                entries.append(entry)
+    entry_return.return_entries(session.broker, entries, _requeue)
 
 
-def _give_back(acquired: Acquired) -> None:
+def _requeue(entry: Entry) -> None:
+    entry.queue.requeue(entry, False)
+
+
+def _take_back(acquired: Acquired) -> Entry | None:
+    """Settle a delivery as released, and return its entry, if it is still unsettled."""
     session, number = acquired.session, acquired.number
     retirement = session.retiring.pop(number, None)
     forgotten = retirement is not None and retirement.settled
     entry = session.unacked.pop(number, None) if retirement is None else retirement.entry
     if entry is None:
-        return
+        return None
     if not session.closing and not acquired.link.closed and not _abort(acquired) and not forgotten:
         session.connection.send(Disposition(False, number, None, True, Released(), channel=session.channel))
-    entry.queue.requeue(entry, False)
+    return entry
 
 
 def _abort(acquired: Acquired) -> bool:

@@ -96,11 +96,10 @@ class CoordinatorLink(IncomingLink):
         transaction.over()
         if connection.has_partial(transaction):
             transaction.failed = "a delivery of the transaction is not complete"
-            transaction.roll_back()
+            self.session.broker.jobs.removals.add(transaction.rolling_back())
             raise LinkRefused(constants.TRANSACTION_ROLLBACK, transaction.failed)
         if discharge.fail:
-            transaction.roll_back()
-            transaction.answer(self.delivery_id, Accepted())
+            transaction.roll_back(self.delivery_id, Accepted())
         elif transaction.failed:
             transaction.roll_back(self.delivery_id)
         else:
@@ -114,5 +113,5 @@ class CoordinatorLink(IncomingLink):
             self.session.connection.transactions.pop(transaction.id, None)
             transaction.over()
             transaction.failed = "the control link was closed"
-            transaction.roll_back()
+            self.session.broker.jobs.removals.add(transaction.rolling_back())
         super().close()

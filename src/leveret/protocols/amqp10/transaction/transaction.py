@@ -7,11 +7,13 @@ written in one turn or, if it is large, in steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import BrokerError
+from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
-from leveret.broker.queues.base import Queue, freeze
+from leveret.broker.queues.base import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.transactions import LARGE, Transaction
@@ -115,8 +117,9 @@ class LocalTransaction:
         self.failed = (f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
                        " setting is amqp10.transaction_timeout")
         self.condition = constants.TRANSACTION_TIMEOUT
-        self.roll_back()
-        self.link.session.broker.end_turn()
+        broker = self.link.session.broker
+        broker.jobs.removals.add(self.rolling_back())
+        broker.end_turn()
 
     def post(self, posting: Posting) -> None:
         """Add a message. If the transaction becomes too large, it can no longer be committed."""
@@ -137,33 +140,53 @@ class LocalTransaction:
                 acquisition.leave(link)
             self.link.session.broker.jobs.commits.add(committing.pieces(), committing.written, committing.failed)
             return
-        for _ in committing.pieces():
-            pass
+        for units in committing.pieces():
+            self.link.session.broker.work += units
         committing.written()
 
-    def roll_back(self, discharge: int = -1) -> None:
-        """Forget it all. What was delivered stays with the client, but for what it has settled. A discharge that asked for
-        a commit is rejected."""
-        for posting in self.postings:
+    def roll_back(self, discharge: int, state: Composite | None = None) -> None:
+        """Roll back, in steps if it is much, then answer the discharge with this state. None: it asked for a commit, and is
+        rejected."""
+        done = partial(self._rolled_back, discharge, state)
+        if self.link.session.broker.jobs.run_steps(logged(self.rolling_back()), done):
+            done()
+
+    def _rolled_back(self, discharge: int, state: Composite | None) -> None:
+        self.answer(discharge, Rejected(make_error(self.condition, self.failed)) if state is None else state)
+
+    def rolling_back(self) -> Iterator[int]:
+        """Drop the postings, and leave deliveries with the client unless it has settled them, in steps."""
+        postings = self.postings
+        postings.reverse()
+        while postings:
+            posting = postings.pop()
             if posting.second and not posting.link.removed and not posting.session.closing:
                 # It has no outcome any more.
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, None, channel=posting.session.channel))
-        self.postings.clear()
-        acquisition.undo(self)
-        for retirement in reversed(self.retirements):
-            session = retirement.session
-            if session.retiring.pop(retirement.number, None) is None:
-                continue
-            if retirement.settled or retirement.entry.holder is None or not retirement.entry.holder.active:
-                retirement.forget_link_state()
-                outcomes.requeue(retirement.entry)
-            else:
-                session.unacked[retirement.number] = retirement.entry
-        self.make_room()
-        self.retirements.clear()
-        if discharge >= 0:
-            self.answer(discharge, Rejected(make_error(self.condition, self.failed)))
+                yield 5
+            yield 1
+        yield from acquisition.undoing(self)
+        sessions: dict[SessionEndpoint, None] = {}
+        frozen: dict[Queue, None] = {}
+        try:
+            while self.retirements:
+                retirement = self.retirements.pop()
+                session = retirement.session
+                sessions[session] = None
+                if session.retiring.pop(retirement.number, None) is not None:
+                    entry = retirement.entry
+                    if retirement.settled or entry.holder is None or not entry.holder.active:
+                        freeze(entry.queue, frozen)
+                        retirement.forget_link_state()
+                        outcomes.requeue(entry)
+                    else:
+                        session.unacked[retirement.number] = entry
+                yield 2
+        finally:
+            thaw(frozen)
+        for session in sessions:
+            session.connection.window_freed_in(session)
 
     def make_room(self) -> None:
         """Wake links that waited for room in the limits of unsettled deliveries."""
@@ -311,14 +334,25 @@ class _Committing:
     def failed(self) -> None:
         """A mistake of the broker, which its log has: the control link ends. What has no outcome yet goes back."""
         transaction = self.transaction
-        for retirement in self.retirements:
-            outcomes.requeue(retirement.entry)
-        self.retirements = []
         transaction.failed = FAILURE
-        transaction.roll_back()
+        self.broker.jobs.removals.add(self._giving_back())
         link = transaction.link
         if not link.closed and not link.session.closing:
             link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
+
+    def _giving_back(self) -> Iterator[int]:
+        frozen: dict[Queue, None] = {}
+        retirements = self.retirements
+        retirements.reverse()
+        try:
+            while retirements:
+                entry = retirements.pop().entry
+                freeze(entry.queue, frozen)
+                outcomes.requeue(entry)
+                yield 2
+        finally:
+            thaw(frozen)
+        yield from self.transaction.rolling_back()
 
     def _on_disk(self) -> None:
         if self.broker.jobs.run_steps(self._notifying(), self._notified, self.failed):
