@@ -59,7 +59,7 @@ def test_expressions_that_are_taken(pattern: str) -> None:
     ("[a-z]++", "a possessive quantifier '\\+\\+'"), ("a*+", "a possessive"), ("(a)\\1", "a backreference"),
     ("(?P<n>a)(?P=n)", "a backreference"), ("(?#comment)a", "a comment"), ("(a)?(?(1)b|c)", "a conditional"),
     ("a\\Z", "write '\\\\z'"), ("a{1,1001}", "at most 1000"), ("((a{100}){100}){10}", "at most 1000"),
-    ("(\\pL{1,200}){1,5}", "128 KiB"), ("\ud800", "no Unicode text"),
+    ("(\\pL{1,200}){1,5}", "128 KiB"), ("\ud800", "not Unicode text"),
 ])
 def test_expressions_that_are_refused(pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

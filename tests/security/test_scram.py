@@ -354,7 +354,7 @@ def test_without_scram_no_keys_are_made(metadata: Metadata) -> None:
 
 def test_a_later_format_is_refused(metadata: Metadata) -> None:
     metadata["user", "alice"] = b'{"format":3,"name":"alice"}'
-    with pytest.raises(StorageFailed, match="user 'alice' is stored in format 3, this version knows up to 2"):
+    with pytest.raises(StorageFailed, match="user 'alice' is stored in format 3, and this version supports up to 2"):
         open_store(metadata)
 
 

@@ -141,13 +141,13 @@ def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n")
     for broken, words in (
-        (TlsSettings(cert, other_key), "the key is not that of the certificate"),
-        (TlsSettings(empty, key), "empty has no CERTIFICATE in PEM"),
+        (TlsSettings(cert, other_key), "the key does not match the certificate"),
+        (TlsSettings(empty, key), "empty does not contain a CERTIFICATE in PEM"),
         (TlsSettings(cert, tmp_path / "gone"), "gone cannot be read"),
-        (TlsSettings(cert), r"server\.crt has no PRIVATE KEY in PEM"),
+        (TlsSettings(cert), r"server\.crt does not contain a PRIVATE KEY in PEM"),
         (TlsSettings(cert, locked_key), "the key's password is missing or wrong"),
         (TlsSettings(cert, locked_key, b"wrong"), "the key's password is missing or wrong"),
-        (TlsSettings(cert, key, ca=empty), "empty has no CERTIFICATE in PEM"),
+        (TlsSettings(cert, key, ca=empty), "empty does not contain a CERTIFICATE in PEM"),
         (TlsSettings(garbage, key), r"garbage and key .*server\.key cannot be used"),
         (TlsSettings(cert, key, ca=garbage), "client authorities .*garbage cannot be used"),
     ):

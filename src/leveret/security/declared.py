@@ -1,4 +1,4 @@
-"""The users of the configuration as the store takes them, and what realms it names."""
+"""Users and realms declared in the configuration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from leveret.security.users import DeclaredUser, User, UserLimits
 
 
 def declared_users(users: Mapping[str, UserConfig]) -> dict[str, DeclaredUser]:
-    """Reads password files too. ConfigError where one cannot be read or has no password in it."""
+    """Convert the users of the configuration for the user store. Reads password files.
+
+    Raises:
+
+        ConfigError: A password file cannot be read or is empty.
+    """
     return {name: _declared(name, user) for name, user in users.items()}
 
 
 def check_realms(vhosts: Mapping[str, VhostConfig]) -> None:
-    """Raise ConfigError if the resources of a realm are no pattern that RE2 supports."""
+    """Raise ConfigError if RE2 does not support the resource pattern of a realm."""
     for name, vhost in vhosts.items():
         for realm, settings in vhost.realms.items():
             try:
@@ -43,7 +48,7 @@ def _declared(name: str, config: UserConfig) -> DeclaredUser:
 
 
 def read_password(path: Path, what: str) -> bytes:
-    """The first line of a file, without its line end."""
+    """Return the first line of a file, without the line end."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

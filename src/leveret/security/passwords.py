@@ -1,4 +1,4 @@
-"""Password hashing with argon2id, and a cache of verdicts so that reconnecting clients do not cost a hash each."""
+"""Password hashing with argon2id, and a cache of verdicts, which spares reconnecting clients the hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-# OWASP's least cost in memory: 7 MiB and five passes, about 16 ms. A flood of logins then takes little memory.
+# OWASP's parameters with the lowest memory: 7 MiB and five passes, about 16 ms. A flood of logins takes little memory.
 MEMORY_KIB = 7168
 PASSES = 5
 LANES = 1
@@ -21,7 +21,7 @@ DUMMY_HASH = (
     "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
 )
 
-# Digests of each verdict that are kept, and how long a verdict spares a hash.
+# Maximum number of cached digests per verdict, and the seconds for which a verdict replaces a hash.
 MAX_VERDICTS = 4096
 VERDICT_SECONDS = 60.0
 
@@ -30,13 +30,13 @@ class Hasher:
     """argon2id. Blocking: about 16 ms a call, without the interpreter's lock."""
 
     def hash(self, password: bytes) -> str:
-        """A salted hash in the PHC notation (`$argon2id$...`)."""
-        from argon2 import PasswordHasher  # imported at the first login: it takes part of the time to start
+        """Return a salted hash in PHC notation (`$argon2id$...`)."""
+        from argon2 import PasswordHasher  # imported at the first login, to start faster
 
         return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES).hash(password)
 
     def verify(self, hash: str, password: bytes) -> bool:
-        """Whether the password is the one of the hash; False too for a hash that is none."""
+        """Return whether a password matches a hash; False if the hash is invalid."""
         from argon2.exceptions import InvalidHashError, VerificationError
         from argon2.low_level import Type, verify_secret
 
@@ -47,7 +47,7 @@ class Hasher:
 
 
 class Digester:
-    """Digests of passwords that are good in this process only: keyed with a secret that dies with it."""
+    """Digests of passwords, valid in this process only: keyed with a secret that is never stored."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -60,21 +60,21 @@ class Digester:
 
 
 class Verdicts:
-    """The last verdicts by digest, right and wrong ones alike: both are then equally quick. Safe for threads.
+    """A thread-safe cache of verdicts by digest. Right and wrong passwords are cached, so that both take the same time.
 
-    They hold for `VERDICT_SECONDS`; a digest whose verdict was right is remembered for longer, to be checked before others.
-    Right and wrong ones are kept apart so that wrong passwords do not drive out the right ones.
+    A verdict is valid for `VERDICT_SECONDS`. Digests of right passwords are remembered longer, so that their logins can
+    be checked first. The two are stored separately, so that wrong passwords do not evict right ones.
     """
 
     def __init__(self, size: int = MAX_VERDICTS, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = size
         self._clock = clock
-        # Each with the time until which it holds.
+        # Each with its expiry time.
         self._kept: dict[bool, OrderedDict[bytes, float]] = {True: OrderedDict(), False: OrderedDict()}
         self._lock = threading.Lock()
 
     def get(self, digest: bytes) -> bool | None:
-        """The verdict; None if there is none, or not any more."""
+        """Return the cached verdict; None if there is none or it has expired."""
         now = self._clock()
         with self._lock:
             for verdict, kept in self._kept.items():

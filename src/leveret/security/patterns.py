@@ -1,8 +1,9 @@
-"""Regular expressions that people and clients write, matched by RE2: in time linear in the length of the name.
+"""Regular expressions from users and clients, matched by RE2 in time linear in the length of the name.
 
-RE2 has no lookarounds, no backreferences and no possessive quantifiers. A pattern that begins with `^(?!...)`, as
-RabbitMQ's users write it to exclude names, is translated into a negated prefix test; the others are refused by name.
-There is no fallback to Python's `re`, which backtracks: a client that chooses the names could block the broker.
+RE2 has no lookarounds, backreferences or possessive quantifiers. A pattern that begins with `^(?!...)`, which RabbitMQ
+users write to exclude names, is translated to a negated prefix test; the others are refused with the name of the
+construct. There is no fallback to Python's `re`, which backtracks: a client that chooses the names could block the
+broker.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MAX_SUBJECT_LENGTH: Final = 1024
 # Bytes of a compiled pattern and of its automaton. Without room for the automaton RE2 simulates it, which takes at most
 # about 10 ms for the longest name.
 MAX_PATTERN_MEMORY: Final = 128 * 1024
-# Decisions that are kept, by pattern and name: a match costs 20 times as much as with `re`.
+# Cached decisions by pattern and name: a match takes 20 times as long as with `re`.
 MAX_DECISIONS: Final = 16_384
-# Patterns that are kept compiled.
+# Cached compiled patterns.
 MAX_COMPILED: Final = 512
 
 # Bytes that are not UTF-8 (surrogates in a name) as characters of the private use area, one each.
@@ -34,7 +35,7 @@ _PRIVATE_USE: Final = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x
 _NEGATION: Final = "(?!"
 _BEGINNING: Final = "^" + _NEGATION
 
-# What RE2's errors are about, by the text that they end with.
+# Unsupported constructs by the last part of RE2's error message.
 _UNSUPPORTED: Final = {
     "(?=": "a lookahead '(?='",
     "(?!": "a negative lookahead '(?!' that is not at the beginning, as in '^(?!amq\\.)'",
@@ -51,11 +52,11 @@ _UNSUPPORTED: Final = {
 class Pattern:
     """A compiled pattern.
 
-    whole  it must match the whole name, instead of a part of it
-    cost   the most steps of a match for each byte of a name
+    whole  whether it must match the whole name
+    cost   the maximum number of steps of a match per byte of a name
 
     Raises:
-        ValueError: the pattern is not valid, too long, or uses what RE2 does not support.
+        ValueError: The pattern is invalid, too long, or not supported by RE2.
     """
 
     def __init__(self, text: str, *, whole: bool = False) -> None:
@@ -74,14 +75,14 @@ class Pattern:
         return _make, (self.text, self.whole)
 
     def matches(self, name: str) -> bool:
-        """Whether a name matches; a name with more than `MAX_SUBJECT_LENGTH` bytes does not."""
+        """Return whether a name matches; names with more than `MAX_SUBJECT_LENGTH` bytes do not."""
         subject = subject_of(name)
         if len(subject) > MAX_SUBJECT_LENGTH or any(one.search(subject) for one in self._negated):
             return False
         return (self._rest.fullmatch if self.whole else self._rest.search)(subject) is not None
 
     def replace(self, replacement: Callable[[str], str], text: str) -> str:
-        """The text with every match replaced. Its length is not limited."""
+        """Return the text with every match replaced. Its length is not limited."""
         if self._negated:
             raise ValueError("a negative lookahead '(?!' cannot be replaced")
         replaced: str = self._rest.sub(lambda found: replacement(found.group()), text)
@@ -89,13 +90,13 @@ class Pattern:
 
 
 def subject_of(name: str) -> bytes:
-    """A name as it is matched."""
+    """Return the bytes of a name that patterns are matched against."""
     return (name if name.isascii() else name.translate(_PRIVATE_USE)).encode("utf-8", "replace")
 
 
 @lru_cache(MAX_DECISIONS)
 def matches(pattern: str, name: str, whole: bool = False) -> bool:
-    """Whether a part of the name, or the whole name, matches; False for a pattern that cannot be compiled."""
+    """Return whether a part of the name, or the whole name, matches; False for an invalid pattern."""
     compiled = _compiled(pattern, whole)
     return compiled is not None and compiled.matches(name)
 
@@ -124,18 +125,18 @@ def _compile(text: str) -> Any:
     try:
         return re2.compile(text, _options())
     except UnicodeEncodeError:
-        raise ValueError("has a character that is no Unicode text") from None
+        raise ValueError("has a character that is not Unicode text") from None
     except re2.error as error:
         raise ValueError(_explain(error.args[0].decode("utf-8", "replace"))) from None
 
 
 def _at_the_beginning(text: str) -> Any:
-    _compile(text)  # on its own: a parenthesis too many would end the group
+    _compile(text)  # compiled alone first, because an unbalanced parenthesis would end the group
     return _compile(f"^(?:{text})")
 
 
 def _explain(message: str) -> str:
-    """RE2's message, with the name of what it lacks."""
+    """Return RE2's error message with the name of the unsupported construct."""
     kind, _, fragment = message.partition(": ")
     what = _UNSUPPORTED.get(fragment)
     if what is None and kind == "invalid escape sequence" and fragment[1:].isdecimal():
@@ -148,12 +149,14 @@ def _explain(message: str) -> str:
         return f"needs more than {MAX_PATTERN_MEMORY // 1024} KiB compiled"
     if kind == "invalid repetition size":
         return f"repeats too often: {fragment}; expected at most 1000 times, nested ones multiplied"
-    return f"is no regular expression of RE2: {message}"
+    return f"is not a regular expression of RE2: {message}"
 
 
 def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
-    """`^(?!A)(?!B)REST` as [A, B] and REST, of which the name must match none of the former at its beginning, and the
-    latter; without such a beginning the text as it is."""
+    """Split `^(?!A)(?!B)REST` into [A, B] and REST; any other text is returned unchanged, without negations.
+
+    The name must match none of the former at its beginning, and must match the latter.
+    """
     if text.startswith(_BEGINNING):
         start = 1
     elif whole and text.startswith(_NEGATION):
@@ -164,7 +167,7 @@ def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
     while text.startswith(_NEGATION, start):
         end, _ = _scan(text, start + len(_NEGATION))
         if end == len(text):
-            raise ValueError("is no regular expression of RE2: missing ): " + text[start:])
+            raise ValueError("is not a regular expression of RE2: missing ): " + text[start:])
         negated.append(text[start + len(_NEGATION):end])
         start = end + 1
     end, alternatives = _scan(text, start)
@@ -175,8 +178,10 @@ def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
 
 
 def _scan(text: str, at: int) -> tuple[int, bool]:
-    """Where the group ends that `at` is in: at its closing parenthesis, or at the end of the text; and whether it has
-    alternatives."""
+    """Return the end of the group that contains `at`, and whether it has alternatives.
+
+    The end is that of the closing parenthesis, or of the text.
+    """
     depth = 0
     alternatives = False
     while at < len(text):
@@ -202,7 +207,7 @@ def _scan(text: str, at: int) -> tuple[int, bool]:
 
 
 def _end_of_set(text: str, at: int) -> int:
-    """Where a set such as `[^]a-z[:digit:]]` ends: at its closing bracket."""
+    """Return the position of the closing bracket of a set such as `[^]a-z[:digit:]]`."""
     at += 2 if text.startswith("^", at + 1) else 1
     first = True
     while at < len(text) and (first or text[at] != "]"):

@@ -1,8 +1,8 @@
-"""Permissions: what a user may configure, write and read in a vhost, by regular expressions over names.
+"""Permissions: regular expressions over the names that a user may configure, write and read in a vhost.
 
-They work as RabbitMQ's: an expression matches anywhere in the name unless it is anchored, the empty expression matches
-nothing, and the default exchange is checked under the name `amq.default`. The table of what needs which permission is
-in `docs/security.md`.
+They work as in RabbitMQ: an expression matches anywhere in the name unless it is anchored, the empty expression matches
+nothing, and the default exchange is checked under the name `amq.default`. The operations and the permissions that they
+require are listed in `docs/security.md`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = Permission(".*", ".*", ".*")
 
 
 def check_permission(permission: Permission) -> None:
-    """Raise PreconditionFailed if an expression is not valid, too long, or not supported by RE2."""
+    """Raise PreconditionFailed if an expression is invalid, too long, or not supported by RE2."""
     for operation in (CONFIGURE, WRITE, READ):
         pattern: str = getattr(permission, operation)
         try:
@@ -41,9 +41,9 @@ def check_permission(permission: Permission) -> None:
 
 
 def allows(permission: Permission, operation: str, name: str) -> bool:
-    """Whether the permission covers an operation (CONFIGURE, WRITE or READ) on the exchange or queue of that name.
+    """Return whether a permission covers an operation on the exchange or queue with this name.
 
-    An expression that cannot be compiled covers nothing.
+    The operation is CONFIGURE, WRITE or READ. An invalid expression covers nothing.
     """
     if operation == CONFIGURE:
         pattern = permission.configure
@@ -53,5 +53,5 @@ def allows(permission: Permission, operation: str, name: str) -> bool:
         pattern = permission.read
     if pattern == ".*":
         return True
-    # An empty expression would match every name; it is to match none.
+    # As a regular expression, the empty one would match every name.
     return pattern != "" and matches(pattern, name or DEFAULT_EXCHANGE)

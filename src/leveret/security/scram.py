@@ -1,6 +1,6 @@
-"""SCRAM keys of passwords (RFC 5802, RFC 7677): two keys per hash, which are useless for logging in elsewhere.
+"""SCRAM keys of passwords (RFC 5802, RFC 7677): two keys per hash, which cannot be used to log in elsewhere.
 
-The library `scramp` does the arithmetic. It is imported at the first use: that takes part of the time to start.
+The library `scramp` does the arithmetic. It is imported on first use, to start faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 # Key size in bytes by mechanism.
 KEY_BYTES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32}
-# Rounds of PBKDF2, which each client computes at each login: the most that Cyrus SASL takes, and so Qpid Proton.
+# Rounds of PBKDF2, which a client computes at each login: the maximum of Cyrus SASL, and thus of Qpid Proton.
 ITERATIONS = 65536
 SALT_BYTES = 16
 
@@ -28,16 +28,16 @@ class ScramKeys(msgspec.Struct, frozen=True, kw_only=True):
     server_key: bytes
 
 
-# By mechanism. Empty for a password that SCRAM cannot take; it has to be text, of characters that SASLprep allows.
+# By mechanism. Empty for a password that SCRAM does not support: it must be text that SASLprep allows.
 Keys = dict[str, ScramKeys]
 
 
 class Keyring:
-    """Makes real and fake SCRAM keys.
+    """Creates real and fake SCRAM keys.
 
-    mechanisms  those that keys are made for
-    secret      32 bytes that salts are derived from. It outlives restarts, so that an unknown name always gets the same
-                salt, as a user does.
+    mechanisms  the mechanisms to create keys for
+    secret      32 bytes that salts are derived from. It survives restarts, so that the salt of an unknown name does not
+                change, like that of a user.
     """
 
     def __init__(self, mechanisms: Sequence[str] = (), iterations: int = ITERATIONS) -> None:
@@ -51,7 +51,7 @@ class Keyring:
         return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_BYTES]
 
     def make(self, name: str, password: bytes) -> Keys:
-        """Make the keys of a password. Blocking: about 50 ms, without the interpreter's lock."""
+        """Create the keys of a password. Blocking: about 50 ms, without the interpreter lock."""
         from scramp import ScramException, ScramMechanism
 
         keys = {}
@@ -71,5 +71,5 @@ class Keyring:
                          stored_key=secrets.token_bytes(size), server_key=secrets.token_bytes(size))
 
     def complete(self, keys: Keys | None) -> bool:
-        """Whether these are all keys that there can be of a password."""
+        """Return whether these are all possible keys of a password."""
         return keys is not None and (not keys or all(name in keys for name in self.mechanisms))

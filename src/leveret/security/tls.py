@@ -1,4 +1,4 @@
-"""TLS for the listeners: contexts from settings, and new certificates without closing a listener."""
+"""TLS for the listeners: contexts from settings, and reloading of certificates without closing a listener."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class TlsSettings:
 
 
 class ServerTls:
-    """The context of a TLS listener. `context` stays the same object for the listener's life; `reload` changes what new
-    connections get, wholly: certificate, key, and the certificates that clients are verified against.
+    """The context of a TLS listener.
 
-    Raises `TlsError` if the files cannot be used.
+    `context` stays the same object for the life of the listener. `reload` changes the certificate, the key and the
+    trusted client authorities of new connections together. Raises `TlsError` if the files cannot be used.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
         self._current = _context(settings)
         self._settings = settings
-        # Connections start in `context` and are moved to the current one at the client's hello, with or without a name
-        # in it. The two differ only in what `reload` may change.
+        # Connections start in `context` and are moved to the current one at the client's hello, with or without a server
+        # name. The two differ only in the settings that `reload` may change.
         self.context = _context(settings)
         self.context.sni_callback = self._choose
 
     def reload(self, settings: TlsSettings) -> None:
-        """Use other files, or the same ones read again. If it raises `TlsError`, nothing changes.
+        """Load other files, or the same ones again. If it raises `TlsError`, nothing changes.
 
-        The certificate check and the minimum version are fixed for a listener: changes need a restart.
+        Certificate verification and minimum version are fixed for a listener: changes need a restart.
         """
         if (settings.verify, settings.min_version) != (self._settings.verify, self._settings.min_version):
             raise TlsError("verify and min_version cannot change while the listener is open")
@@ -63,7 +63,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    # Connections live long: resuming sessions would save nothing, and would outlive a change of the certificates.
+    # Connections live long, so session resumption would save little, and sessions would survive a certificate change.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     key = settings.key or settings.cert
@@ -98,17 +98,17 @@ class _Password:
 
 
 def _check_pem(path: Path, kind: bytes) -> None:
-    """OpenSSL's own errors do not name the file."""
+    """Check that a file has PEM data. OpenSSL's own errors do not name the file."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise TlsError(f"{path} cannot be read: {error.strerror}") from None
     if not any(line.startswith(b"-----BEGIN ") and kind in line for line in content.splitlines()):
-        raise TlsError(f"{path} has no {kind.decode()} in PEM")
+        raise TlsError(f"{path} does not contain a {kind.decode()} in PEM")
 
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
-        return "the key is not that of the certificate"
+        return "the key does not match the certificate"
     return str(reason or error)

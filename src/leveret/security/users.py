@@ -1,8 +1,8 @@
-"""Users: from the configuration, and from the broker's metadata.
+"""Users from the configuration and from the broker's metadata.
 
-A user that the configuration names is as the configuration says, and only that can change it. The others are kept in
-the metadata. As long as there is no user at all there is `guest` with the password `guest`, who may do everything in
-the vhost `/`, from the same machine (see `auth.loopback_users`).
+Users of the configuration can be changed only there. The others are stored in the metadata. While there is no user at
+all, `guest` with the password `guest` may do everything in the vhost `/`, from the same machine (see
+`auth.loopback_users`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from leveret.security.scram import Keyring, Keys, ScramKeys
 log = logging.getLogger("leveret.security")
 
 KIND = "user"
-# Of the records of users: 1 had no keys of SCRAM.
+# Version of the user records: 1 had no SCRAM keys.
 FORMAT = 2
-# Metadata kind of the secret that fake keys are derived from.
+# Kind and key of the secret that fake keys are derived from.
 SECRET = ("secret", "scram")
 ADMINISTRATOR = "administrator"
 DEFAULT_USER = "guest"
@@ -35,20 +35,23 @@ FROM_CONFIG = "config"
 FROM_METADATA = "metadata"
 FROM_DEFAULT = "default"
 
-# The store's own share of the metadata: kind, key, value (None deletes).
+# Writes metadata: kind, key, value (None deletes).
 Put = Callable[[str, str, "bytes | None"], None]
 
 
 class UserLimits(msgspec.Struct, frozen=True):
-    """0 means that the broker-wide limit holds."""
+    """Limits of a user. 0 means that the broker-wide limit applies."""
 
     max_connections: int = 0
     max_channels: int = 0
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A user. `password_hash` is empty for one without a hash: see `UserStore.verify`. `scram` is what SCRAM keeps of the
-    password, None where it has not been made yet."""
+    """A user.
+
+    `password_hash` is empty for a user without one: see `UserStore.verify`. `scram` has the SCRAM keys of the password,
+    None if they have not been created.
+    """
 
     name: str
     password_hash: str = ""
@@ -59,20 +62,20 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a password: its hash, and the keys of SCRAM."""
+    """The stored form of a password: its hash, and the SCRAM keys."""
 
     password_hash: str
     scram: Keys | None = None
 
 
 class _Record(msgspec.Struct):
-    """What every record of a user begins with."""
+    """The fields at the start of every user record."""
 
     format: int = 1
 
 
 class DeclaredUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user of the configuration, and its password where that is there in clear."""
+    """A user of the configuration, with the password if it is in clear text."""
 
     user: User
     password: bytes | None = None
@@ -81,14 +84,14 @@ class DeclaredUser(msgspec.Struct, frozen=True, kw_only=True):
 class UserStore:
     """All users, their passwords and permissions.
 
-    put          writes the metadata; the caller ends the turn
-    declared_in  what to name in the refusal to change a user of the configuration
-    owner        a user who may do everything in every vhost, whatever its permissions say; "" for none
-    keyring      makes the keys of SCRAM, for those of its mechanisms that are in use; by default for none
-    generation   grows with every change: callers that cache answers of `may` drop them when it differs
+    Everything except `verify`, `scram_keys` and `secret` is called on the event loop; these three block and are for a
+    small thread pool.
 
-    Everything but `verify`, `scram_keys` and `secret` is called on the event loop; these block and are for a small thread
-    pool.
+    put          writes the metadata; the caller ends the turn
+    declared_in  the place to name when a change to a user of the configuration is refused
+    owner        a user with all permissions in every vhost; "" for none
+    keyring      creates the SCRAM keys for the enabled mechanisms; by default for none
+    generation   grows with every change: callers that cache results of `may` drop them when it differs
     """
 
     def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
@@ -109,8 +112,8 @@ class UserStore:
         self._declared: dict[str, User] = {}
         self._digests: dict[str, bytes] = {}
         self._versions: dict[str, int] = {}
-        # Passwords in clear; and the keys of SCRAM that were made of them and of those of logins, each with what stands for
-        # the password.
+        # Clear-text passwords, and SCRAM keys created from them and at logins, each with the password or hash they belong
+        # to.
         self._clear: dict[str, bytes] = {}
         self._made: dict[str, tuple[str | bytes, Keys]] = {}
         self._making = threading.Lock()
@@ -120,11 +123,15 @@ class UserStore:
     # Loading
 
     def load(self, metadata: Mapping[tuple[str, str], bytes], dropped: Sequence[tuple[str, str]] = ()) -> None:
-        """Take the users of the metadata, at the start. StorageFailed where a later version has written them.
+        """Load the users of the metadata at the start.
 
-        `dropped`: kinds and keys of definitions that were damaged. Users among them stay, without password and
-        permissions, so that the default user does not come back. If no user is left, one with the name of the default
-        user is stored: the kind or the key of a dropped definition may be what was damaged.
+        `dropped` has kinds and keys of definitions that were damaged. Users among them stay, without password and
+        permissions, so that the default user does not reappear. If no user is left, one with the name of the default
+        user is stored, because kind or key of a dropped definition may have been damaged.
+
+        Raises:
+
+            StorageFailed: A later version has written a user.
         """
         for (kind, name), value in metadata.items():
             if kind == KIND:
@@ -132,7 +139,7 @@ class UserStore:
                 try:
                     _check_permissions(name, user.permissions)
                 except PreconditionFailed as error:
-                    log.warning("%s; until it is set again it allows nothing", error)
+                    log.warning("%s; it allows nothing until it is set again", error)
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
                  for kind, name in dropped if kind == KIND and name not in self._stored]
         if dropped and not self._stored and not names:
@@ -151,9 +158,9 @@ class UserStore:
         self._changed(*self._stored)
 
     def declare(self, users: Mapping[str, DeclaredUser]) -> None:
-        """Take the users of the configuration, in place of those that it had before.
+        """Replace the users of the configuration.
 
-        Raises PreconditionFailed for an expression that cannot be used; then nothing has changed.
+        Raises PreconditionFailed for an invalid expression; then nothing has changed.
         """
         for name, declared in users.items():
             _check_permissions(name, declared.user.permissions)
@@ -171,19 +178,19 @@ class UserStore:
     # Queries
 
     def get(self, name: str) -> User | None:
-        """The user of that name."""
+        """Return the user with this name, None if it does not exist."""
         user = self._declared.get(name) or self._stored.get(name)
         if user is None and name == DEFAULT_USER and not self._declared and not self._stored:
             return self._default
         return user
 
     def users(self) -> list[User]:
-        """All users by name."""
+        """Return all users, by name."""
         found = {**self._stored, **self._declared} or {DEFAULT_USER: self._default}
         return [found[name] for name in sorted(found)]
 
     def source(self, name: str) -> str:
-        """Where the user comes from: FROM_CONFIG, FROM_METADATA or FROM_DEFAULT. NotFound without such a user."""
+        """Return the source of a user: FROM_CONFIG, FROM_METADATA or FROM_DEFAULT. Raises NotFound."""
         if name in self._declared:
             return FROM_CONFIG
         if name in self._stored:
@@ -193,7 +200,7 @@ class UserStore:
         raise NotFound(f"no user '{name}'")
 
     def may(self, name: str, vhost: str, operation: str, resource: str) -> bool:
-        """Whether the user may configure, write or read the exchange or queue; "" is the default exchange."""
+        """Return whether a user may configure, write or read an exchange or queue; "" is the default exchange."""
         user = self.get(name)
         if user is not None and name == self.owner:
             return True
@@ -201,18 +208,18 @@ class UserStore:
         return permission is not None and allows(permission, operation, resource)
 
     def has_any_permission(self, name: str, vhost: str) -> bool:
-        """Whether any of the user's expressions in the vhost is not empty."""
+        """Return whether any expression of the user in the vhost is not empty."""
         user = self.get(name)
         permission = None if user is None else user.permissions.get(vhost)
         return (user is not None and name == self.owner) or permission not in (None, Permission())
 
     def may_open(self, name: str, vhost: str) -> bool:
-        """Whether the user may use the vhost: it has permissions there, be they empty."""
+        """Return whether the user may use the vhost: it has permissions there, even if they are empty."""
         user = self.get(name)
         return user is not None and (vhost in user.permissions or name == self.owner)
 
     def may_connect_from(self, name: str, host: str) -> bool:
-        """Whether the user may log in from an address: the users of `loopback_users` from loopback only.
+        """Return whether the user may log in from an address: the users of `loopback_users` only from loopback.
 
         An empty host is a local socket.
         """
@@ -230,7 +237,7 @@ class UserStore:
     def cached_verdict(self, name: str, password: bytes) -> bool | None:
         """Return the result of `verify` if it is known without a hash, otherwise None. Does not block."""
         verdict = self._verdicts.get(self.digest(name, password))
-        # A right password in clear takes no hash. A wrong one does: it must not show that there is no hash.
+        # A right clear-text password takes no hash. A wrong one does, so that the time does not show that there is no hash.
         return True if verdict is None and self._is_in_clear(name, password) else verdict
 
     def digest(self, name: str, password: bytes) -> bytes:
@@ -238,15 +245,15 @@ class UserStore:
         return self._digester.digest(name, self._versions.get(name, 0), password)
 
     def was_right(self, digest: bytes) -> bool:
-        """Whether the password of a digest was right before, and the user has not changed since."""
+        """Return whether the password of a digest was right before and the user has not changed since."""
         return self._verdicts.was_right(digest)
 
     def verify(self, name: str, password: bytes) -> bool:
-        """Whether this is the user's password. Blocks for the time of one hash, whatever the answer and its reason."""
+        """Return whether this is the user's password. Blocks for the time of one hash, whatever the result."""
         digest = self.digest(name, password)
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            # The user may change meanwhile: what is made belongs to the password that there was before.
+            # The user may change meanwhile: the keys belong to the password of before.
             user = self.get(name)
             verdict = self._check(name, password)
             self._verdicts.put(digest, verdict)
@@ -263,8 +270,10 @@ class UserStore:
         return self._is_in_clear(name, password)
 
     def _is_in_clear(self, name: str, password: bytes) -> bool:
-        """Whether the password is one that the configuration has in clear (no hash would protect it better), or the default
-        user's."""
+        """Return whether the password equals the default user's, or one that the configuration has in clear text.
+
+        No hash would protect these better.
+        """
         user = self.get(name)
         if user is None or user.password_hash:
             return False
@@ -274,7 +283,7 @@ class UserStore:
         return known is not None and hmac.compare_digest(known, self._digester.digest(name, 0, password))
 
     def secret(self, name: str, password: bytes) -> Secret:
-        """What to keep of a user's password. Blocking."""
+        """Return the stored form of a password. Blocking."""
         if not password:
             raise PreconditionFailed("the password is empty; a user without one cannot log in by password")
         keys = self.keyring.make(name, password) if self.keyring.mechanisms else None
@@ -291,19 +300,21 @@ class UserStore:
         return found or self.keyring.fake(mechanism, name)
 
     def scram_ready(self) -> bool:
-        """Whether every user with a password can use SCRAM, as far as the password allows it."""
+        """Return whether every user whose password SCRAM supports can use it."""
         if self._ready is None:
             self._ready = all(not user.password_hash or self.keyring.complete(self._keys_of(user))
                               for user in self.users())
         return self._ready
 
     def has_scram(self, user: User) -> bool:
-        """Whether the user has keys of SCRAM, or a password in clear that they are made of."""
+        """Return whether the user has SCRAM keys, or a clear-text password to create them from."""
         return user.name in self._clear or user is self._default or bool(self._keys_of(user))
 
     def keep_keys(self, name: str) -> None:
-        """Keep the keys that `verify` has made of the password of a user who had none. For those of the configuration that
-        means until the end of the process. The caller ends the turn."""
+        """Store the SCRAM keys that `verify` has created for a user without any. The caller ends the turn.
+
+        Those of users of the configuration are kept until the process ends.
+        """
         if not self._ready:
             self._ready = None
         user = self._stored.get(name)
@@ -319,13 +330,13 @@ class UserStore:
         return keys if password is not None and password == self._password_of(user) else user.scram
 
     def _password_of(self, user: User) -> str | bytes | None:
-        """What stands for the user's password, and for no other one."""
+        """Return a value that identifies the user's password: the clear text or the hash."""
         if user is self._default:
             return FROM_DEFAULT
         return user.password_hash or self._digests.get(user.name)
 
     def _make_all(self) -> None:
-        """Make the missing keys of all clear-text passwords. The first login waits for them, whatever its user name."""
+        """Create the missing keys of all clear-text passwords. The first login waits for them, whatever its user name."""
         clear = self._clear
         if self.get(DEFAULT_USER) is self._default:
             clear = {DEFAULT_USER: DEFAULT_PASSWORD}
@@ -342,7 +353,7 @@ class UserStore:
     # Changes
 
     def add(self, user: User) -> None:
-        """Add a user. PreconditionFailed where it exists, NotAllowed where the configuration names it."""
+        """Add a user. Raises PreconditionFailed if it exists, NotAllowed if it is declared in the configuration."""
         self._refuse_declared(user.name)
         if user.name in self._stored:
             raise PreconditionFailed(f"user '{user.name}' exists already")
@@ -353,7 +364,7 @@ class UserStore:
 
     def change(self, name: str, *, secret: Secret | None = None, tags: Iterable[str] | None = None,
                limits: UserLimits | None = None) -> None:
-        """Change what is given. NotFound without such a user, NotAllowed where the configuration names it."""
+        """Change the given properties. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
         user = self._changeable(name)
         self._store(msgspec.structs.replace(
             user,
@@ -364,7 +375,7 @@ class UserStore:
         ))
 
     def set_permission(self, name: str, vhost: str, permission: Permission | None) -> None:
-        """Set the user's permissions in a vhost, or take them away with None."""
+        """Set the user's permissions in a vhost, or remove them with None."""
         user = self._changeable(name)
         permissions = {key: value for key, value in user.permissions.items() if key != vhost}
         if permission is not None:
@@ -375,7 +386,7 @@ class UserStore:
         self._store(msgspec.structs.replace(user, permissions=permissions))
 
     def delete(self, name: str) -> None:
-        """Delete a user. NotFound without such a user, NotAllowed where the configuration names it."""
+        """Delete a user. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
         self._changeable(name)
         del self._stored[name]
         self._made.pop(name, None)
@@ -384,7 +395,7 @@ class UserStore:
         self._changed(name)
 
     def forget_vhost(self, vhost: str) -> None:
-        """The vhost was deleted: so are the permissions in it, but for those of the configuration."""
+        """Remove the permissions in a deleted vhost, except those of the configuration."""
         for user in list(self._stored.values()):
             if vhost in user.permissions:
                 kept = {key: value for key, value in user.permissions.items() if key != vhost}
@@ -399,7 +410,7 @@ class UserStore:
         user = self._stored.get(name)
         if user is None:
             if self.get(name) is self._default:
-                raise NotAllowed(f"user '{name}' is the default one and goes when the first user is added")
+                raise NotAllowed(f"user '{name}' is the default user and is removed when the first user is added")
             raise NotFound(f"no user '{name}'")
         return user
 
@@ -413,7 +424,7 @@ class UserStore:
             self._put(KIND, user.name, msgspec.json.encode({"format": FORMAT, **msgspec.structs.asdict(user)}))
 
     def _changed(self, *names: str) -> None:
-        # The default user comes and goes with the others.
+        # The default user depends on the others.
         self.generation += 1
         self._ready = None
         for name in (*names, DEFAULT_USER):
@@ -425,8 +436,8 @@ class UserStore:
 def _read_user(name: str, value: bytes) -> User:
     found = msgspec.json.decode(value, type=_Record).format
     if found > FORMAT:
-        raise StorageFailed(f"user '{name}' is stored in format {found}, this version knows up to {FORMAT}; a later version"
-                            " of Leveret has written it")
+        raise StorageFailed(f"user '{name}' is stored in format {found}, and this version supports up to {FORMAT}; it was"
+                            " written by a later version of Leveret")
     return msgspec.json.decode(value, type=User)
 
 

@@ -158,7 +158,7 @@ class JmsLexer(Lexer):
         for group, base in ((1, 16), (2, 2), (3, 8), (4, 10)):
             if digits := match[group]:
                 return integer(digits, base, text, position), match.end()
-        raise AssertionError("one of the groups matched")
+        raise AssertionError("none of the groups matched")
 
     def word(self, text: str, position: int) -> tuple[Token, int]:
         if text[position] == '"':

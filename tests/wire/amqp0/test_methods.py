@@ -61,7 +61,7 @@ def test_every_method_survives_a_round_trip(version: Version, name: str, data: s
         with pytest.raises(WireError) as caught:
             decode(spec, payload[:-1], dialect)
         assert caught.value.code == 502
-    with pytest.raises(WireError, match="behind its last field") as caught:
+    with pytest.raises(WireError, match="after its last field") as caught:
         decode(spec, payload + b"\0", dialect)
     assert caught.value.code == 502
 

@@ -241,13 +241,13 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
 
 
 @pytest.mark.parametrize(("octets", "code", "text"), [
-    (request(1, 3, PING), 503, "request 3 on channel 1 where 2 is next"),
-    (request(1, 1, PING), 503, "request 1 on channel 1 where 2 is next"),
+    (request(1, 3, PING), 503, "request 3 on channel 1, expected 2"),
+    (request(1, 1, PING), 503, "request 1 on channel 1, expected 2"),
     (request(1, 2, PING, mark=2), 503, "request 2 on channel 1 has the response-mark 2, and 1 responses were sent"),
     (response(1, 1, 2, of(20, 21, b"\0")), 503, "a response to request 2 on channel 1, of which 1 were sent"),
     (response(1, 1, 0, of(20, 21, b"\0")), 503, "a response to request 0 on channel 1, of which 1 were sent"),
     (response(1, 1, 1, of(120, 500), offset=1), 503, "a response to requests 1 to 2 on channel 1, of which 1 were sent"),
-    (response(1, 2, 1, of(20, 21, b"\0")), 503, "response 2 on channel 1 where 1 is next"),
+    (response(1, 2, 1, of(20, 21, b"\0")), 503, "response 2 on channel 1, expected 1"),
     (response(1, 1, 1, PING), 503, "channel.ping in a response"),
     (request(1, 2, of(20, 21, b"\0")), 503, "channel.flow-ok in a request"),
     (frame(REQUEST, 1, bytes(23)), 501, "a request of 23 bytes is too short for its numbers and its method"),
@@ -255,7 +255,7 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
     (request(1, 2, of(50, 10, bytes(2))), 502, "queue.declare ends within queue"),
     (request(1, 2, of(60, 40, bytes(3))), 502, "basic.publish ends within routing-key"),
     (request(1, 2, of(60, 80, bytes(8))), 502, "basic.ack ends within multiple"),
-    (request(1, 2, of(60, 250)), 540, "there is no method 60.250"),
+    (request(1, 2, of(60, 250)), 540, "method 60.250 does not exist"),
     (request(5, 1, PING), 504, "channel.ping on channel 5, which is not open"),
     (method(1, 20, 60), 501, "a frame of type 1: methods of this connection have frames of type 9 and 10, as"
      " connection.open settles"),
@@ -300,7 +300,7 @@ def test_requests_do_not_begin_before_connection_open() -> None:
     assert error_of(engine.receive(request(0, 1, OPEN))).code == 501
     newer = Engine(SERVER, V0_9_1)
     newer.send(0, "connection.start", {"mechanisms": "PLAIN", "locales": "en_US"})
-    assert error_of(newer.receive(request(0, 1, OPEN))).text == "there are no frames of type 9"
+    assert error_of(newer.receive(request(0, 1, OPEN))).text == "frame type 9 does not exist"
     with pytest.raises(ValueError, match="requests and responses begin"):
         newer.use_requests()
 

@@ -1,8 +1,8 @@
 """Base of the exchange types: a set of bindings and a method that matches a message against them.
 
-An exchange does not know queues: the destination of a binding is an opaque object (with a `name`, and with `deleted` set
-while its bindings are being removed) that `match` returns. The base class stores the bindings; a type adds the index that
-makes its `match` fast.
+An exchange does not know queues: the destination of a binding is an opaque object that `match` returns. It has a
+`name`, and `deleted` is set while its bindings are being removed. The base class stores the bindings; a type adds an
+index that makes `match` fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Binding:
 
 
 def freeze(value: Any) -> Any:
-    """A hashable stand-in for a field value: equal for equal values, different for a bool and the number it equals."""
+    """Return a hashable key for a field value: equal for equal values, but different for a bool and an equal number."""
     if isinstance(value, dict):
         return ("F", tuple(sorted([(str(name), freeze(item)) for name, item in value.items()], key=_by_name)))
     if isinstance(value, (list, tuple)):
@@ -36,7 +36,7 @@ def freeze(value: Any) -> Any:
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, float) and value != value:
-        return ("d", "nan")  # it equals nothing, not even itself: such a binding could never be removed
+        return ("d", "nan")  # NaN does not equal itself, so such a binding could never be removed
     return value
 
 
@@ -45,9 +45,9 @@ def _by_name(pair: tuple[str, Any]) -> str:
 
 
 class Effort:
-    """The work of routing one message, in steps: a comparison, a node of a trie, a destination. A step takes about 0.1 µs.
+    """The work of routing one message, in steps of about 0.1 µs: a comparison, a node of a trie, or a destination.
 
-    Bindings and exchanges come from clients, so the cost of a message is bounded here and not by their number.
+    Bindings and exchanges come from clients, so the cost of a message must not depend on their number alone.
     """
 
     __slots__ = ("limit", "steps")
@@ -57,7 +57,7 @@ class Effort:
         self.steps = 0
 
     def spend(self, steps: int) -> None:
-        """Count steps; PreconditionFailed above the limit."""
+        """Count steps. Raises PreconditionFailed above the limit."""
         self.steps += steps
         if self.steps > self.limit:
             raise PreconditionFailed(f"routing the message takes more than {self.limit} steps (comparisons with bindings,"
@@ -67,13 +67,13 @@ class Effort:
 class Exchange:
     """Base of the exchange types; a type is one file that subclasses this and one line in the registry.
 
-    type            its name on the wire
-    needs_headers   whether `match` looks at headers (routes of such an exchange cannot be cached by address)
-    needs_key       whether `match` looks at the routing key; otherwise one match serves all keys of a message
+    type            the name on the wire
+    needs_headers   whether `match` uses headers (routes of such an exchange cannot be cached by address)
+    needs_key       whether `match` uses the routing key; otherwise one match serves all keys of a message
     needs_property  the content property ("message-id", "correlation-id", "timestamp") whose value `match` takes as its
                     third argument, "" for none (routes cannot be cached by address otherwise)
 
-    A subclass implements `match` and, where it has an index of its own, `added` and `removed`.
+    A subclass implements `match` and, if it has an index, `added` and `removed`.
     """
 
     type: ClassVar[str] = ""
@@ -81,7 +81,7 @@ class Exchange:
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
                  arguments: dict[str, Any] | None = None) -> None:
         self.name = name
-        # Its identity in the log's bindings, unlike its name never used again; 0 if it is not durable.
+        # Identity in the stored bindings, never reused, unlike the name; 0 if it is not durable.
         self.number = 0
         self.durable = durable
         self.auto_delete = auto_delete
@@ -93,14 +93,14 @@ class Exchange:
         self.deleted = False
         self.needs_headers = False
         self.needs_property = ""
-        # By destination, then by the rest of the identity: a destination that goes away costs only its own bindings.
+        # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
         self.by_destination: dict[Any, dict[tuple[str, Any], Binding]] = {}
 
     def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
-        """Raise PreconditionFailed where this type cannot take such a binding (consistent-hash weights, x-match)."""
+        """Raise PreconditionFailed if this type does not support such a binding (consistent-hash weights, x-match)."""
 
     def bind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
-        """Add a binding; False where an equal one exists (0-9-1 queue.bind.duplicates)."""
+        """Add a binding. Returns False if an equal one exists (0-9-1 queue.bind.duplicates)."""
         identity = (routing_key, freeze(arguments))
         own = self.by_destination.get(destination)
         if own is None:
@@ -113,12 +113,12 @@ class Exchange:
         return True
 
     def has(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
-        """Whether there is such a binding."""
+        """Return whether such a binding exists."""
         own = self.by_destination.get(destination)
         return own is not None and (routing_key, freeze(arguments)) in own
 
     def unbind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
-        """Remove a binding; False where there is none."""
+        """Remove a binding. Returns False if it does not exist."""
         own = self.by_destination.get(destination)
         if own is None:
             return False
@@ -131,27 +131,27 @@ class Exchange:
         return True
 
     def unbind_destination(self, destination: Any) -> dict[tuple[str, Any], Binding]:
-        """Remove and return every binding to a destination that goes away. The caller gives each to `removed`."""
+        """Remove and return all bindings to a destination. The caller passes each to `removed`."""
         return self.by_destination.pop(destination, {})
 
     def bindings(self) -> list[Binding]:
-        """All bindings, in no particular order."""
+        """Return all bindings, in no particular order."""
         return [binding for own in self.by_destination.values() for binding in own.values()]
 
     def is_bound(self) -> bool:
-        """Whether there is any binding (0-9-1 exchange.delete.if-unused). Those of deleted destinations do not count."""
+        """Return whether there is any binding, except to deleted destinations (0-9-1 exchange.delete.if-unused)."""
         return any(not destination.deleted for destination in self.by_destination)
 
     def added(self, binding: Binding) -> None:
-        """A binding has come: put it into the type's index."""
+        """Add a new binding to the index of the type."""
 
     def removed(self, binding: Binding) -> None:
         """Remove a binding from the index of the type."""
 
     def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
-        """The destinations of a message, each once. PreconditionFailed if that is more than `effort` allows.
+        """Return the destinations of a message, each once.
 
-        `headers` is empty unless `needs_headers`; `hashed` is the text of the property that `needs_property` names, ""
-        where the message has none.
+        `headers` is empty unless `needs_headers`; `hashed` is the text of the property named by `needs_property`, "" if
+        the message does not have it. Raises PreconditionFailed if the limit of `effort` is exceeded.
         """
         raise NotImplementedError

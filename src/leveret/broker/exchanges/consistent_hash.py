@@ -1,11 +1,13 @@
-"""The consistent-hash exchange, RabbitMQ's `x-consistent-hash`: every message goes to exactly one destination.
+"""The consistent-hash exchange, RabbitMQ's `x-consistent-hash`: each message goes to exactly one destination.
 
-The binding key is the weight, a positive whole number; several bindings of one destination add up. What is hashed is
-the routing key, or a header (`hash-header`) or property (`hash-property`) that the exchange's arguments name.
+The binding key is the weight, a positive whole number; the weights of several bindings to a destination add up. The
+hashed value is the routing key, or a header (`hash-header`) or property (`hash-property`) set by the arguments of the
+exchange.
 
-Rendezvous hashing: every destination draws a number from the hash of its name and the value, scaled by its weight, and
-the highest wins. The draw of a destination never depends on the others, so a new binding only attracts its own share,
-nothing moves between the old ones, and the result is the same after a restart and on another machine.
+The exchange uses rendezvous hashing: every destination draws a number from the hash of its name and the value, scaled
+by its weight, and the highest wins. The draw of a destination does not depend on the others, so a new binding only
+attracts its own share, nothing moves between the others, and the result is the same after a restart and on another
+machine.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ HASH_HEADER: Final = "hash-header"
 HASH_PROPERTY: Final = "hash-property"
 _DIGEST: Final = 8
 _SCALE: Final = float(1 << 64)
-# Steps that a draw counts for: it takes about 1 µs.
+# Steps per draw, which takes about 1 µs.
 DRAW_STEPS: Final = 10
 
 
 class Candidate:
-    """A destination with the sum of its weights, and the key that makes its draws its own."""
+    """A destination with the sum of its weights, and the key of its draws."""
 
     __slots__ = ("key", "weight")
 
@@ -39,7 +41,7 @@ class Candidate:
 
 
 def _weight(routing_key: str) -> int:
-    # int() also takes signs, blanks, underscores and other scripts' digits; a number of this length is no weight.
+    # int() also accepts signs, blanks, underscores and digits of other scripts. The length is limited to nine digits.
     return int(routing_key) if routing_key.isascii() and routing_key.isdigit() and len(routing_key) <= 9 else 0
 
 
@@ -86,7 +88,7 @@ class ConsistentHashExchange(Exchange):
         best_score = 0.0
         for destination, candidate in self.candidates.items():
             if destination.deleted:
-                continue  # its bindings are still being removed: another one gets its share
+                continue  # its bindings are still being removed
             draw = int.from_bytes(blake2b(data, digest_size=_DIGEST, key=candidate.key).digest(), "big")
             # Smallest wins: an exponential variable whose rate is the weight.
             score = -log((draw + 0.5) / _SCALE) / candidate.weight

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from leveret.broker.errors import AccessRefused
 from leveret.broker.exchanges.base import Effort, Exchange
 
-# Names of exchanges that begin so are the broker's own.
+# Prefix of exchange names that are reserved for the broker.
 RESERVED: Final = "leveret."
 CONTROL: Final = "leveret.control"
 
@@ -15,7 +15,7 @@ CONTROL: Final = "leveret.control"
 class ControlExchange(Exchange):
     """The control exchange; `requests` is the queue of requests.
 
-    It has no bindings: a request through another exchange would act for a publisher that does not know about it.
+    It has no bindings: with them, a request published to another exchange would act on behalf of an unaware publisher.
     """
 
     type: ClassVar[str] = "direct"
@@ -30,6 +30,6 @@ class ControlExchange(Exchange):
 
 
 def check_not_control(name: str) -> None:
-    """Raise AccessRefused for the exchange that cannot be bound or deleted."""
+    """Raise AccessRefused for the control exchange, which cannot be bound or deleted."""
     if name == CONTROL:
-        raise AccessRefused(f"exchange '{CONTROL}' takes requests to the broker: it cannot be bound or deleted")
+        raise AccessRefused(f"exchange '{CONTROL}' is reserved for requests to the broker: it cannot be bound or deleted")

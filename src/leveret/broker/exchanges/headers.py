@@ -1,11 +1,11 @@
 """The headers exchange (0-9-1 section 3.1.3.4), with RabbitMQ's four values of `x-match`.
 
-`all` (the default) and `any` leave keys that begin with `x-` out of the comparison; `all-with-x` and `any-with-x`
-compare them too (but `x-match` itself). A void value of the binding asks for the presence of the header alone. Values
-of different types differ; integers are compared by value, whatever integer type they were sent as.
+`all` (the default) and `any` ignore keys that begin with `x-`; `all-with-x` and `any-with-x` compare them too (except
+`x-match` itself). If a binding has a void value, the header only has to be present. Values of different types differ,
+but integers are compared by value, whatever their integer type on the wire.
 
-The bindings are indexed by what they ask for: a `Condition` is a name with a value, or a name alone, and exists once.
-A message looks up the conditions that its headers meet, and only the bindings under those are looked at.
+Bindings are indexed by their conditions: a `Condition` is a name with a value, or a name alone, and exists once. A
+message looks up the conditions that its headers meet, and only the bindings indexed under those are compared.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from leveret.broker.exchanges.index import add, discard
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")
-# Steps that looking up a header counts for.
+# Steps per header lookup.
 HEADER_STEPS: Final = 10
 
 
 def _key_of(name: str, value: Any) -> tuple[Any, ...]:
-    """What conditions are found by. Long strings may have been decoded to either type; they are compared as bytes."""
+    """Return the key of a condition.
+
+    Strings are compared as bytes, because long strings may have been decoded to either type.
+    """
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogateescape")
     return name, type(value), freeze(value)
 
 
 class Condition:
-    """What bindings ask of a header.
+    """A condition on a header, shared by bindings.
 
-    key       what it is found by
-    users     how many bindings ask for it
-    enough    destinations of bindings that it is enough for, counted
-    patterns  bindings that ask for more, and are indexed by this one of their conditions
+    key       the key in the index
+    users     number of bindings with this condition
+    enough    destinations of bindings without further conditions, counted
+    patterns  bindings with further conditions that are indexed under this one
     """
 
     __slots__ = ("enough", "key", "patterns", "users")
@@ -48,7 +51,7 @@ class Condition:
 
 
 class Pattern:
-    """A binding that asks for several conditions, found under the one that the fewest others were found under."""
+    """A binding with several conditions, indexed under the one with the fewest patterns."""
 
     __slots__ = ("conditions", "destination", "found_by")
 
@@ -68,7 +71,7 @@ def _mode(arguments: dict[str, Any]) -> str:
 
 
 class HeadersExchange(Exchange):
-    """`names` counts the conditions with a value of each header, so that no other value is looked at."""
+    """The headers exchange. `names` counts the value conditions of each header, so that other headers are skipped."""
 
     type: ClassVar[str] = "headers"
 
@@ -80,12 +83,12 @@ class HeadersExchange(Exchange):
         self.conditions: dict[tuple[Any, ...], Condition] = {}
         self.names: dict[str, int] = {}
         self.patterns: dict[Binding, Pattern] = {}
-        # Destinations of bindings that ask for nothing.
+        # Destinations of bindings without conditions.
         self.always: dict[Any, int] = {}
 
     def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
         if _mode(arguments) not in MODES:
-            raise PreconditionFailed(f"invalid argument 'x-match' of a binding to headers exchange '{self.name}': "
+            raise PreconditionFailed(f"invalid argument 'x-match' in a binding to headers exchange '{self.name}': "
                                      f"{arguments[MATCH_ARGUMENT]!r}, expected one of {', '.join(MODES)}")
 
     def added(self, binding: Binding) -> None:
@@ -161,7 +164,7 @@ class HeadersExchange(Exchange):
 
 
 def _keys_of(binding: Binding) -> list[tuple[Any, ...]]:
-    """The keys of the conditions of a binding, each once."""
+    """Return the keys of the conditions of a binding, each once."""
     with_x = _mode(binding.arguments).endswith("-with-x")
     return [(name,) if value is None else _key_of(name, value) for name, value in binding.arguments.items()
             if name != MATCH_ARGUMENT and (with_x or not name.startswith("x-"))]

@@ -1,4 +1,4 @@
-"""Destinations of one routing key or pattern, counted: several bindings may lead to the same one."""
+"""Counted destinations of a routing key or pattern: several bindings may have the same destination."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def add(counts: dict[Any, int], destination: Any) -> None:
-    """One binding more leads to this destination."""
+    """Count another binding to a destination."""
     counts[destination] = counts.get(destination, 0) + 1
 
 
 def discard(counts: dict[Any, int], destination: Any) -> None:
-    """One binding less leads to this destination."""
+    """Remove a binding to a destination from the count."""
     left = counts[destination] - 1
     if left:
         counts[destination] = left

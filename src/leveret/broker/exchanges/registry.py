@@ -1,4 +1,4 @@
-"""The exchange types by their names on the wire. A new type is one line here."""
+"""The exchange types by name. A new type is one line here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ TYPES: Final[dict[str, type[Exchange]]] = {
 
 
 def exchange_class(type_name: str) -> type[Exchange]:
-    """The class of an exchange type; CommandInvalid for an unknown one (0-9-1 exchange.declare.type.support)."""
+    """Return the class of an exchange type.
+
+    Raises CommandInvalid if it is unknown (0-9-1 exchange.declare.type.support).
+    """
     found = TYPES.get(type_name)
     if found is None:
         raise CommandInvalid(f"unknown exchange type '{type_name}', expected one of {', '.join(TYPES)}")
@@ -31,5 +34,5 @@ def exchange_class(type_name: str) -> type[Exchange]:
 
 def make_exchange(type_name: str, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
                   arguments: dict[str, Any] | None = None) -> Exchange:
-    """A new exchange without bindings; CommandInvalid as `exchange_class`."""
+    """Create an exchange without bindings. Raises CommandInvalid if the type is unknown."""
     return exchange_class(type_name)(name, durable, auto_delete, internal, arguments)

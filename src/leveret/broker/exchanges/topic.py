@@ -1,8 +1,8 @@
 """The topic exchange (0-9-1 section 3.1.3.3): patterns of words between dots, `*` for one word, `#` for zero or more.
 
-The patterns form a trie, one edge a word. Matching walks it as a set of nodes that moves on with every word of the
-routing key, so it never backtracks: its cost is bounded by the words times the nodes that can match at all, however
-many `#` a pattern has, and a pattern that shares no beginning with the key costs nothing.
+The patterns form a trie with one edge per word. Matching advances a set of nodes with each word of the routing key and
+never backtracks. Its cost is bounded by the number of words times the nodes that can match at all, however many `#` a
+pattern has; a pattern that shares no prefix with the key costs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from leveret.broker.exchanges.index import add, discard
 
 
 class Node:
-    """A place in the trie: what was matched so far, and the words that may follow."""
+    """A node of the trie: the words matched so far lead here."""
 
     __slots__ = ("any_word", "any_words", "destinations", "repeats", "words")
 
@@ -22,7 +22,7 @@ class Node:
         self.words: dict[str, Node] = {}
         self.any_word: Node | None = None  # after `*`
         self.any_words: Node | None = None  # after `#`
-        self.repeats = repeats  # reached by `#`, which may swallow more words
+        self.repeats = repeats  # reached by `#`, which may match more words
         self.destinations: dict[Any, int] = {}
 
     def is_empty(self) -> bool:
@@ -30,12 +30,12 @@ class Node:
 
 
 def split(key: str) -> list[str]:
-    """The words of a key or pattern; the empty key has none, but `a.` has two, the second one empty."""
+    """Return the words of a key or pattern. The empty key has none; `a.` has two, the second one empty."""
     return key.split(".") if key else []
 
 
 def _enter(node: Node, reached: dict[Node, None]) -> None:
-    """A node is reached, and with it what follows by `#`s that match no word."""
+    """Add a node, and the nodes that follow it if `#` matches no word."""
     following: Node | None = node
     while following is not None and following not in reached:
         reached[following] = None
@@ -77,7 +77,7 @@ class TopicExchange(Exchange):
             assert following is not None
             path.append(following)
         discard(path[-1].destinations, binding.destination)
-        # Prune what leads nowhere now, from the end.
+        # Prune nodes that are now empty, from the end.
         for depth in range(len(words), 0, -1):
             if not path[depth].is_empty():
                 return

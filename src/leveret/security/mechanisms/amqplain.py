@@ -1,6 +1,6 @@
-"""AMQPLAIN: name and password as LOGIN and PASSWORD in a field table whose length is left out.
+"""AMQPLAIN: name and password as LOGIN and PASSWORD in a field table without its length.
 
-No specification describes it; clients of 0-8 and 0-9 and some of 0-9-1 use it.
+No specification describes it; clients of 0-8 and 0-9, and some of 0-9-1, use it.
 """
 
 from __future__ import annotations

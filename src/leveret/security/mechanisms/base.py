@@ -11,14 +11,14 @@ from leveret.security.scram import ScramKeys
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Ask the client for more: 0-9-1 `connection.secure`."""
+    """Send a challenge to the client: 0-9-1 `connection.secure`."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client is this user; nothing more to check. `data` is the mechanism's last word to the client, empty for none."""
+    """The login succeeded. `data` is sent to the client with the outcome, if not empty."""
 
     username: str
     data: bytes = b""
@@ -26,7 +26,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class NeedsPassword:
-    """The client says that it is this user. Check the password off the event loop (`UserStore.verify`)."""
+    """The client sent a user name and a password. The caller checks them off the event loop (`UserStore.verify`)."""
 
     username: str
     password: bytes = field(repr=False)
@@ -37,7 +37,7 @@ class Failure:
     """The login failed.
 
     reason    for the log, not for the client
-    username  the user whose password was wrong; "" if the failure says nothing of a password
+    username  the user whose password was wrong; "" if no password was checked
     """
 
     reason: str
@@ -46,7 +46,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Call this off the event loop; it returns the outcome, another one than this."""
+    """A function to call off the event loop. It returns the outcome, which is not `Blocking`."""
 
     call: Callable[[], Outcome]
 
@@ -56,14 +56,14 @@ Outcome = Challenge | Success | NeedsPassword | Failure | Blocking
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What mechanisms know of a connection.
+    """Properties of a connection that mechanisms use.
 
     certificate     the peer's verified certificate as `ssl.SSLObject.getpeercert()` returns it, None without one
-    external_name   the part of it that is the user's name: "common-name" or "subject"
-    anonymous_user  who clients without credentials are
-    decode_table    reads the pairs of a field table that has no length in front; ValueError where they cannot be read
-    scram_keys      the keys of a user for a mechanism, or fake ones; it blocks
-    scram_ready     whether every user with a password has keys: otherwise SCRAM is not offered beside passwords in clear
+    external_name   the part of it that is the user name: "common-name" or "subject"
+    anonymous_user  the user of clients without credentials
+    decode_table    decodes a field table without its length; raises ValueError if it is malformed
+    scram_keys      returns the keys of a user for a mechanism, or fake ones; blocking
+    scram_ready     whether every user with a password has keys: otherwise SCRAM is not offered beside PLAIN
     """
 
     certificate: dict[str, Any] | None = None
@@ -75,10 +75,10 @@ class Context:
 
 
 class Mechanism:
-    """One exchange with one client. A mechanism is one file that subclasses this and one line in the registry.
+    """A SASL exchange with one client. A mechanism is one file that subclasses this and one line in the registry.
 
-    speaks_first  the client has something to say before the first challenge: where it did not come with the mechanism's
-                  name, an empty challenge asks for it (RFC 4422 section 3)
+    `speaks_first` is set if the client sends the first message. If that was not sent with the name of the mechanism, an
+    empty challenge asks for it (RFC 4422 section 3).
     """
 
     name: ClassVar[str]
@@ -89,12 +89,14 @@ class Mechanism:
 
     @classmethod
     def available(cls, context: Context) -> bool:
-        """Whether it makes sense to offer this mechanism on such a connection."""
+        """Return whether this mechanism can be offered on such a connection."""
         return True
 
     def step(self, response: bytes) -> Outcome:
-        """Take the client's next response, the first being that of `start-ok` or `sasl-init`. Never raises on its
-        content."""
+        """Process the client's next response; the first one is that of `start-ok` or `sasl-init`.
+
+        Never raises because of the content.
+        """
         raise NotImplementedError
 
 

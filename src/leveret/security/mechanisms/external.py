@@ -1,4 +1,4 @@
-"""EXTERNAL (RFC 4422 appendix A): the verified certificate of the TLS client says who it is."""
+"""EXTERNAL (RFC 4422 appendix A): the user is named by the verified client certificate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from leveret.security.mechanisms.base import Context, Failure, Mechanism, Outcome, Success
 
-# RFC 4514 section 3: the short names of attribute types; the others keep the name that OpenSSL gives them.
+# RFC 4514 section 3: the short names of attribute types; others keep OpenSSL's name.
 _SHORT = {
     "commonName": "CN",
     "localityName": "L",
@@ -21,7 +21,7 @@ _SHORT = {
 
 
 class External(Mechanism):
-    """An authorization identity in the response must be the certificate's name, or be left out."""
+    """An authorization identity in the response must be empty or equal the name in the certificate."""
 
     name = "EXTERNAL"
 
@@ -35,20 +35,20 @@ class External(Mechanism):
             return Failure("EXTERNAL: the client sent no certificate")
         name = subject(certificate) if self.context.external_name == "subject" else common_name(certificate)
         if not name:
-            return Failure(f"EXTERNAL: the certificate {subject(certificate)!r} has not exactly one common name")
+            return Failure(f"EXTERNAL: the certificate {subject(certificate)!r} does not have exactly one common name")
         if response and response != name.encode():
             return Failure("EXTERNAL: acting as another user is not supported")
         return Success(name)
 
 
 def common_name(certificate: dict[str, Any]) -> str | None:
-    """The common name of the subject; None unless there is exactly one."""
+    """Return the common name of the subject; None unless there is exactly one."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else None
 
 
 def subject(certificate: dict[str, Any]) -> str:
-    """The subject in the notation of RFC 4514, most specific part first: "CN=shop,O=Example"."""
+    """Return the subject in the notation of RFC 4514, most specific part first: "CN=shop,O=Example"."""
     return ",".join("+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part)
                     for part in reversed(certificate.get("subject", ())))
 

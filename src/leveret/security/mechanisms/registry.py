@@ -22,21 +22,21 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 }
 
 
-# Mechanisms that reveal the password. A login with one of them makes missing SCRAM keys.
-SHOWING = (Plain.name, Amqplain.name)
+# Mechanisms that send the password. A login with one of them creates missing SCRAM keys.
+PASSWORD_MECHANISMS = (Plain.name, Amqplain.name)
 
 
 def offered(enabled: Sequence[str], context: Context) -> list[str]:
-    """The mechanisms to offer on a connection, of those that the configuration enables, in its order.
+    """Return the enabled mechanisms to offer on a connection, in the order of the configuration.
 
-    SCRAM is not offered while it would lock out users: a client that prefers it would not try another mechanism.
+    SCRAM is not offered if it would lock out users: a client that prefers it would not try another mechanism.
     """
     names = [name for name in enabled if MECHANISMS[name].available(context)]
-    if not context.scram_ready and any(name in names for name in SHOWING):
+    if not context.scram_ready and any(name in names for name in PASSWORD_MECHANISMS):
         names = [name for name in names if name not in KEY_BYTES]
     return names
 
 
 def create(name: str, names: Sequence[str], context: Context) -> Mechanism | None:
-    """The mechanism that the client chose of those that it was offered; None for another one."""
+    """Create the mechanism that the client chose; None if it was not offered."""
     return MECHANISMS[name](context) if name in names and MECHANISMS[name].available(context) else None

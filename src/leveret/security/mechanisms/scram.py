@@ -1,7 +1,8 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding.
 
-No mechanism whose name ends in -PLUS is offered, so the flag `y` of a client that could bind is as good as `n`, and `p` is
-refused. The server's last message goes with the success; where a protocol has no room for it, it is one more challenge.
+No mechanism whose name ends in -PLUS is offered, so the flag `y` of a client that supports binding is equivalent to
+`n`, and `p` is refused. The server's last message is sent with the success, or as another challenge if the protocol has
+no field for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_MESSAGE_LENGTH = 2048
 
 
 class _Scram(Mechanism):
-    """The client's first message, a challenge, the client's final message, the outcome."""
+    """The SCRAM exchange: the client's first message, a challenge, the client's final message, the outcome."""
 
     speaks_first = True
 
@@ -67,7 +68,10 @@ class _Scram(Mechanism):
 
 
 def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str], tuple[bytes, bytes, bytes, int]]:
-    """What looks up the keys of a user, whose name it appends to `names`. It does not know the mechanism: no cycle."""
+    """Return a lookup function for the keys of a user, which appends the user name to `names`.
+
+    It does not reference the mechanism object, which avoids a reference cycle.
+    """
     find = context.scram_keys
     assert find is not None
 
@@ -80,7 +84,7 @@ def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str
 
 
 class _Header:
-    """A header with an authorization identity, in the place of the library's, which has none: the proof covers it."""
+    """A header with an authorization identity, which the library does not support: the proof covers the header."""
 
     def __init__(self, header: bytes) -> None:
         self._header = header
@@ -90,8 +94,11 @@ class _Header:
 
 
 def _without_authzid(text: str) -> tuple[str, _Header | None]:
-    """The client's first message without an authorization identity that is the name itself, as clients of Cyrus SASL send
-    it; the library refuses all of them. And the header that was there, None where it had none."""
+    """Remove an authorization identity that equals the user name from the client's first message.
+
+    Clients of Cyrus SASL send one; the library refuses all. Returns the message, and the header it had, None if
+    unchanged.
+    """
     flag, _, rest = text.partition(",")
     authzid, _, bare = rest.partition(",")
     if authzid.startswith("a=") and bare.startswith(f"n={authzid[2:]},"):

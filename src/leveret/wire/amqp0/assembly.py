@@ -15,21 +15,22 @@ BODY: Final = 2
 # The channel has failed or is being closed: everything except close and close-ok is discarded.
 NOTHING: Final = 3
 
-# Payloads of body frames that are smaller are put together: a list of single octets costs many times their size.
+# Smaller payloads of body frames are joined: a list of single bytes takes many times their size.
 _SMALL: Final = 4096
 
 
 class WireChannel:
-    """A channel that is not closed. `stage` is what may come next; the rest describes the content that has
-    come in part.
+    """A channel that is not closed.
+
+    `stage` is the kind of frame that may come next; the rest describes the partially received content.
 
     spec        the method of the content
     address, flags, consumer_tag, delivery_tag, redelivered: the fields of `basic.publish` or `basic.deliver`
     arguments   those of any other method
-    remaining   octets of the body that have not come
+    remaining   bytes of the body that are outstanding
     state       of `states`: CHANNEL_OPEN, CHANNEL_FAILED or CHANNEL_CLOSING
-    owes_close_ok  the peer's close came before our own was sent
-    spooling    the body is handed on as it comes
+    owes_close_ok  the peer's close arrived before ours was sent
+    spooling    the body is forwarded as it arrives
     """
 
     __slots__ = ("address", "arguments", "consumer_tag", "delivery_tag", "flags", "header", "number", "owes_close_ok",
@@ -67,7 +68,7 @@ class WireChannel:
         self.spooling = False
 
     def add(self, data: bytes, out: list[Command]) -> None:
-        """Take the payload of a body frame, not longer than what remains; the finished content goes to `out`."""
+        """Add the payload of a body frame, not longer than `remaining`. Complete content goes to `out`."""
         self.remaining -= len(data)
         if len(data) >= _SMALL:
             if self.small:

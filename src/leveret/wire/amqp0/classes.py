@@ -1,12 +1,12 @@
-"""Contents of the classes that only 0-9 has, as those of class basic, and the other way round.
+"""Conversion of contents between class basic and the classes of 0-9.
 
-The header of a content of class file or stream is that of its header frame. A message of class message has none: its
-header is made of the fields of `message.transfer` from `ttl` to `application-headers`, octet for octet as they came,
-behind class, weight and body size as in any other.
+The header of a content of class file or stream is the one of its header frame. A message of class message has none: its
+header consists of the fields of `message.transfer` from `ttl` to `application-headers`, byte for byte as received,
+after class, weight and body size as in any other.
 
-What has no place in class basic: `security-token`, which is for the broker alone; `transaction-id` and `filename` become
-headers. Texts of class basic that another class has no field for become headers there, and come back from them, but for
-`user-id`: nobody has checked what a header says.
+Some fields have no equivalent in class basic: `security-token` is for the broker only and dropped; `transaction-id` and
+`filename` become headers. Text properties of class basic without a field in another class become headers there, and are
+converted back, except for `user-id`, since headers are not verified.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGE: Final = 120
 
 FILENAME: Final = "x-filename"
 TRANSACTION_ID: Final = "x-transaction-id"
-# What the header is called that holds a property of class basic.
+# Prefix of headers that contain a property of class basic.
 _BASIC_PREFIX: Final = "x-basic-"
 _KEPT: Final = ("correlation_id", "reply_to", "message_id", "type", "app_id", "cluster_id")
 _PERSISTENT: Final = 2
@@ -40,19 +40,19 @@ _MAX_TEXT: Final = 255
 _FIXED: Final = struct.Struct(">HHQ")
 _TRANSFER: Final = V0_9.by_name["message.transfer"].fields
 _NAMES: Final = [field.name for field in _TRANSFER]
-# Those that say where a message goes stand in its address, or concern one hop only.
+# The fields before `ttl` are part of the address, or concern one hop only.
 TRANSFER_FIELDS: Final[list[FieldSpec]] = [field for field in _TRANSFER[_NAMES.index("ttl") : _NAMES.index("body")]
                                            if field.name not in ("exchange", "routing_key")]
 _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id", "app_id")
 
 
 def class_of(header: bytes) -> int:
-    """The content class of a header."""
+    """Return the content class of a header."""
     return header[0] << 8 | header[1]
 
 
 def encode_transfer(size: int, arguments: dict[str, Any], dialect: Dialect = QPID) -> bytes:
-    """The header of a message of class message from the arguments of its transfer; EncodeError where they do not fit."""
+    """Return the header of a message of class message from the arguments of its transfer. Raises EncodeError."""
     pieces = [_FIXED.pack(MESSAGE, 0, size)]
     for field in TRANSFER_FIELDS:
         try:
@@ -63,7 +63,7 @@ def encode_transfer(size: int, arguments: dict[str, Any], dialect: Dialect = QPI
 
 
 def decode_transfer(header: bytes, dialect: Dialect = QPID) -> dict[str, Any]:
-    """The arguments that `encode_transfer` was given, all of them. WireError 502 for what is malformed."""
+    """Return all arguments encoded by `encode_transfer`. Raises WireError 502 if the header is malformed."""
     pos = _FIXED.size
     end = len(header)
     arguments: dict[str, Any] = {}
@@ -74,12 +74,12 @@ def decode_transfer(header: bytes, dialect: Dialect = QPID) -> dict[str, Any]:
         arguments[field.name] = decode_field(field.type, header, pos, stop, dialect)
         pos = stop
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"the message has {end - pos} bytes behind its last field")
+        raise WireError(SYNTAX_ERROR, f"the message has {end - pos} bytes after its last field")
     return arguments
 
 
 def to_basic(header: bytes) -> bytes:
-    """The header of class basic that says the same, as far as it can; without properties where it is malformed."""
+    """Convert a header to class basic as far as possible. A malformed header becomes one without properties."""
     kind = class_of(header)
     if kind == BASIC:
         return header
@@ -99,8 +99,10 @@ def to_basic(header: bytes) -> bytes:
 
 
 def from_basic(header: bytes, kind: int, size: int, expires: int = 0) -> bytes:
-    """The header of another class that says the same as one of class basic, for a body of `size` octets. `expires`: the
-    second of Unix time in which the message does, which class message has a field for."""
+    """Convert a header of class basic to another class, for a body of `size` bytes.
+
+    `expires` is the second of Unix time at which the message expires; class message has a field for it.
+    """
     try:
         properties = decode_header(header, RABBITMQ)[2]
     except WireError:
@@ -121,8 +123,10 @@ def from_basic(header: bytes, kind: int, size: int, expires: int = 0) -> bytes:
 
 
 def with_headers(header: bytes, changes: dict[str, Any], drop_expiration: bool) -> bytes:
-    """The header of a content of another class than basic with some of its headers set, or removed where a change is None;
-    as it was where it is malformed."""
+    """Set some headers of a content of another class than basic; None removes a header.
+
+    A malformed header is returned unchanged.
+    """
     kind = class_of(header)
     size: int = _FIXED.unpack_from(header)[2]
     name = "application_headers" if kind == MESSAGE else "headers"
@@ -140,7 +144,7 @@ def with_headers(header: bytes, changes: dict[str, Any], drop_expiration: bool) 
 
 
 def _of_content(kind: int, header: bytes) -> dict[str, Any]:
-    """The properties of a content of class file or stream, as those of class basic."""
+    """Convert the properties of a content of class file or stream to those of class basic."""
     properties = dict(decode_header(header, QPID, V0_9)[2])
     headers = dict(properties.get("headers") or {})
     filename = properties.pop("filename", None)
@@ -148,7 +152,7 @@ def _of_content(kind: int, header: bytes) -> dict[str, Any]:
         headers[FILENAME] = filename
     if headers:
         properties["headers"] = headers
-    # The class says it.
+    # Implied by the class.
     properties["delivery_mode"] = _PERSISTENT if kind == FILE else _TRANSIENT
     return properties
 
@@ -185,7 +189,7 @@ def _to_transfer(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _encode_transfer(size: int, arguments: dict[str, Any]) -> bytes:
-    """The header. What does not fit its type is left out rather than the message."""
+    """Encode the header. A value that does not fit its field is omitted."""
     try:
         return encode_transfer(size, arguments)
     except EncodeError:
@@ -201,7 +205,7 @@ def _fits_transfer(arguments: dict[str, Any]) -> bool:
 
 
 def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:
-    """The header. What does not fit its type is left out rather than the message."""
+    """Encode the header. A value that does not fit its field is omitted."""
     dialect = RABBITMQ if kind == BASIC else QPID
 
     def fits(some: dict[str, Any]) -> bool:
@@ -218,7 +222,7 @@ def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:
 
 
 def _fitting(properties: dict[str, Any], table: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Those properties that fit; of the table, those of its fields that do."""
+    """Return the properties that fit; of the table, the fields that fit."""
     kept: dict[str, Any] = {}
     for name, value in properties.items():
         if name == table:
@@ -229,6 +233,6 @@ def _fitting(properties: dict[str, Any], table: str, fits: Callable[[dict[str, A
 
 
 _FIELDS: Final = {kind: frozenset(field.name for field in V0_9.classes[kind].properties) for kind in (FILE, STREAM)}
-# By class: properties of class basic that it has no field for, and the header that holds each.
+# By class: properties of class basic without a field, and the header for each.
 HIDDEN: Final = {kind: [(name, _BASIC_PREFIX + name.replace("_", "-")) for name in _KEPT if name not in fields]
                   for kind, fields in {**_FIELDS, MESSAGE: frozenset(_NAMES)}.items()}

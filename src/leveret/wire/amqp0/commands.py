@@ -27,12 +27,12 @@ CONTENT_PART: Final = 9
 
 MANDATORY: Final = 1
 IMMEDIATE: Final = 2
-# Above these flags of a publish its access ticket, in 0-9.
+# In 0-9, the access ticket is above the flags of a publish.
 TICKET_SHIFT: Final = 2
 
 CONNECTION_SCOPE: Final = 0
 CHANNEL_SCOPE: Final = 1
-# The peer did not even speak the protocol: the socket is closed after what `to_send` holds, without a close method.
+# The peer does not speak the protocol: the socket is closed after the pending output, without a close method.
 SOCKET_SCOPE: Final = 2
 
 
@@ -49,14 +49,14 @@ class Command:
 class Publish(Command):
     """`basic.publish` with its content (0-9-1 section 1.8.3.7).
 
-    address     the two short strings `exchange` and `routing-key` as received: octet length, octets, twice
+    address     the two short strings `exchange` and `routing-key` as received: length byte and bytes of each
     flags       MANDATORY | IMMEDIATE, as on the wire; in 0-9 the access ticket, shifted by TICKET_SHIFT
     header      payload of the content header frame as received (class, weight, body size, property flags, properties)
-    size        octets of the body
-    body        the body; empty when `spooled`: its octets came before in `ContentPart`s
+    size        size of the body in bytes
+    body        the body; empty if `spooled`, because it came before in `ContentPart`s
     delivery_mode, priority, expiration, user_id: the properties that routing and queueing need, found by one skip-scan;
-                0, -1, None and None where absent
-    headers_at  offset in `header` of the `headers` table (of its length), or -1: decoded by who needs it
+                0, -1, None and None if absent
+    headers_at  offset in `header` of the `headers` table (of its length), or -1: decoded on demand
     """
 
     __slots__ = ("address", "body", "delivery_mode", "expiration", "flags", "header", "headers_at", "priority", "size",
@@ -81,7 +81,7 @@ class Publish(Command):
 
 
 class Deliver(Command):
-    """`basic.deliver` with its content, as a client receives it; address, header, size and body as in `Publish`."""
+    """`basic.deliver` with its content, as a client receives it. Address, header, size and body are as in `Publish`."""
 
     __slots__ = ("address", "body", "consumer_tag", "delivery_tag", "header", "redelivered", "size")
 
@@ -161,14 +161,16 @@ class ContentMethod(Method):
         self.header = header
         self.size = size
         self.body = body
-        # As in `Publish`: its octets came before.
+        # As in `Publish`: the body came before.
         self.spooled = False
 
 
 class ContentStart(Command):
-    """A publish whose body is larger than the engine's `spool_threshold` has begun: its header is in. The octets follow
-    in `ContentPart`s, and the `Publish` itself, with `spooled` set, after the last of them. The same of a `file.stage`
-    of any size that an engine `spools_uploads`: then `publish` is None and `method` what has begun."""
+    """A publish whose body is larger than the engine's `spool_threshold` has begun: its header is complete.
+
+    The body follows in `ContentPart`s, and then the `Publish` itself, with `spooled` set. The same applies to a
+    `file.stage` of any size if the engine `spools_uploads`: then `publish` is None and `method` is set.
+    """
 
     __slots__ = ("method", "publish")
 
@@ -191,9 +193,9 @@ class ContentPart(Command):
 
 
 class Error(Command):
-    """The peer broke the protocol. At connection or socket scope it is the last of its list.
+    """The peer violated the protocol. At connection or socket scope, it is the last of its list.
 
-    code is the reply code (0-9-1 section 1.2), `class_id` and `method_id` name the failing method (0 where none does).
+    code is the reply code (0-9-1 section 1.2), `class_id` and `method_id` identify the failing method, or are 0.
     """
 
     __slots__ = ("class_id", "code", "method_id", "scope", "text")

@@ -13,24 +13,24 @@ CLIENT: Final = 2
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
-# Of methods and contents that go another way than the connection, and of what is for a peer's trace (0-9 only).
+# Out-of-band methods and contents, and trace data (0-9 only).
 FRAME_OOB_METHOD: Final = 4
 FRAME_OOB_HEADER: Final = 5
 FRAME_OOB_BODY: Final = 6
 FRAME_TRACE: Final = 7
 FRAME_HEARTBEAT: Final = 8
-# Around methods, with Qpid's peers of 2007 (0-9 only): see `requests`.
+# Wrappers of methods used by Qpid's peers of 2007 (0-9 only): see `requests`.
 FRAME_REQUEST: Final = 9
 FRAME_RESPONSE: Final = 10
 FRAME_END: Final = 206
 
 FRAME_MIN_SIZE: Final = 4096
-# Octets of a frame beside its payload: type, channel, size; and the end octet.
+# Bytes of a frame without its payload: type, channel and size; and with the frame end.
 FRAME_HEADER_SIZE: Final = 7
 FRAME_OVERHEAD: Final = 8
-# What is accepted before the connection is open, whatever was negotiated: nobody is authenticated yet.
+# Accepted before the connection is open, whatever was negotiated, because the peer is not authenticated yet.
 FRAME_SIZE_BEFORE_OPEN: Final = 8192
-# Some clients take frame-max for the size of the payload, so that their largest frames are 8 octets longer than agreed.
+# Some clients apply frame-max to the payload, so that their largest frames are 8 bytes longer than negotiated.
 FRAME_SLACK: Final = 8
 
 REPLY_SUCCESS: Final = 200

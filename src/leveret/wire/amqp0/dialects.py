@@ -32,7 +32,7 @@ BYTE_ARRAY: Final = 19
 ARRAY: Final = 20
 TABLE: Final = 21
 
-# Octets of each type after its tag, or how its end is found.
+# Bytes of each type after its tag, or a code for its encoding.
 SHORT_LENGTH: Final = -1
 LONG_LENGTH: Final = -2
 NESTED_ARRAY: Final = -3
@@ -43,8 +43,10 @@ _SIZES: Final = (NO_SUCH_TYPE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 5, 8, 0, 1, S
 
 
 class Dialect:
-    """`types` and `sizes` have a row for each of the 256 tags. `bytes_tag` and `long_tag` are what `bytes` and integers
-    of more than 32 bits are sent as."""
+    """A dialect. `types` and `sizes` have an element for each of the 256 tags.
+
+    `bytes_tag` and `long_tag` are used to send `bytes` and integers of more than 32 bits.
+    """
 
     __slots__ = ("bytes_tag", "long_tag", "name", "sizes", "types", "unsigned_decimal")
 
@@ -64,7 +66,7 @@ _COMMON: Final[dict[str, int]] = {
     "S": LONG_STRING, "A": ARRAY, "T": TIMESTAMP, "F": TABLE, "V": VOID,
 }
 
-# Beyond what RabbitMQ itself knows, `U` and `L` are read as the specification and several of its clients have them.
+# In addition to RabbitMQ's own tags, `U` and `L` are read as defined by the specification and used by several clients.
 RABBITMQ: Final = Dialect(
     "rabbitmq", {**_COMMON, "s": INT16, "U": INT16, "l": INT64, "L": INT64, "x": BYTE_ARRAY}, b"x", b"l")
 
@@ -72,7 +74,7 @@ QPID: Final = Dialect(
     "qpid", {**_COMMON, "s": INT16, "l": INT64, "x": BYTE_ARRAY, "c": LONG_STRING, "C": LONG_STRING, "k": CHARACTER},
     b"x", b"l")
 
-# The text of 0-9-1. It has no type for octets that are not text.
+# The text of 0-9-1. It has no type for bytes that are not text.
 SPECIFICATION: Final = Dialect(
     "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING},
     b"S", b"L")

@@ -79,14 +79,14 @@ _NO_KEY: Final = -1
 
 _DELIVERY_MODE_ONLY: Final = 0x1000
 
-# What the memory of the last publish may hold, in octets of a frame; and how often it may be of no use in a row before
-# it is left alone until more octets come.
+# Maximum size in bytes of a frame in the memo, and the number of successive misses after which the memo is not used until
+# the next call.
 _MEMO_SIZE: Final = 512
 _MEMO_PATIENCE: Final = 8
 _NO_CHANNEL: Final = WireChannel(0)
 
 NO_LIMIT: Final = 1 << 62
-# Units of about 1 µs of a frame that is no publish or acknowledgement; and so many bytes of it, as a power of two, are one.
+# Cost of a frame other than publish and acknowledgement, in units of about 1 µs, and bytes per unit as a power of two.
 FRAME_COST: Final = 2
 SIZE_SHIFT: Final = 4
 
@@ -97,8 +97,8 @@ class Memo:
     The next message of a publisher often has the same address and the same header. Comparing bytes is cheaper than parsing
     them, and equal addresses and headers share one object.
 
-    frame, frame_size   the method frame; address and flags are what is in it, `channel` what it is on
-    next, next_size     the header frame and the body frame's first 7 octets; the other fields are what is in them
+    frame, frame_size   the method frame; address, flags and `channel` are decoded from it
+    next, next_size     the header frame and the first 7 bytes of the body frame; the other fields are decoded from them
     """
 
     __slots__ = ("address", "channel", "delivery_mode", "expiration", "flags", "frame", "frame_size", "header",
@@ -127,22 +127,22 @@ class Memo:
 class Engine(Machine):
     """One connection.
 
-    role            SERVER (which is given what follows the protocol header) or CLIENT (which sends that header itself)
+    role            SERVER (which gets the input after the protocol header) or CLIENT (which sends that header itself)
     version         the table of methods, `V0_9_1` or `V0_9`
     frame_max, channel_max, heartbeat
-                    what is proposed (by a server; octets, channels and seconds) until `connection.tune-ok`; what was
-                    agreed from then on
-    max_body_size   octets; a content that announces more is an error of its channel
-    max_upload_size octets; the same of a `file.stage`, `max_body_size` until it is set
-    spools_uploads   whether the body of a `file.stage` is handed on as it comes; a server's is
-    spool_threshold octets; the body of a publish that is larger is handed on as it comes
+                    the server's proposal until `connection.tune-ok`, then the negotiated values (in bytes, channels and
+                    seconds)
+    max_body_size   bytes; a content that announces more is an error of its channel
+    max_upload_size bytes; the same for a `file.stage`; `max_body_size` by default
+    spools_uploads  whether the body of a `file.stage` is forwarded as it arrives; True for a server
+    spool_threshold bytes; larger bodies of a publish are forwarded as they arrive
     dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
     strict_framing  a frame of an unknown type, or with a wrong end, is an error at socket scope, not of the connection
-    max_cost        units of about 1 µs after which `receive` leaves what follows to the next call; cost: those of the last
-                    call; more: it has left something
-    received_any    set by every octet that comes, for whoever watches heartbeats and clears it
+    max_cost        units of about 1 µs after which `receive` leaves the rest to the next call; `cost` is that of the last
+                    call; `more` is set if it has left input
+    received_any    set by any input; the heartbeat monitor clears it
     state           of the connection, one of `states`
-    lost            the boundaries of the frames are lost: nothing that comes can be understood, no close-ok either
+    lost            the frame boundaries are lost: no further input can be parsed, not even close-ok
     """
 
     __slots__ = ("_ack_key", "_content_key", "_gathered", "_has_tickets", "_memo", "_nack_key", "_needed",
@@ -157,13 +157,13 @@ class Engine(Machine):
         self.max_cost = NO_LIMIT
         self.cost = 0
         self.more = False
-        # A frame that has come in part: kept as it is, or gathered when it takes more than one more piece.
+        # A partially received frame: kept as it is, or collected if it takes more than one more piece.
         self._rest = b""
         self._gathered = bytearray()
         self._needed = 0
         self._memo = Memo()
         self._content_key = _PUBLISH_KEY if self._is_server else _DELIVER_KEY
-        # 0-9-1 has a reserved field in their place, in which some clients leave what they had.
+        # 0-9-1 has a reserved field in their place, which some clients still fill.
         self._has_tickets = version.name == "0-9"
         self._ack_key = self._hot_key(_ACK_KEY)
         self._nack_key = self._hot_key(_NACK_KEY)
@@ -175,7 +175,7 @@ class Engine(Machine):
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether no frame and no content is incomplete. True after a protocol error."""
+        """Return whether no frame and no content is incomplete. True after a protocol error."""
         return self.state >= states.FAILED or not (
             self._rest or self._gathered
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values()))
@@ -214,10 +214,10 @@ class Engine(Machine):
         return out
 
     def _parse(self, data: bytes, out: list[Command]) -> int:
-        """Take every whole frame; the result is where the first one begins that is not whole.
+        """Parse all complete frames. Returns the position of the first incomplete one.
 
-        One pass. What is common and well-formed is decoded here, a publish or a delivery with its header and body in
-        one go; everything else goes to `_frame_received`, which finds the same things and more.
+        Frequent well-formed input is decoded here in one pass, a publish or a delivery including its header and body.
+        All other input goes to `_frame_received`, which decodes the same and more.
         """
         pos = 0
         octets = len(data)
@@ -241,7 +241,7 @@ class Engine(Machine):
         bits: int
         while octets - pos >= 8:
             if follow and data[pos : pos + memo.frame_size] == memo.frame and memo.channel.stage == assembly.METHOD:
-                # The same publish again, but perhaps for its content.
+                # The same publish again, except perhaps for the body.
                 number = memo.number
                 channel = memo.channel
                 address = memo.address
@@ -256,10 +256,10 @@ class Engine(Machine):
                 start = pos + 7
                 end = start + size
                 if size > limit:
-                    self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} bytes is larger than agreed")
+                    self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} bytes exceeds the negotiated maximum")
                     return octets
                 if end >= octets:
-                    # What is no frame at all is not waited for.
+                    # Do not wait for the rest of an invalid frame.
                     self._check_type(out, number, frame_type)
                     self._needed = size + FRAME_OVERHEAD
                     return pos
@@ -267,7 +267,7 @@ class Engine(Machine):
                     self._check_type(out, number, frame_type)
                     self.lost = True
                     if self.state < states.FAILED:
-                        self._fail_framing(out, number, f"a frame ends with octet {data[end]} instead of {FRAME_END}")
+                        self._fail_framing(out, number, f"a frame ends with byte {data[end]} instead of {FRAME_END}")
                     return octets
                 channel = channels.get(number)
                 if channel is None or frame_type != FRAME_METHOD or channel.stage != assembly.METHOD or size < 9:
@@ -300,8 +300,8 @@ class Engine(Machine):
                             self.more = octets - pos >= 8
                             break
                     continue
-                # basic.publish at a server, basic.deliver at a client. Exchange and routing key are what lies between
-                # the ticket and the bits, or behind the tags.
+                # basic.publish at a server, basic.deliver at a client. Exchange and routing key are between the
+                # ticket and the bits, or after the tags.
                 if is_server:
                     at = start + 6
                     stop = end - 1
@@ -334,7 +334,7 @@ class Engine(Machine):
                     follow = True
                 else:
                     follow = False
-            # The method is known: the content in one go if it is all here and common, frame by frame otherwise.
+            # The method is known: parse the content at once if it is complete and in a usual form, else frame by frame.
             if number == memo.next_number and data[content_pos : content_pos + memo.next_size] == memo.next:
                 body_at = content_pos + memo.next_size
                 body_end = body_at + memo.size
@@ -355,9 +355,11 @@ class Engine(Machine):
 
     def _content(self, channel: WireChannel, address: bytes, flags: int, data: bytes, pos: int,
                  out: list[Command]) -> int:
-        """The content of a publish or a delivery, whose header frame begins at `pos`, if it is here as a whole, in one
-        body frame at most, and well-formed; the result is where it ends. Otherwise the channel waits for its header,
-        and the result is `pos`."""
+        """Parse the content of a publish or a delivery, whose header frame begins at `pos`.
+
+        Returns the end of the content. If the content is incomplete, has more than one body frame, or is malformed, the
+        channel waits for its header and the result is `pos`.
+        """
         number = channel.number
         octets = len(data)
         limit = self._limit
@@ -452,7 +454,7 @@ class Engine(Machine):
             if number or end != start:
                 self._fail(out, number, FRAME_ERROR, "a heartbeat is empty and on channel 0")
         elif type == FRAME_TRACE and self.version.name == "0-9":
-            # For a trace handler. There is none here, so they are discarded, whatever is in them.
+            # Trace frames are for a trace handler. There is none, so they are discarded.
             if number:
                 self._fail(out, number, FRAME_ERROR, "a trace frame is on channel 0")
         else:
@@ -464,17 +466,17 @@ class Engine(Machine):
                 return
             if type in _OUT_OF_BAND_TYPES and self.state < states.FAILED:
                 self._fail(out, number, CHANNEL_ERROR, f"an out-of-band frame on channel {number}, which was not opened for"
-                           " such transfers: there are none here")
+                           " such transfers: they are not supported")
                 return
         if type not in _FRAME_TYPES and self.state < states.FAILED:
-            self._fail_framing(out, number, f"there are no frames of type {type}")
+            self._fail_framing(out, number, f"frame type {type} does not exist")
 
     def _numbered_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                            out: list[Command]) -> None:
         """Handle a request or a response, or a method frame in their place."""
         if self._numbers is None and type == FRAME_REQUEST and self._is_server and self.state == states.OPEN \
                 and number == 0 and self.version.requests is not None:
-            # Whatever is wrong with it, the client has chosen its frames.
+            # Even if it is malformed, the client has chosen the type of its frames.
             self._begin_requests(self.version.requests)
         numbers = self._numbers
         if numbers is None or type == FRAME_METHOD:
@@ -509,8 +511,7 @@ class Engine(Machine):
 
     def _hot_method_received(self, channel: WireChannel, key: int, data: bytes, start: int, end: int,
                              out: list[Command]) -> bool:
-        """One of the methods that have commands of their own, from a request. False for any other, and for what is
-        malformed."""
+        """Handle a request with a method of the hot path. Returns False for other and malformed methods."""
         number = channel.number
         tag: int
         bits: int
@@ -575,8 +576,8 @@ class Engine(Machine):
         stages = spec is not None and spec.name == "file.stage"
         if body_size > (self.max_upload_size if stages else self.max_body_size):
             channel.close(states.CHANNEL_FAILED)
-            out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} bytes is larger than"
-                             f" the {self.max_body_size} that are taken", method_class, method_id))
+            out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} bytes exceeds the"
+                             f" maximum of {self.max_body_size}", method_class, method_id))
             return
         channel.header = header
         channel.size = body_size

@@ -16,5 +16,7 @@ class WireError(Exception):
 
 
 class EncodeError(ValueError):
-    """A value that the wire cannot carry: a string that is too long, an unknown type, a number out of range. The
-    caller's mistake, raised by whatever encodes."""
+    """A value that cannot be encoded: a string that is too long, an unknown type, or a number out of range.
+
+    Raised by all encoders because of an error of the caller.
+    """

@@ -1,12 +1,12 @@
 """Field tables and arrays: tagged values by name (0-9-1 section 4.2.5.5).
 
-In Python: str is a long string (UTF-8; octets that are not UTF-8 survive as surrogates), bytes a byte array, int the
-smaller of the two signed integers that holds it (`LongLong` always the larger), float a double, `Decimal` a decimal,
+In Python: str is a long string (UTF-8; bytes that are not UTF-8 survive as surrogates), bytes a byte array, int the
+smallest of the two signed integers that it fits (`LongLong` is always the larger), float a double, `Decimal` a decimal,
 an aware `datetime` a timestamp of whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a
 table, None void.
 
-Of two fields with one name the last wins, as with most clients (the specification leaves it open). Tables may be nested
-`MAX_DEPTH` deep.
+Of two fields with the same name the last wins, as in most clients (the specification leaves it open). Tables may be
+nested up to `MAX_DEPTH` levels.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ _TIMESTAMP_END: Final = 253402300800
 
 
 def check_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> bool:
-    """Whether the fields between `pos` and `end` would decode, found without building anything. IndexError instead of
-    False where the octets of `data` end too soon."""
+    """Return whether the fields between `pos` and `end` can be decoded, without building anything.
+
+    Raises IndexError instead if `data` is truncated.
+    """
     while pos < end:
         pos += 1 + data[pos]
         if pos >= end:
@@ -58,7 +60,7 @@ def check_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 
 
 
 def _check_value(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) -> int:
-    """Where the value ends whose tag is at `pos`; more than `end` when it would not decode."""
+    """Return the end of the value whose tag is at `pos`; more than `end` if it cannot be decoded."""
     size = dialect.sizes[data[pos]]
     pos += 1
     if size >= 0:
@@ -81,7 +83,7 @@ def _check_value(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) 
 
 
 def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> dict[str, Any]:
-    """The fields between `pos` and `end` (behind the table's length). WireError 502 when they are malformed."""
+    """Decode the fields between `pos` and `end`, after the length of the table. Raises WireError 502."""
     table: dict[str, Any] = {}
     while pos < end:
         start = pos + 1
@@ -96,7 +98,7 @@ def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
 
 
 def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[Any]:
-    """The values between `pos` and `end` (behind the array's length). WireError 502 when they are malformed."""
+    """Decode the values between `pos` and `end`, after the length of the array. Raises WireError 502."""
     array: list[Any] = []
     while pos < end:
         stop = value_end(data, pos, end, dialect)
@@ -106,7 +108,7 @@ def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
 
 
 def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
-    """Where the value whose tag is at `pos` ends."""
+    """Return the end of the value whose tag is at `pos`. Raises WireError 502 if it is malformed."""
     size = dialect.sizes[data[pos]]
     stop = pos + 1
     if size >= 0:
@@ -129,7 +131,7 @@ def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
 
 
 def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
-    """The value whose tag is at `pos` and that ends before `stop`; its length has been checked."""
+    """Decode the value whose tag is at `pos` and that ends before `stop`. The caller has checked its length."""
     type = dialect.types[data[pos]]
     pos += 1
     if type == dialects.LONG_STRING:
@@ -174,11 +176,11 @@ def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int
         return Decimal((1 if value < 0 else 0, tuple([int(digit) for digit in str(abs(value))]), -data[pos]))
     if type == dialects.SHORT_STRING:
         return data[pos + 1 : stop].decode("utf-8", "surrogateescape")
-    return data[pos:stop].decode("latin-1")  # CHARACTER: one octet
+    return data[pos:stop].decode("latin-1")  # CHARACTER: one byte
 
 
 def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> bytes:
-    """The table with its length. EncodeError for what the dialect cannot express."""
+    """Encode a table with its length. Raises EncodeError if the dialect does not support a value."""
     pieces: list[bytes] = []
     for name, value in table.items():
         pieces.append(encode_short_string(name))
@@ -188,26 +190,26 @@ def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> byt
 
 
 def encode_array(array: list[Any] | tuple[Any, ...], dialect: Dialect, depth: int = 0) -> bytes:
-    """The array with its length. EncodeError for what the dialect cannot express."""
+    """Encode an array with its length. Raises EncodeError if the dialect does not support a value."""
     data = b"".join([encode_value(value, dialect, depth) for value in array])
     return _PACK_U32(len(data)) + data
 
 
 def encode_short_string(value: str | bytes) -> bytes:
-    """The string with its length octet. EncodeError when it has more than 255 octets."""
-    data = _octets(value)
+    """Encode a string with a length of one byte. Raises EncodeError if it has more than 255 bytes."""
+    data = _to_bytes(value)
     if len(data) > 255:
-        raise EncodeError(f"a short string takes at most 255 bytes, this one has {len(data)}")
+        raise EncodeError(f"a short string has {len(data)} bytes, expected at most 255")
     return bytes((len(data),)) + data
 
 
 def encode_long_string(value: str | bytes) -> bytes:
-    """The string with its length."""
-    data = _octets(value)
+    """Encode a string with its length."""
+    data = _to_bytes(value)
     return _PACK_U32(len(data)) + data
 
 
-def _octets(value: str | bytes) -> bytes:
+def _to_bytes(value: str | bytes) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
@@ -217,7 +219,7 @@ def _octets(value: str | bytes) -> bytes:
 
 
 def encode_value(value: Any, dialect: Dialect, depth: int = 0) -> bytes:
-    """The value with its tag. EncodeError for what the dialect cannot express."""
+    """Encode a value with its tag. Raises EncodeError if the dialect does not support it."""
     if isinstance(value, str):
         return b"S" + encode_long_string(value)
     if isinstance(value, bool):
@@ -248,11 +250,11 @@ def encode_value(value: Any, dialect: Dialect, depth: int = 0) -> bytes:
         return _PACK_TAGGED_U64(b"T", encode_timestamp(value))
     if isinstance(value, Decimal):
         return _encode_decimal(value, dialect)
-    raise EncodeError(f"a field table cannot hold a {type(value).__name__}")
+    raise EncodeError(f"a field table cannot contain a {type(value).__name__}")
 
 
 def encode_timestamp(value: datetime | int) -> int:
-    """Seconds since 1970; a naive `datetime` is in UTC. EncodeError when it is earlier."""
+    """Return seconds since 1970; a naive `datetime` is in UTC. Raises EncodeError for earlier times."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
@@ -265,7 +267,7 @@ def encode_timestamp(value: datetime | int) -> int:
 def _encode_decimal(value: Decimal, dialect: Dialect) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise EncodeError(f"a field table cannot hold the decimal {value}")
+        raise EncodeError(f"a field table cannot contain the decimal {value}")
     unscaled = int("".join([str(digit) for digit in digits]))
     if exponent > 0:
         if exponent > 10:

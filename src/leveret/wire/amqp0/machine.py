@@ -77,13 +77,13 @@ class Machine(Output):
         self._is_server = role == SERVER
         self._can_close = False
         self._channels: dict[int, WireChannel] = {}
-        # Those whose frames the hot path takes: the same, but with methods in requests none.
+        # Channels whose frames the hot path parses: all of them, or none if methods are wrapped in requests.
         self._hot = self._channels
-        # How many closes of a channel have come that the caller is to answer: each is answered once, whoever tries.
+        # Number of received closes per channel that the caller has to answer. Each is answered once.
         self._close_oks_owed: dict[int, int] = {}
         self._proposed_frame_max = frame_max
         self._proposed_channel_max = channel_max
-        # The largest payload that is taken, and the largest body that is taken together with its method and header.
+        # The maximum payload, and the maximum body that is parsed together with its method and header.
         self._limit = FRAME_SIZE_BEFORE_OPEN - FRAME_OVERHEAD
         self._fused_size = 0
         # 0-9 has no reply code of its own for content frames out of order.
@@ -94,12 +94,15 @@ class Machine(Output):
 
     @property
     def uses_requests(self) -> bool:
-        """Whether methods travel in requests and responses (see `requests`)."""
+        """Whether methods are wrapped in requests and responses (see `requests`)."""
         return self._numbers is not None
 
     def use_requests(self) -> None:
-        """Put methods into requests and responses, from `connection.open` on. A client calls it before it sends that; a
-        server finds out by itself. ValueError at any other time, and where the version has no such frames."""
+        """Wrap methods in requests and responses, starting with `connection.open`.
+
+        A client calls this before it sends `connection.open`; a server detects it. Raises ValueError at any other time,
+        and if the version has no such frames.
+        """
         if self.state != states.OPEN or self.version.requests is None:
             raise ValueError("requests and responses begin with connection.open, in AMQP 0-9")
         self._begin_requests(self.version.requests)
@@ -108,15 +111,15 @@ class Machine(Output):
         self._numbers = Numbers()
         self.version = version
         self._hot = {}
-        self._channel = -1  # no delivery goes out as others do
+        self._channel = -1  # the fast path for deliveries does not wrap them
 
     def is_open(self, channel: int) -> bool:
-        """Whether the channel is open on the wire: it was opened, and neither peer has closed it."""
+        """Return whether the channel is open on the wire: it was opened, and neither peer has closed it."""
         state = self._channels.get(channel)
         return state is not None and state.stage != assembly.NOTHING
 
     def is_receiving_content(self, size: int = 0) -> bool:
-        """Whether the content of any channel, if it has more than `size` octets, has come in part."""
+        """Return whether a channel has received a part of a content of more than `size` bytes."""
         return any(channel.stage == assembly.BODY and channel.size > size for channel in self._channels.values())
 
     def is_closing(self, channel: int) -> bool:
@@ -126,7 +129,10 @@ class Machine(Output):
 
     def _method_received(self, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
                          out: list[Command], request: int = 0, answers_from: int = 0, answers_to: int = 0) -> None:
-        """A method that the hot path left: decode it and move the states. The last three are as in `Method`."""
+        """Handle a method that the hot path did not: decode it and change states.
+
+        The last three arguments are as in `Method`.
+        """
         if end - start < 4:
             if self.state < states.FAILED:
                 self._fail(out, number, FRAME_ERROR, "a method frame is too short for its class and method")
@@ -141,7 +147,7 @@ class Machine(Output):
         if channel is not None and channel.stage == assembly.NOTHING and name not in _CHANNEL_CLOSE:
             return
         if spec is None:
-            self._fail(out, number, NOT_IMPLEMENTED, f"there is no method {class_id}.{method_id}", class_id, method_id)
+            self._fail(out, number, NOT_IMPLEMENTED, f"method {class_id}.{method_id} does not exist", class_id, method_id)
         elif not self._receives(spec):
             self._fail(out, number, COMMAND_INVALID, f"{name} is not for a {'server' if self._is_server else 'client'}",
                        class_id, method_id)
@@ -150,14 +156,14 @@ class Machine(Output):
         elif class_id != _CONNECTION and self.state not in states.USABLE:
             self._fail(out, number, COMMAND_INVALID, f"{name} before the connection is open", class_id, method_id)
         elif name in _OPENS_CHANNEL and channel is None and len(self._channels) >= self.channel_max:
-            self._fail(out, number, NOT_ALLOWED, f"number of open channels has reached the channel-max of"
-                       f" {self.channel_max} that was agreed", class_id, method_id)
+            self._fail(out, number, NOT_ALLOWED, f"number of open channels has reached the negotiated"
+                       f" channel-max of {self.channel_max}", class_id, method_id)
         elif class_id != _CONNECTION and channel is None and (
                 states.CHANNEL_CLOSED, states.RECEIVED, name) not in states.CHANNEL:
             self._fail(out, number, CHANNEL_ERROR, f"{name} on channel {number}, which is not open", class_id,
                        method_id)
         elif name == "channel.open" and channel is not None:
-            self._fail(out, number, CHANNEL_ERROR, f"channel {number} is open already", class_id, method_id)
+            self._fail(out, number, CHANNEL_ERROR, f"channel {number} is already open", class_id, method_id)
         elif channel is not None and channel.stage in (assembly.HEADER, assembly.BODY):
             self._fail(out, number, self._unexpected, f"{name} within a content", class_id, method_id)
         else:
@@ -212,20 +218,23 @@ class Machine(Output):
         out.append(Method(METHOD, 0, name, spec.class_id, spec.method_id, arguments))
 
     def _excess(self, arguments: dict[str, Any]) -> str:
-        """What of a client's tune-ok goes beyond the proposal (0-9-1, rules of connection.tune-ok), "" for nothing."""
+        """Return how a client's tune-ok exceeds the proposal (0-9-1, rules of connection.tune-ok), or ""."""
         frame_max: int = arguments["frame_max"]
         channel_max: int = arguments["channel_max"]
         if frame_max and frame_max < FRAME_MIN_SIZE:
             return f"a frame-max of {frame_max} is below {FRAME_MIN_SIZE}"
         if 0 < self._proposed_frame_max < frame_max:
-            return f"a frame-max of {frame_max} is above the {self._proposed_frame_max} that were proposed"
+            return f"a frame-max of {frame_max} exceeds the proposed {self._proposed_frame_max}"
         if 0 < self._proposed_channel_max < channel_max:
-            return f"a channel-max of {channel_max} is above the {self._proposed_channel_max} that were proposed"
+            return f"a channel-max of {channel_max} exceeds the proposed {self._proposed_channel_max}"
         return ""
 
     def _agree(self, arguments: dict[str, Any]) -> None:
-        """Take the values of tune-ok. 0 sets no limit, so that the proposal stays, or what was configured where that
-        was 0, too; a heartbeat of 0 is none."""
+        """Apply the values of tune-ok.
+
+        0 means no limit: the proposal stays, or the configured value if that was 0, too. A heartbeat of 0 disables
+        heartbeats.
+        """
         self.frame_max = arguments.get("frame_max", 0) or self._proposed_frame_max or self.frame_max
         self.channel_max = arguments.get("channel_max", 0) or self._proposed_channel_max or self.channel_max
         self.heartbeat = arguments.get("heartbeat", 0)
@@ -237,7 +246,7 @@ class Machine(Output):
         self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
 
     def begin_open(self, number: int) -> None:
-        """Take the connection for open, with this one channel: for what is carried within a content of another."""
+        """Treat the connection as open, with this one channel: for frames carried in the content of another connection."""
         self.state = states.OPENED
         self._open()
         self._channels[number] = WireChannel(number)
@@ -278,8 +287,10 @@ class Machine(Output):
         out.append(Error(number, CONNECTION_SCOPE, code, text, class_id, method_id))
 
     def _fail_framing(self, out: list[Command], number: int, text: str) -> None:
-        """A frame that is none, by its type or its end, for which the specification has no connection.close (0-9-1
-        section 4.2.3)."""
+        """Fail because of an invalid frame type or frame end.
+
+        The specification has no connection.close for these (0-9-1 section 4.2.3).
+        """
         self._fail(out, number, FRAME_ERROR, text)
         if self.strict_framing:
             self.state = states.CLOSED
@@ -295,18 +306,18 @@ class Machine(Output):
 
     @property
     def can_close(self) -> bool:
-        """Whether `connection.close` can be sent: after the server's start, and only once."""
+        """Return whether `connection.close` can be sent: after the server's start, and only once."""
         return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
 
     def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None, request: int = 0) -> int:
-        """Any method without content. Arguments that are missing become 0, empty or false.
+        """Send any method without content. Missing arguments become 0, empty or false.
 
-        The result is the id of the request that it went out in, 0 where it did not. What answers a request goes out in
-        a response to the one of the id `request`, or with 0 to the oldest that it can answer.
+        Returns the id of its request, 0 if it is not sent in one. A response answers the request with the id `request`,
+        or the oldest matching one if that is 0.
 
-        What is sent after the connection or the channel was closed is dropped: the peer could not tell what it belongs
-        to. So is a close-ok that no close asks for, or that the engine has sent itself. ValueError for a method that
-        this peer never sends or that is out of order, and for arguments that do not fit.
+        Methods sent after the connection or the channel was closed are dropped, because the peer could not assign them.
+        So is a close-ok without a close, or one that the engine has sent itself. Raises ValueError for a method that
+        this peer never sends or that is out of order, and for invalid arguments.
         """
         spec = self._sendable(name, False)
         if arguments is None:
@@ -355,7 +366,7 @@ class Machine(Output):
             if owed > 1:
                 self._close_oks_owed[number] = owed - 1
         if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
-            raise ValueError(f"channels have numbers from 1 to {self.channel_max}")
+            raise ValueError(f"channel numbers are from 1 to {self.channel_max}")
         if self._numbers is not None and name in _OPENS_CHANNEL:
             self._numbers.renew(number)
         self._send_method(number, spec, arguments, 0)
@@ -370,19 +381,24 @@ class Machine(Output):
 
     @property
     def method_max(self) -> int:
-        """Octets of the largest method that may be sent."""
+        """The maximum size in bytes of a method that can be sent."""
         return self.payload_max - (0 if self._numbers is None else NUMBERS_SIZE)
 
     def send_encoded_method(self, channel: int, payload: bytes) -> int:
-        """A method without content that is no response and was encoded elsewhere, in at most `method_max` octets. Dropped,
-        and the result, as of `send`."""
+        """Send an encoded method without content that is no response, of at most `method_max` bytes.
+
+        Dropped methods and the result are as with `send`.
+        """
         if self.state < states.FAILED and self.is_open(channel):
             return self._request(channel, payload)
         return 0
 
     def send_content(self, channel: int, name: str, arguments: dict[str, Any], header: bytes, body: Body) -> None:
-        """Any method with content. `header` is the payload of its header frame, and must state the body's size. Dropped
-        and refused as by `send`."""
+        """Send any method with content.
+
+        `header` is the payload of its header frame and must contain the size of the body. Dropped methods and errors
+        are as with `send`.
+        """
         spec = self._sendable(name, True)
         if self.state >= states.FAILED or not self.is_open(channel):
             return
@@ -393,7 +409,7 @@ class Machine(Output):
     def _sendable(self, name: str, content: bool) -> MethodSpec:
         spec = self.version.by_name.get(name)
         if spec is None:
-            raise ValueError(f"AMQP {self.version.name} has no method {name}")
+            raise ValueError(f"method {name} does not exist in AMQP {self.version.name}")
         if not (spec.client_receives if self._is_server else spec.server_receives):
             raise ValueError(f"{name} is not sent by a {'server' if self._is_server else 'client'}")
         if spec.content != content:
@@ -404,7 +420,7 @@ class Machine(Output):
         payload = encode_arguments(spec, arguments, self.dialect)
         numbers = self._numbers
         if len(payload) + (0 if numbers is None else NUMBERS_SIZE) > self.payload_max:
-            raise EncodeError(f"{spec.name} has {len(payload)} bytes, more than a frame may have")
+            raise EncodeError(f"{spec.name} has {len(payload)} bytes, which exceeds the maximum of a frame")
         if numbers is not None and spec.name in self.version.responses:
             answered: bytes = numbers.response(channel, spec.name, request)
             if not answered:

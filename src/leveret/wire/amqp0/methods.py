@@ -27,10 +27,10 @@ _PACK_U64: Final = struct.Struct(">Q").pack
 
 
 def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect: Dialect) -> dict[str, Any]:
-    """Every field of the method but the reserved ones, by name, from the octets behind the two indices.
+    """Decode all fields of a method except reserved ones, by name, from the bytes after the two indices.
 
-    Strings are `str`, timestamps are seconds; of 0-9, `content` is (0 inline or 1 reference, bytes) and `octets` are
-    `bytes`. WireError 502 when the octets are too few or too many.
+    Strings are `str`, timestamps are seconds. In 0-9, `content` is (0 inline or 1 reference, bytes) and `octets` are
+    `bytes`. Raises WireError 502 if there are too few or too many bytes.
     """
     arguments: dict[str, Any] = {}
     bit = 8
@@ -54,7 +54,7 @@ def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect:
         if not field.reserved:
             arguments[field.name] = decode_field(type, data, start, pos, dialect)
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"{spec.name} has {end - pos} bytes behind its last field")
+        raise WireError(SYNTAX_ERROR, f"{spec.name} has {end - pos} bytes after its last field")
     return arguments
 
 
@@ -79,7 +79,7 @@ def field_end(type: int, data: bytes, pos: int, end: int) -> int:
 
 
 def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) -> Any:
-    """The field between `pos` and `stop`, of any type but bit."""
+    """Decode the field between `pos` and `stop`, of any type but bit."""
     if type == model.SHORTSTR:
         return data[pos + 1 : stop].decode("utf-8", "surrogateescape")
     if type == model.SHORT:
@@ -104,8 +104,8 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
 def encode_arguments(spec: MethodSpec, arguments: dict[str, Any], dialect: Dialect) -> bytes:
     """Return the payload of the method's frame. Missing arguments become 0, empty or false.
 
-    EncodeError for an argument that the method does not have or that does not fit its field. A reply text that is too
-    long is cut instead: it comes from wherever something went wrong.
+    A reply text that is too long is truncated. Raises EncodeError for an unknown argument or one that does not fit its
+    field.
     """
     pieces = [_PACK_U32(spec.key)]
     bits = 0
@@ -140,7 +140,7 @@ def encode_arguments(spec: MethodSpec, arguments: dict[str, Any], dialect: Diale
 
 
 def encode_field(field: FieldSpec, value: Any, dialect: Dialect) -> bytes:
-    """One field of any type but bit; None stands for 0 or empty."""
+    """Encode a field of any type but bit; None stands for 0 or empty."""
     type = field.type
     if type == model.SHORTSTR:
         if value is None:
@@ -167,7 +167,7 @@ def encode_field(field: FieldSpec, value: Any, dialect: Dialect) -> bytes:
 
 
 def _cut(text: str | bytes) -> bytes:
-    """At most 255 octets of UTF-8, without half a character at the end."""
+    """Truncate a text to 255 bytes of UTF-8, between characters."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if len(data) <= 255:
         return data

@@ -15,7 +15,7 @@ TIMESTAMP: Final = 7
 TABLE: Final = 8
 # The domain of `message.transfer.body` in 0-9: an octet (0 inline, 1 reference) and a long string.
 CONTENT: Final = 9
-# A long string that is content: `bytes` where others are texts.
+# A long string that is content: decoded to `bytes`, not to text.
 OCTETS: Final = 10
 
 TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
@@ -26,9 +26,9 @@ class FieldSpec:
     """A field of a method, or a content property.
 
     name        in Python: hyphens are underscores
-    spec_name   as the specification calls it; it differs from `name` where RabbitMQ gave a reserved field a meaning
-    reserved    is skipped on receipt, whatever it holds, and sent as 0 or empty
-    extension   has a meaning in RabbitMQ only
+    spec_name   the name in the specification; it differs from `name` if RabbitMQ uses a reserved field
+    reserved    skipped on receipt, whatever it contains, and sent as 0 or empty
+    extension   has a meaning only in RabbitMQ
     """
 
     __slots__ = ("extension", "name", "reserved", "spec_name", "type")
@@ -42,10 +42,11 @@ class FieldSpec:
 
 
 class MethodSpec:
-    """A method: `name` is "queue.declare", `key` is the class index in the upper 16 bits and the method index below.
+    """A method.
 
-    `server_receives` and `client_receives` tell who may get it, RabbitMQ's extensions included; `spec_receivers` is
-    what the specification says. `responses` are the names of the methods that answer it.
+    `name` is "queue.declare", `key` has the class index in the upper 16 bits and the method index in the lower.
+    `server_receives` and `client_receives` tell which peers receive it, including RabbitMQ's extensions;
+    `spec_receivers` are the receivers by the specification. `responses` are the names of the methods that answer it.
     """
 
     __slots__ = ("class_id", "client_receives", "content", "extension", "fields", "key", "method_id", "name",
@@ -69,7 +70,7 @@ class MethodSpec:
 
 
 class ClassSpec:
-    """A class, with the properties that its contents have, in the order of their flags."""
+    """A class, with the properties of its contents in the order of their flags."""
 
     __slots__ = ("class_id", "extension", "methods", "name", "properties", "spec_receivers")
 
@@ -97,9 +98,8 @@ class Constant:
 class Version:
     """One version of the protocol. `methods` is keyed by `MethodSpec.key`, `by_name` by name, `classes` by index.
 
-    responses   names of the methods that only ever answer another one
-    requests    the version that this one becomes once methods come in requests and responses (see `requests`), None for
-                none
+    responses   names of the methods that are only sent as answers
+    requests    the version used if methods are wrapped in requests and responses (see `requests`), or None
     """
 
     __slots__ = ("by_name", "classes", "constants", "methods", "name", "requests", "responses")
@@ -114,7 +114,7 @@ class Version:
         self.requests: Version | None = None
 
     def copy(self) -> Version:
-        """Another version, with the same specifications."""
+        """Return another version with the same specifications."""
         other = Version(self.name)
         other.classes = dict(self.classes)
         other.methods = dict(self.methods)

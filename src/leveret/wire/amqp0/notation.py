@@ -1,8 +1,8 @@
 """The notation of the method tables, and its parser.
 
-A line begins with what it declares; one that is indented by six blanks or more continues the line before it.
+A line begins with the kind of declaration; a line indented by six blanks or more continues the previous one.
 
-    constant content-too-large 311 soft        a reply code with its class, or another number without
+    constant content-too-large 311 soft        a reply code with its class, or another number
     class basic 60 server client               a class, its index, and who implements it
       properties shortstr content-type ...     its content properties
       10 qos sync server -> qos-ok | long prefetch-size, short prefetch-count, bit global
@@ -51,7 +51,10 @@ def parse(name: str, text: str) -> Version:
 
 
 def _responses(version: Version) -> frozenset[str]:
-    """What answers a method that is no answer itself: `file.stage` follows `file.open-ok`, but is none."""
+    """Return the names of methods that are only sent as answers.
+
+    `file.stage` follows `file.open-ok`, but is not an answer.
+    """
     answers = {name for spec in version.methods.values() for name in spec.responses}
     return frozenset(name for spec in version.methods.values() if spec.name not in answers for name in spec.responses)
 

@@ -10,9 +10,9 @@ from leveret.wire.amqp0.properties import FLAGS_AT, HEADER_MIN_SIZE, overlay_hea
 from leveret.wire.amqp0.values import LongLong
 
 NAME: Final = "x-stream-offset"
-_OCTETS: Final = NAME.encode()
-# The field of a table: its name, and a signed integer of 64 bits.
-_FIELD: Final = bytes((len(_OCTETS),)) + _OCTETS + b"l"
+_NAME_BYTES: Final = NAME.encode()
+# The field of the table: its name, and a signed integer of 64 bits.
+_FIELD: Final = bytes((len(_NAME_BYTES),)) + _NAME_BYTES + b"l"
 _FIELD_SIZE: Final = len(_FIELD) + 8
 _ALONE: Final = struct.pack(">I", _FIELD_SIZE) + _FIELD
 _PACK_OFFSET: Final = struct.Struct(">q").pack
@@ -20,8 +20,10 @@ _PACK_SIZE: Final = struct.Struct(">I").pack
 
 
 def with_stream_offset(header: bytes, offset: int) -> bytes:
-    """A content header of class basic with the offset among its `headers`, in the place of one that was there before. All
-    else stays octet for octet as it was; a header that cannot be read stays so altogether."""
+    """Set the stream offset in the `headers` of a content header of class basic, replacing an existing one.
+
+    Everything else stays unchanged, byte for byte; a header that cannot be parsed is returned as it is.
+    """
     try:
         return _with_offset(header, offset)
     except (IndexError, WireError):
@@ -29,7 +31,7 @@ def with_stream_offset(header: bytes, offset: int) -> bytes:
 
 
 def _with_offset(header: bytes, offset: int) -> bytes:
-    if header[FLAGS_AT + 1] & 3 or _OCTETS in header:
+    if header[FLAGS_AT + 1] & 3 or _NAME_BYTES in header:
         return overlay_header(header, {NAME: LongLong(offset)}, False)
     flags = header[FLAGS_AT]
     at = HEADER_MIN_SIZE

@@ -31,7 +31,7 @@ _PACK_SETTLE_PAYLOAD: Final = struct.Struct(">HHQB").pack
 _END: Final = b"\xce"
 _HEARTBEAT: Final = struct.pack(">BHIB", FRAME_HEARTBEAT, 0, 0, FRAME_END)
 
-# Of a delivery, what the pieces do not count: delivery tag and redelivered, and the ends and starts around the header.
+# Bytes of a delivery besides its parts: delivery tag, redelivered, and the frame ends and starts around the header.
 _DELIVER_OVERHEAD: Final = 9 + 8 + 1
 _BASIC: Final = 60
 _PUBLISH: Final = 40
@@ -42,11 +42,11 @@ _NACK: Final = 120
 
 
 class Output:
-    """Frames in the order of the calls. `pending` is their octets. `frame_max` is the largest frame, `payload_max` the
-    largest payload that may be sent.
+    """Frames in the order of the calls.
 
-    Deliveries in a row mostly go to the same consumer and are of the same size: the parts of their frames that do not
-    change are kept, with what they depend on.
+    `pending` is their size in bytes, `frame_max` the maximum size of a frame that may be sent, `payload_max` that of
+    its payload. Successive deliveries mostly go to the same consumer and have the same size: the constant parts of
+    their frames are cached with the values that they depend on.
     """
 
     __slots__ = ("_address_size", "_body_size", "_body_start", "_channel", "_consumer_tag", "_header_size",
@@ -65,7 +65,7 @@ class Output:
         self._start = b""
         self._header_start = b""
         self._body_start = b""
-        # Of requests and responses, None where methods have frames of their own.
+        # Request and response numbers, None if methods are not wrapped.
         self._numbers: Numbers | None = None
 
     def to_send(self) -> bytes:
@@ -77,9 +77,12 @@ class Output:
 
     def send_deliver(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, address: bytes,
                      header: bytes, body: Body, size: int) -> None:
-        """`basic.deliver` with its content; `address`, `header`, `size` as in `Publish`. The channel must be open."""
+        """Send `basic.deliver` with its content. The channel must be open.
+
+        `address`, `header` and `size` are as in `Publish`.
+        """
         if channel != self._channel:
-            if self._numbers is not None:  # looked at here, where all deliveries of such a connection come by
+            if self._numbers is not None:  # checked here, off the fast path
                 self._deliver_in_request(channel, consumer_tag, delivery_tag, redelivered, address, header, body)
                 return
             self._channel = channel
@@ -121,7 +124,7 @@ class Output:
         self._body(channel, body)
 
     def _request(self, channel: int, method: bytes) -> int:
-        """A method in a frame of its own, or in a request, whose id is the result."""
+        """Send a method in a frame of its own, or in a request. Returns the id of the request, or 0."""
         if self._numbers is None:
             self._frame(FRAME_METHOD, channel, method)
             return 0
@@ -132,7 +135,7 @@ class Output:
         return request
 
     def send_publish(self, channel: int, address: bytes, flags: int, header: bytes, body: Body, size: int) -> None:
-        """`basic.publish` with its content, all as in `Publish`. The channel must be open."""
+        """Send `basic.publish` with its content; all arguments are as in `Publish`. The channel must be open."""
         if self._numbers is not None:
             start: bytes = _PACK_PUBLISH_PAYLOAD(_BASIC, _PUBLISH, flags >> TICKET_SHIFT)
             self._request(channel, start + address + bytes((flags & 3,)))
@@ -145,7 +148,7 @@ class Output:
         self._body(channel, body)
 
     def send_encoded(self, frames: bytes) -> None:
-        """Whole frames that were encoded elsewhere. The channels that they are of must be open."""
+        """Send encoded frames. Their channels must be open."""
         self._pieces.append(frames)
         self.pending += len(frames)
 
@@ -178,12 +181,14 @@ class Output:
         self.pending += FRAME_OVERHEAD + len(payload)
 
     def send_body(self, channel: int, part: bytes) -> None:
-        """The next octets of a body, after a content that was sent with less of its body than its header states. Nothing
-        else may go out on the channel in between."""
+        """Send the next bytes of a body after a content that was sent with less than the size in its header.
+
+        Nothing else may be sent on the channel in between.
+        """
         self._body_frames(channel, part)
 
     def _body(self, channel: int, body: Body) -> None:
-        """A body in frames; none at all when it is empty (0-9-1 section 4.2.6.2)."""
+        """Send a body in frames; none if it is empty (0-9-1 section 4.2.6.2)."""
         if isinstance(body, bytes):
             self._body_frames(channel, body)
         else:
@@ -191,7 +196,7 @@ class Output:
                 self._body_frames(channel, part)
 
     def _body_frames(self, channel: int, part: bytes) -> None:
-        """One piece of a body as frames that are as large as the peer takes them. The octets are not copied here."""
+        """Send a part of a body in frames of the maximum size. The bytes are not copied."""
         pieces = self._pieces
         payload_max = self.payload_max
         size = len(part)

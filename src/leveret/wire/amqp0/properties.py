@@ -25,7 +25,7 @@ _FIXED: Final = struct.Struct(">HHQ")
 _PACK_U16: Final = struct.Struct(">H").pack
 _PACK_U64: Final = struct.Struct(">Q").pack
 
-# Where the property flags are, and the least octets of a header.
+# Offset of the property flags, and the minimum size of a header in bytes.
 FLAGS_AT: Final = 12
 HEADER_MIN_SIZE: Final = 14
 _BASIC: Final = 60
@@ -36,9 +36,9 @@ _MALFORMED: Final = "the content header's properties are malformed"
 
 
 def scan(publish: Publish, header: bytes, dialect: Dialect) -> bool:
-    """Set the properties that `publish` has fields for from a header of class basic; False when it is malformed.
+    """Set the properties of `publish` from a header of class basic. Returns False if it is malformed.
 
-    It accepts exactly the headers that `decode_header` accepts.
+    Accepts exactly the headers that `decode_header` accepts.
     """
     try:
         flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
@@ -106,10 +106,10 @@ def check_header(header: bytes, dialect: Dialect, version: Version) -> bool:
 
 def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
                   version: Version = V0_9_1) -> tuple[int, int, dict[str, Any]]:
-    """Class, body size and the properties that are present, by name (`content_type`). `timestamp` is in seconds.
+    """Return class, body size and the present properties by name (`content_type`). `timestamp` is in seconds.
 
-    WireError 502 when the header is malformed: too short, a class without content, a flag without a property, or octets
-    behind the last one.
+    Raises WireError 502 if the header is malformed: too short, a class without content, a flag without a property, or
+    bytes after the last property.
     """
     class_id, body_size, present, pos = _properties_of(header, version)
     properties: dict[str, Any] = {}
@@ -121,12 +121,12 @@ def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
         properties[field.name] = decode_field(field.type, header, pos, stop, dialect)
         pos = stop
     if pos != end:
-        raise WireError(SYNTAX_ERROR, f"the content header has {end - pos} bytes behind its last property")
+        raise WireError(SYNTAX_ERROR, f"the content header has {end - pos} bytes after its last property")
     return class_id, body_size, properties
 
 
 def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[FieldSpec], int]:
-    """Class, body size, the properties whose flags are set, and where the first of them begins."""
+    """Return class, body size, the properties whose flags are set, and the position of the first of them."""
     if len(header) < HEADER_MIN_SIZE:
         raise WireError(SYNTAX_ERROR, "the content header is too short")
     class_id: int
@@ -135,7 +135,7 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
     flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
     owner = version.classes.get(class_id)
     if owner is None:
-        raise WireError(SYNTAX_ERROR, f"there is no content of class {class_id}")
+        raise WireError(SYNTAX_ERROR, f"class {class_id} has no content")
     present: list[FieldSpec] = []
     pos = HEADER_MIN_SIZE
     word = 0
@@ -157,13 +157,13 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
 
 def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dialect: Dialect = RABBITMQ,
                   version: Version = V0_9_1) -> bytes:
-    """The payload of a content header frame. A property that is None is left out.
+    """Return the payload of a content header frame. Properties that are None are omitted.
 
-    EncodeError for a property that the class does not have or that does not fit.
+    Raises EncodeError for an unknown property or one that does not fit its field.
     """
     owner = version.classes.get(class_id)
     if owner is None:
-        raise EncodeError(f"there is no content of class {class_id}")
+        raise EncodeError(f"class {class_id} has no content")
     words = [0] * (1 + max(0, len(owner.properties) - 1) // 15)
     pieces: list[bytes] = []
     known = 0
@@ -194,10 +194,10 @@ def encode_basic(content_type: _Text, content_encoding: _Text, headers: dict[str
                  priority: int | None, correlation_id: _Text, reply_to: _Text, expiration: _Text, message_id: _Text,
                  timestamp: int | None, type: _Text, user_id: _Text, app_id: _Text, cluster_id: _Text,
                  dialect: Dialect = RABBITMQ) -> bytes:
-    """What `encode_header` puts behind the body's size for class basic, flags and properties, for whoever encodes one for
-    each message. `timestamp` is in seconds.
+    """Return flags and properties of a header of class basic, the part after the body size. `timestamp` is in seconds.
 
-    EncodeError, ValueError or struct.error for a value that does not fit; `encode_header` says which.
+    This is for callers that create the rest of the header per message. Raises EncodeError, ValueError or struct.error
+    for a value that does not fit; `encode_header` has the better message.
     """
     flags = 0
     pieces: list[bytes] = [b""]
@@ -248,7 +248,7 @@ def encode_basic(content_type: _Text, content_encoding: _Text, headers: dict[str
 
 
 def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> dict[str, Any]:
-    """The `headers` of a header whose table's length is at `headers_at`. WireError 502 when they are malformed."""
+    """Decode the `headers` of a header whose table length is at `headers_at`. Raises WireError 502."""
     if headers_at + 4 > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
     length: int = _U32(header, headers_at)[0]
@@ -259,10 +259,10 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
 
 
 def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
-    """A header of class basic with some of its `headers` set (or removed, where the value is None) and perhaps without
-    its `expiration`. Everything else stays octet for octet as it was.
+    """Set some of the `headers` of class basic (None removes one), and optionally remove `expiration`.
 
-    WireError 502 when the header is malformed, EncodeError for a value that the dialect cannot express.
+    Everything else stays unchanged, byte for byte. Raises WireError 502 if the header is malformed, and EncodeError if
+    the dialect does not support a value.
     """
     _, _, present, pos = _properties_of(header, V0_9_1)
     end = len(header)
@@ -291,7 +291,7 @@ def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool
 
 
 def _without(header: bytes, pos: int, end: int, names: dict[str, Any], dialect: Dialect) -> bytes:
-    """The fields of a table without those that are named, as they were."""
+    """Return the fields of a table except those with these names, unchanged."""
     kept: list[bytes] = []
     while pos < end:
         stop = pos + 1 + header[pos]

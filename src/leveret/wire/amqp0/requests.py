@@ -1,12 +1,14 @@
-"""Methods in requests and responses: how Qpid's peers of 2007 number them (frame types 9 and 10, in 0-9 only).
+"""Methods wrapped in requests and responses, as Qpid's peers of 2007 number them (frame types 9 and 10, 0-9 only).
 
     request     request-id longlong, response-mark longlong, reserved long, then class, method and arguments
     response    response-id longlong, request-id longlong, batch-offset long, then the same
 
-Each peer counts its requests, and its responses, on each channel from 1 on. A response answers the request with its
-request-id, and as many of those after it as its batch-offset says. The response-mark is the last response that came.
+Each peer counts its requests, and its responses, on each channel from 1. A response answers the request with its
+request-id, and as many of the following ones as its batch-offset says. The response-mark is the id of the last response
+received.
 
-A channel that is opened again may go on counting or begin anew: a first request with the id 1 begins anew, for both peers.
+A channel that is opened again may continue counting or restart: a first request with the id 1 restarts it, for both
+peers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Final
 
 from leveret.wire.amqp0.model import MethodSpec
 
-# Octets before the method.
+# Bytes before the method.
 NUMBERS_SIZE: Final = 20
 _NUMBERS: Final = struct.Struct(">QQI")
 _CLOSE: Final = "channel.close"
@@ -25,11 +27,11 @@ _CLOSE_OK: Final = "channel.close-ok"
 
 
 class Ledger:
-    """The numbers of one channel, from one opening of it on.
+    """The numbers of one channel since it was opened.
 
     requests_in, responses_in, requests_out, responses_out
             the last id of each
-    awaited the requests that came and are yet to be answered: id and method
+    awaited the received requests without an answer: id and method
     """
 
     __slots__ = ("awaited", "requests_in", "requests_out", "responses_in", "responses_out")
@@ -42,12 +44,14 @@ class Ledger:
         self.awaited: deque[tuple[int, MethodSpec]] = deque()
 
     def awaits(self, name: str) -> bool:
-        """Whether a request of this method is yet to be answered."""
+        """Return whether a request of this method is unanswered."""
         return any(spec.name == name for _, spec in self.awaited)
 
     def take(self, name: str, request: int) -> int:
-        """The request that a response of this method answers, not awaited any more: the one of that id, or with 0 the
-        oldest that has such an answer. 0 where there is none."""
+        """Remove and return the request that a response of this method answers.
+
+        It is the one with the id `request`, or the oldest with such an answer if that is 0. Returns 0 if there is none.
+        """
         for at, (id, spec) in enumerate(self.awaited):
             if name in spec.responses and request in (0, id):
                 del self.awaited[at]
@@ -59,8 +63,8 @@ class Numbers:
     """The request and response numbers of all channels of a connection."""
 
     def __init__(self) -> None:
-        # The last ledger of a channel is for what comes. What is sent belongs to the first: another one follows where
-        # the channel was opened again before its close was answered.
+        # The last ledger of a channel is for received methods, the first for sent ones. There is more than one if the
+        # channel was opened again before its close was answered.
         self._channels: dict[int, deque[Ledger]] = {}
 
     def _of(self, number: int) -> deque[Ledger]:
@@ -69,11 +73,13 @@ class Numbers:
             ledgers = self._channels[number] = deque((Ledger(),))
         return ledgers
 
-    # What came
+    # Receiving
 
     def request_received(self, number: int, data: bytes, at: int, opens: bool) -> tuple[int, str]:
-        """The id of a request whose numbers are at `at`, and what is wrong with them, or "". `opens`: its method opens
-        the channel, which is closed."""
+        """Return the id of a request whose numbers are at `at`, and an error text or "".
+
+        `opens` is set if its method opens the channel, which is closed.
+        """
         id: int
         mark: int
         id, mark, _ = _NUMBERS.unpack_from(data, at)
@@ -85,7 +91,7 @@ class Numbers:
                 ledgers[-1].awaited.clear()
         ledger = ledgers[-1]
         if id != ledger.requests_in + 1:
-            return id, f"request {id} on channel {number} where {ledger.requests_in + 1} is next"
+            return id, f"request {id} on channel {number}, expected {ledger.requests_in + 1}"
         ledger.requests_in = id
         if mark > ledger.responses_out and not opens:
             return id, (f"request {id} on channel {number} has the response-mark {mark}, and {ledger.responses_out}"
@@ -98,11 +104,14 @@ class Numbers:
         ledgers.append(Ledger())
 
     def await_answer(self, number: int, id: int, spec: MethodSpec) -> None:
-        """A request is to be answered."""
+        """Note that a request has to be answered."""
         self._of(number)[-1].awaited.append((id, spec))
 
     def response_received(self, number: int, data: bytes, at: int) -> tuple[int, int, str]:
-        """The first and the last request that a response answers whose numbers are at `at`, and what is wrong, or ""."""
+        """Return the first and the last request answered by a response, and an error text or "".
+
+        The numbers of the response are at `at`.
+        """
         id: int
         first: int
         offset: int
@@ -110,27 +119,27 @@ class Numbers:
         last = first + offset
         ledger = self._of(number)[-1]
         if id != ledger.responses_in + 1:
-            return first, last, f"response {id} on channel {number} where {ledger.responses_in + 1} is next"
+            return first, last, f"response {id} on channel {number}, expected {ledger.responses_in + 1}"
         ledger.responses_in = id
         if not 1 <= first <= last <= ledger.requests_out:
             asked = f"request {first}" if last == first else f"requests {first} to {last}"
             return first, last, (f"a response to {asked} on channel {number}, of which {ledger.requests_out} were sent")
         return first, last, ""
 
-    # What is sent
+    # Sending
 
     def request(self, number: int) -> tuple[int, bytes]:
-        """The id of the next request, and its numbers encoded."""
+        """Return the id of the next request, and its encoded numbers."""
         ledger = self._of(number)[0]
         ledger.requests_out += 1
         return ledger.requests_out, _NUMBERS.pack(ledger.requests_out, ledger.responses_in, 0)
 
     def renew(self, number: int) -> None:
-        """We open the channel: counting begins anew."""
+        """Restart counting, because we open the channel."""
         self._channels[number] = deque((Ledger(),))
 
     def response(self, number: int, name: str, request: int) -> bytes:
-        """The encoded numbers of a response, as of `Ledger.take`; empty where no request awaits it."""
+        """Return the encoded numbers of a response (see `Ledger.take`); empty if no request matches."""
         ledgers = self._of(number)
         ledger = ledgers[0]
         answered = ledger.take(name, request)

@@ -1,12 +1,12 @@
-"""The states of a connection and of a channel, and every transition between them (0-9-1 sections 2.2.4 and 2.2.5).
+"""The states of a connection and of a channel, and all transitions (0-9-1 sections 2.2.4 and 2.2.5).
 
-Each peer keeps one state for the connection and one for each channel. A method of class connection or channel moves it,
-on the way in as on the way out, from both peers' point of view at once: the table does not ask who is the server,
-because almost every one of these methods has one possible sender (the method tables check that). Only the close methods
-have two, and what counts there is whether the method is SENT or RECEIVED.
+Each peer has one state for the connection and one for each channel, which methods of the classes connection and channel
+change, both when they are received and when they are sent. One table serves both peers, because almost every one of
+these methods has one possible sender (which the method tables check). Only the close methods have two, so the table
+distinguishes SENT and RECEIVED.
 
-A received request takes effect when it is parsed: after `connection.open` the peer may continue at once, as if it had been
-granted, and a closed channel can be opened again. The caller answers later, in order.
+A received request takes effect when it is parsed: after `connection.open` the peer may continue at once, as if it had
+been granted, and a closed channel can be opened again. The caller answers later, in order.
 
 A transition without a row is illegal: reply code 503 if received, an error of the caller if sent.
 """
@@ -18,7 +18,7 @@ from typing import Final
 SENT: Final = 0
 RECEIVED: Final = 1
 
-# The connection, by what is awaited.
+# States of the connection, named by the expected method.
 START: Final = 0
 START_OK: Final = 1
 SECURE_OR_TUNE: Final = 2
@@ -27,18 +27,18 @@ TUNE_OK: Final = 4
 OPEN: Final = 5
 OPEN_OK: Final = 6
 OPENED: Final = 7
-# The peer broke the protocol: everything is discarded, and our close is to follow.
+# The peer violated the protocol: all input is discarded, and our close is to follow.
 FAILED: Final = 8
-# We have sent close: everything is discarded but close and close-ok.
+# We have sent close: all input except close and close-ok is discarded.
 CLOSING: Final = 9
-# The peer has sent close: it awaits close-ok, and nothing else comes or goes.
+# The peer has sent close and awaits close-ok; nothing else is received or sent.
 CLOSE_RECEIVED: Final = 10
 CLOSED: Final = 11
 
-# The channel. One that is closed has no state.
+# States of a channel.
 CHANNEL_CLOSED: Final = 0
 CHANNEL_OPEN: Final = 1
-# As for the connection, but close is taken, and answered behind ours.
+# As for the connection, but a close is accepted and answered after ours.
 CHANNEL_FAILED: Final = 2
 CHANNEL_CLOSING: Final = 3
 
@@ -60,7 +60,7 @@ _CONNECTION_ROWS: Final = (
     (OPENED, "connection.update-secret", OPENED),
     (OPENED, "connection.update-secret-ok", OPENED),
 )
-# A peer may give up at any time once the server has said what it speaks.
+# Either peer may close at any time after the server's start.
 CLOSABLE: Final = (START_OK, SECURE_OR_TUNE, SECURE_OK, TUNE_OK, OPEN, OPEN_OK, OPENED)
 
 _CHANNEL_ROWS: Final = (
@@ -75,7 +75,7 @@ _CHANNEL_ROWS: Final = (
     # Both closed at once: each answers the other's close (the engine does that) and waits for the answer to its own.
     (CHANNEL_CLOSING, RECEIVED, "channel.close", CHANNEL_CLOSING),
     (CHANNEL_CLOSING, RECEIVED, "channel.close-ok", CHANNEL_CLOSED),
-    # The answer to a close that was received: the channel is closed, or open again if the peer was quick.
+    # The answer to a received close: the channel is closed, or already open again.
     (CHANNEL_CLOSED, SENT, "channel.close-ok", CHANNEL_CLOSED),
     (CHANNEL_OPEN, SENT, "channel.close-ok", CHANNEL_OPEN),
 )
@@ -112,5 +112,5 @@ def _channel_transitions() -> dict[tuple[int, int, str], int]:
 CONNECTION: Final[dict[tuple[int, int, str], int]] = _connection_transitions()
 CHANNEL: Final[dict[tuple[int, int, str], int]] = _channel_transitions()
 
-# The states in which methods of all other classes, and contents, may come and go.
+# The states in which methods of all other classes, and contents, may be received and sent.
 USABLE: Final = frozenset((OPEN_OK, OPENED))

@@ -1,5 +1,7 @@
-"""Classes that Qpid's peers of 2006 to 2009 know of 0-9 beside its XML, in the notation of `notation.py`. Their methods of
-the other classes stand there."""
+"""Classes that Qpid's peers of 2006 to 2009 add to 0-9, in the notation of `notation.py`.
+
+Their methods in other classes are in the table of 0-9.
+"""
 
 from __future__ import annotations
 
