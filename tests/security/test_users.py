@@ -330,7 +330,7 @@ def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> N
 
 def test_expressions_that_cannot_be_used_change_nothing(store: UserStore) -> None:
     add(store, "alice")
-    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is no regular"):
+    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is not a regular"):
         store.set_permission("alice", "/", Permission(".*", "(", ".*"))
     assert not store.may_open("alice", "/")
     with pytest.raises(PreconditionFailed, match="user 'bob'"):
