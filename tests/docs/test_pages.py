@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import pkgutil
 import re
 import shlex
 import types
@@ -41,6 +42,14 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
     listed = re.findall(r"[\w/.-]+\.md", navigation)
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_api_reference_names_what_exists() -> None:
+    pages = [page.read_text("utf-8") for page in DOCS.rglob("*.md")]
+    names = [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
+    assert "leveret.sync" in names
+    for name in names:
+        pkgutil.resolve_name(name)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_id)
