@@ -117,6 +117,7 @@ lint: $(STAMPS)/spark
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell
 	$(PY) tools/check_vocabulary.py
+	$(PY) tools/unasync.py --check
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .

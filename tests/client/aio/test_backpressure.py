@@ -195,7 +195,7 @@ async def test_publish_waits_for_a_full_socket(dial: Connect, proxy: Proxy, name
             sent += 1
             await asyncio.sleep(0)
     assert sent < 1000
-    transport = connection.stream.transport  # type: ignore[union-attr]
+    transport = connection.driver.stream.transport  # type: ignore[union-attr]
     assert transport is not None and transport.get_write_buffer_size() < 4 * MIB
     proxy.flowing.set()
     async with asyncio.timeout(30):
@@ -219,7 +219,7 @@ async def test_close_with_a_full_socket(dial: Connect, proxy: Proxy, name: str, 
             await connection.close()
         assert connection.is_closed
     else:
-        assert connection.stream is not None
-        connection.stream.abort()
+        assert connection.driver.stream is not None
+        connection.driver.stream.abort()
         with pytest.raises((ConnectionLost, Timeout)):
             await channel.get(name, timeout=0.01)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leveret.client._async.connection import Connection
+from leveret.client._async.driver import Driver
 from tests.server.test_periodic import Loop
 
 INTERVAL = 8.0
@@ -22,14 +22,14 @@ class Idle:
         self.sent: list[float] = []
         self.waiting = b""
         self.error: Exception | None = None
-        self.connection: Any = object.__new__(Connection)
-        self.connection._loop = self.loop
-        self.connection._heartbeat_timer = None
-        self.connection._last_sent = self.connection._last_received = self.loop.now
+        self.driver: Any = object.__new__(Driver)
+        self.driver._loop = self.loop
+        self.driver._heartbeat_timer = None
+        self.driver._last_sent = self.driver._last_received = self.loop.now
         engine = SimpleNamespace(heartbeat=INTERVAL, send_heartbeat=self._heartbeat)
-        self.connection.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
+        self.driver.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
         transport = SimpleNamespace(write=lambda data: self.sent.append(self.loop.now))
-        self.connection.stream = SimpleNamespace(transport=transport)
+        self.driver.stream = SimpleNamespace(transport=transport)
 
     def _heartbeat(self) -> None:
         if self.error is not None:
@@ -48,10 +48,10 @@ class Idle:
 def test_heartbeat_every_half_interval(after: float) -> None:
     idle = Idle()
     begin = idle.loop.now
-    idle.connection._tick()
+    idle.driver._tick()
     idle.loop.run(after)
     idle.waiting = b"a publish"
-    idle.connection._write()
+    idle.driver._write()
     idle.loop.run(20 * INTERVAL)
     assert idle.longest_silence(begin) <= INTERVAL / 2
     assert len(idle.sent) <= 41
@@ -60,7 +60,7 @@ def test_heartbeat_every_half_interval(after: float) -> None:
 def test_heartbeats_continue_after_an_exception() -> None:
     idle = Idle()
     idle.error = ValueError("no")
-    idle.connection._tick()
+    idle.driver._tick()
     with pytest.raises(ValueError, match="no"):
         idle.loop.run(INTERVAL)
     idle.error = None

@@ -87,7 +87,7 @@ def test_errors_keep_no_frames_of_threads(server: Broker) -> None:
 
 async def test_protocol_violation_is_reported(connect: Connect) -> None:
     connection = await connect()
-    connection.received(b"\x01\x00\x00\x00\x00\x00\x04\x00\xaa\x00\x0b\xce")
+    connection.driver.received(b"\x01\x00\x00\x00\x00\x00\x04\x00\xaa\x00\x0b\xce")
     with pytest.raises(leveret.Error, match="the server broke the protocol: 540") as caught:
         await connection.wait_closed()
     assert caught.value.reply_code == 540

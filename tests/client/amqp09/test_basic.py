@@ -274,7 +274,7 @@ async def test_loss_unnoticed_by_the_server(through: Connect09, proxy: Proxy, na
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
     proxy.half_open()
-    stream, connection.stream = connection.stream, None
+    stream, connection.driver.stream = connection.driver.stream, None
     assert stream is not None
     connection.core.lost(ConnectionLost("only we know"))
     await channel.publish(b"x", name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -70,7 +69,8 @@ class Amqp09Calls:
     def use_access(self, access: Access | None) -> None:
         """Use another ticket that the channel has requested for later methods, or none."""
         core = amqp09_channel(self._core)
-        core.use_access(access)
+        with self.connection.driver.lock:
+            core.use_access(access)
 
     # Files
 
@@ -105,7 +105,7 @@ class Amqp09Calls:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
             while True:
-                await self.connection.wait_open(timeout)
+                await self.connection.driver.wait_open(timeout)
                 try:
                     await self._stage(upload, progress, timeout)
                     await self.send(upload.outgoing(), timeout)
@@ -115,23 +115,28 @@ class Amqp09Calls:
                         raise
 
     async def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
-        connection = self.connection
+        driver = self.connection.driver
         core = await self._open_upload_channel(timeout)
         try:
-            await connection.wait(upload.open(core), timeout, "file.open")
+            await driver.wait(driver.call(upload.open, core), timeout, "file.open")
             while True:
-                data = await asyncio.to_thread(upload.read)
-                while not upload.can_send(core):
-                    await connection.wait(core.flow_waiter(), timeout, f"file.stage while {core.blocked_reason()}")
-                upload.stage(core, data)
+                data = await driver.read_file(upload.read)
+                while True:
+                    with driver.lock:
+                        if upload.can_send(core):
+                            driver.call(upload.stage, core, data)
+                            break
+                        waiter = core.flow_waiter()
+                    await driver.wait(waiter, timeout, f"file.stage while {core.blocked_reason()}")
                 if progress is not None:
                     progress(upload.sent, upload.size)
                 if upload.complete:
                     break
-            await connection.wait(core.ping(), timeout, "file.stage")
-            await connection.run(core.close(), timeout, "channel.close")
+            await driver.wait(driver.call(core.ping), timeout, "file.stage")
+            await driver.run(core.close(), timeout, "channel.close")
         finally:
-            core.abandon()
+            with driver.lock:
+                core.abandon()
 
     def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
                       no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
@@ -263,35 +268,42 @@ class Amqp09Calls:
         in_transaction = core.in_transaction
         channel = core if in_transaction else await self._open_upload_channel(timeout)
         sending.set_channel(channel)
-        connection = self.connection
+        driver = self.connection.driver
         try:
-            await connection.wait(sending.begin(), timeout, "message.open")
+            await driver.wait(driver.call(sending.begin), timeout, "message.open")
             while not sending.complete:
-                data = await asyncio.to_thread(sending.read)
-                while not sending.can_send():
-                    await connection.wait(channel.flow_waiter(), timeout,
-                                          f"message.append while {channel.blocked_reason()}")
-                sending.append(data)
+                data = await driver.read_file(sending.read)
+                while True:
+                    with driver.lock:
+                        if sending.can_send():
+                            driver.call(sending.append, data)
+                            break
+                        waiter = channel.flow_waiter()
+                    await driver.wait(waiter, timeout, f"message.append while {channel.blocked_reason()}")
                 if progress is not None:
                     progress(sending.sent, sending.size)
-            return cast("Error | None", await connection.wait(sending.finish(), timeout, "message.transfer"))
+            return cast("Error | None", await driver.wait(driver.call(sending.finish), timeout, "message.transfer"))
         finally:
             if not in_transaction:
-                channel.abandon()
+                with driver.lock:
+                    channel.abandon()
 
     async def _open_upload_channel(self, timeout: Limit) -> Amqp09Channel:
         """Open a channel for one upload, with the access of this one. Its errors do not close this channel."""
-        connection = self.connection
-        core = connection.core.new_channel(False, False)
-        assert isinstance(core, Amqp09Channel)
-        core.internal = True
-        access = amqp09_channel(self._core).access
+        driver = self.connection.driver
+        with driver.lock:
+            core = driver.core.new_channel(False, False)
+            assert isinstance(core, Amqp09Channel)
+            core.internal = True
+            access = amqp09_channel(self._core).access
         try:
-            await connection.run(core.open(), timeout, "channel.open")
-            await connection.run(core.prepare({"access": access}), timeout, "access.request")
-            core.use_access(access)
+            await driver.run(core.open(), timeout, "channel.open")
+            await driver.run(core.prepare({"access": access}), timeout, "access.request")
+            with driver.lock:
+                core.use_access(access)
         except BaseException:
-            core.abandon()
+            with driver.lock:
+                core.abandon()
             raise
         return core
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -41,11 +40,13 @@ class Channel(Amqp09Calls):
 
     Calls on one channel are executed in order. An error closes only the channel: everything on it then raises the
     `ChannelClosed` with the cause. All timeouts are in seconds; the default is the connection's `timeout`.
+    Tasks may share a channel.
     """
 
     def __init__(self, connection: Connection, core: AnyChannelCore) -> None:
         self.connection = connection
         self._core = core
+        self._driver = connection.driver
         self._encoder = core.new_encoder()
         core.api_channel = self
 
@@ -67,7 +68,7 @@ class Channel(Amqp09Calls):
     async def close(self) -> None:
         """Close the channel. Unacked messages return to their queues."""
         try:
-            await self.connection.run(self._core.close(), DEFAULT, "channel.close")
+            await self._driver.run(self._core.close(), DEFAULT, "channel.close")
         except (ConnectionClosed, ChannelClosed):
             pass
 
@@ -79,13 +80,17 @@ class Channel(Amqp09Calls):
 
     async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any:
         """Send as soon as there is a connection, and wait for the reply."""
-        connection = self.connection
+        driver = self._driver
         core = self._core
-        while not connection.core.opened:
-            if core.error is not None:
-                raise copy_error(core.error)
-            await connection.wait_open(timeout)
-        return await connection.wait(send(), timeout, what)
+        while True:
+            with driver.lock:
+                if driver.core.opened:
+                    waiter = driver.call(send)
+                    break
+                if core.error is not None:
+                    raise copy_error(core.error)
+            await driver.wait_open(timeout)
+        return await driver.wait(waiter, timeout, what)
 
     # Queues and exchanges
 
@@ -214,28 +219,36 @@ class Channel(Amqp09Calls):
     async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
         """Publish an encoded message."""
         core = self._core
-        while not core.flowing:
-            await self.wait_flowing(timeout)
-        connection = self.connection
+        driver = self._driver
+        waiter = None
         if core.confirms:
-            waiter = outgoing.waiter = connection.new_waiter()
-            core.publish(outgoing)
-            await connection.wait(waiter, timeout, "basic.publish")
-        else:
-            core.publish(outgoing)
+            waiter = outgoing.waiter = driver.new_waiter()
+        while True:
+            with driver.lock:
+                if core.flowing:
+                    driver.call(core.publish, outgoing)
+                    break
+            await self.wait_flowing(timeout)
+        if waiter is not None:
+            await driver.wait(waiter, timeout, "basic.publish")
 
     async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
         """Wait until publishes may be sent, at most `blocked_timeout` while the server blocks them. Raises `Timeout`."""
         core = self._core
+        driver = self._driver
         parameters = self.connection.parameters
         deadlines = Deadlines(parameters.timeout, parameters.blocked_timeout, timeout)
         while not core.flowing:
-            seconds, left = deadlines.remaining(core.connection.opened, time.monotonic())
-            await self.connection.wait(core.flow_waiter(), seconds, f"basic.publish while {core.blocked_reason()}", left)
+            with driver.lock:
+                if core.flowing:
+                    return
+                seconds, left = deadlines.remaining(core.connection.opened, time.monotonic())
+                waiter, what = core.flow_waiter(), f"basic.publish while {core.blocked_reason()}"
+            await driver.wait(waiter, seconds, what, left)
 
     def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
                   mandatory: bool = False, properties: Properties | None = None, **keywords: Any) -> Publisher:
-        """Return a publisher of many messages that does not await each confirm. `async with` awaits the pending ones.
+        """Return a publisher of many messages that does not wait for each confirm. `async with` waits for the pending ones.
 
         Args:
             exchange: Exchange; "" for the default one.
@@ -258,26 +271,43 @@ class Channel(Amqp09Calls):
             ConnectionLost: The connection was lost before the reply arrived.
         """
         core = self._core
-        while not core.flowing:
-            await self.wait_flowing(timeout)
-        correlation_id = core.connection.new_name()
-        while (known := core.reply_to_waiter()) is not None:
-            await self.connection.wait(known, timeout, "a reply address")
+        driver = self._driver
+        await self.wait_flowing(timeout)
+        with driver.lock:
+            correlation_id = core.connection.new_name()
+            known = core.reply_to_waiter()
+        while known is not None:
+            await driver.wait(known, timeout, "a reply address")
+            with driver.lock:
+                known = core.reply_to_waiter()
         keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
         outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
                                         self._encoder.merge(properties, keywords))
         outgoing.at_most_once = True
-        while not core.flowing:
+        while True:
+            with driver.lock:
+                if core.flowing:
+                    waiter, forget = driver.call(self._send_request, outgoing, correlation_id)
+                    break
             await self.wait_flowing(timeout)
-        replies = core.ensure_reply_consumer()
+        try:
+            answer: Message = await driver.wait(waiter, timeout, "a reply")
+            return answer
+        finally:
+            with driver.lock:
+                forget(correlation_id)
+
+    def _send_request(self, outgoing: Outgoing, correlation_id: str) -> tuple[Waiter, Callable[[str], None]]:
+        """Publish a request, and return a waiter for its reply and a function that forgets the request."""
+        replies = self._core.ensure_reply_consumer()
         waiter = replies.await_answer(correlation_id)
         outgoing.waiter = ErrorOnlyWaiter(waiter)
         try:
-            core.publish(outgoing)
-            answer: Message = await self.connection.wait(waiter, timeout, "a reply")
-            return answer
-        finally:
+            self._core.publish(outgoing)
+        except BaseException:
             replies.forget_request(correlation_id)
+            raise
+        return waiter, replies.forget_request
 
     # Consuming
 
@@ -320,10 +350,13 @@ class Channel(Amqp09Calls):
         """
 
         async def open() -> Sender:
-            await self.connection.wait_open()
-            core = links.new_sender(self._core, address, name, settled, settle_second, durable, dynamic, properties,
-                                    capabilities)
-            await self.connection.wait(core.attach_waiter(), DEFAULT, "attach")
+            driver = self._driver
+            await driver.wait_open()
+            with driver.lock:
+                core = links.new_sender(self._core, address, name, settled, settle_second, durable, dynamic, properties,
+                                        capabilities)
+                waiter = core.attach_waiter()
+            await driver.wait(waiter, DEFAULT, "attach")
             return Sender(self, core, window)
 
         return Opening(open)
@@ -373,11 +406,11 @@ class Channel(Amqp09Calls):
 
         try:
             message: Message | None = await self._call("basic.get", send, timeout)
-        except asyncio.CancelledError:
-            # The message may have arrived at the moment of the cancellation; requeue it.
-            for waiter in waiters:
-                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                    late = waiter.result()
+        except BaseException:
+            # The message may have arrived at the moment of the interruption; requeue it.
+            with self._driver.lock:
+                for waiter in waiters:
+                    late = self._driver.result_of(waiter)
                     if late is not None and not late.settled and self._core.error is None:
                         late.nack(requeue=True)
             raise
@@ -385,15 +418,18 @@ class Channel(Amqp09Calls):
 
     def ack(self, delivery_tag: int, multiple: bool = False) -> None:
         """Acknowledge by delivery tag. Prefer `Message.ack`, which is also safe after a lost connection."""
-        self._core.settle_tag("basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
+        with self._driver.lock:
+            self._core.settle_tag("basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
 
     def nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
         """Requeue or reject by delivery tag (RabbitMQ's `basic.nack`). Prefer `Message.nack`."""
-        self._core.settle_tag("basic.nack", {"delivery_tag": delivery_tag, "multiple": multiple, "requeue": requeue})
+        with self._driver.lock:
+            self._core.settle_tag("basic.nack", {"delivery_tag": delivery_tag, "multiple": multiple, "requeue": requeue})
 
     def reject(self, delivery_tag: int, requeue: bool = False) -> None:
         """Reject by delivery tag (0-9-1 `basic.reject`). Prefer `Message.reject`."""
-        self._core.settle_tag("basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
+        with self._driver.lock:
+            self._core.settle_tag("basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
 
     async def qos(self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *,
                   timeout: Limit = DEFAULT) -> None:
@@ -434,7 +470,8 @@ class Channel(Amqp09Calls):
                 if self._core.opened:
                     await self.tx_rollback()
                 else:
-                    self._core.forget_transaction()
+                    with self._driver.lock:
+                        self._core.forget_transaction()
             except Error:
                 # The channel or the connection has ended, and with it the transaction.
                 pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,16 @@ class Consumer:
     """An iterator over the messages of a queue.
 
     It starts with the first message or with `async with`, which cancels it at the end. It ends when it is cancelled. If the
-    server ends it, it raises the cause after the messages that have arrived. Several tasks may share it.
+    server ends it, it raises the cause after the messages that have arrived. Tasks may share it.
     """
 
     def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
         self._channel = channel
+        self._driver = channel.connection.driver
         self._core = core
         self._queue = queue
         self._started = False
+        self._start_lock = asyncio.Lock()
         self._given_tag = core.tag
         # A consumer whose start was cancelled, and that the server may have to end first.
         self._previous: AnyConsumer | None = None
@@ -45,11 +48,13 @@ class Consumer:
 
     async def start(self) -> Consumer:
         """Start to consume, unless already started."""
-        if self._started:
-            return self
-        self._started = True
+        async with self._start_lock:
+            if not self._started:
+                await self._start()
+        return self
+
+    async def _start(self) -> None:
         core = self._core
-        previous = self._previous
         sent: list[Waiter] = []
 
         def send() -> Waiter:
@@ -59,36 +64,47 @@ class Consumer:
             return sent[0]
 
         try:
-            while self._given_tag and previous is not None and not previous.ended:
-                await self._channel.connection.wait(previous.message_waiter(), DEFAULT, "basic.cancel")
+            if self._given_tag and self._previous is not None:
+                await self._wait_ended(self._previous)
             await self._channel._call("basic.consume", send)
         except BaseException as error:
             # It can be started again, as a new consumer: the server may still start this one.
-            self._started = False
-            self._core = core.clone()
-            self._core.tag = self._given_tag
-            if sent:
-                core.abandon()
-                self._previous = core
-            else:
-                core.end(error if isinstance(error, Error) else None)
+            with self._driver.lock:
+                self._core = core.clone()
+                self._core.tag = self._given_tag
+                if sent:
+                    core.abandon()
+                    self._previous = core
+                else:
+                    core.end(error if isinstance(error, Error) else None)
             raise
-        return self
+        self._started = True
+
+    async def _wait_ended(self, core: AnyConsumer) -> None:
+        while True:
+            with self._driver.lock:
+                if core.ended:
+                    return
+                waiter = core.message_waiter()
+            await self._driver.wait(waiter, DEFAULT, "basic.cancel")
 
     async def cancel(self) -> None:
         """Cancel the consumer. Messages that were not taken return to the queue."""
         core = self._core
-        if not self._started or core.ended:
-            return
-        if not (core.channel.opened and core.active):
-            core.abandon()
-            while not core.ended:
-                await self._channel.connection.wait(core.message_waiter(), DEFAULT, "basic.cancel")
+        with self._driver.lock:
+            if not self._started or core.ended:
+                return
+            attached = core.channel.opened and core.active
+            if not attached:
+                core.abandon()
+        if not attached:
+            await self._wait_ended(core)
             return
         try:
             await self._channel._call("basic.cancel", lambda: core.withdraw())
         except (ChannelClosed, ConnectionClosed):
-            core.end(None)
+            with self._driver.lock:
+                core.end(None)
 
     async def __aenter__(self) -> Consumer:
         return await self.start()
@@ -107,18 +123,19 @@ class Consumer:
         return await self._next(timeout)
 
     async def _next(self, timeout: float | None) -> Message:
+        driver = self._driver
         deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._started:
+            await self.start()
         while True:
-            if not self._started:
-                if self._core.ended:
+            with driver.lock:
+                core = self._core
+                if core.messages:
+                    return core.take()
+                if core.ended:
+                    if core.error is not None:
+                        raise copy_error(core.error)
                     raise StopAsyncIteration
-                await self.start()
-            core = self._core
-            if core.messages:
-                return core.take()
-            if core.ended:
-                if core.error is not None:
-                    raise copy_error(core.error)
-                raise StopAsyncIteration
+                waiter = core.message_waiter()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            await self._channel.connection.wait(core.message_waiter(), left, "a message")
+            await driver.wait(waiter, timeout, "a message", left)

@@ -18,12 +18,13 @@ class Publisher:
     """Publishes without waiting for each confirm, up to a window of pending ones.
 
     Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
-    its `messages`.
+    its `messages`. Tasks may share a publisher.
     """
 
     def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
                  mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._channel = channel
+        self._driver = channel.connection.driver
         self._core = core
         self._encoder = encoder
         self._exchange = exchange
@@ -47,27 +48,43 @@ class Publisher:
             Returned: Earlier messages were returned. This one is not published.
         """
         core = self._core
+        driver = self._driver
         if core.error is not None:
-            raise core.take_error()
+            self._raise_error()
         encoded = self._encoded
         if properties is not None or keywords:
             encoded = self._encoder.merge(properties or self._properties, keywords)
         outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
                                         self._flags, encoded)
-        while core.in_flight >= core.window or not core.channel.flowing:
-            if core.channel.flowing:
-                await self._channel.connection.wait(core.window_waiter(), DEFAULT, "the publisher's window")
-            else:
+        while True:
+            with driver.lock:
+                waiter = None
+                if core.channel.flowing:
+                    if core.in_flight < core.window:
+                        driver.call(core.publish, outgoing)
+                        return
+                    waiter = core.window_waiter()
+            if waiter is None:
                 await self._channel.wait_flowing()
-        core.publish(outgoing)
+            else:
+                await driver.wait(waiter, DEFAULT, "the publisher's window")
 
     async def flush(self, timeout: Limit = DEFAULT) -> None:
         """Wait for all pending confirms. Raises `Nacked` or `Returned` with the messages that failed."""
         core = self._core
         while core.in_flight:
-            await self._channel.connection.wait(core.idle_waiter(), timeout, "the publisher's confirms")
+            with self._driver.lock:
+                if not core.in_flight:
+                    break
+                waiter = core.idle_waiter()
+            await self._driver.wait(waiter, timeout, "the publisher's confirms")
         if core.error is not None:
-            raise core.take_error()
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        with self._driver.lock:
+            if self._core.error is not None:
+                raise self._core.take_error()
 
     async def __aenter__(self) -> Publisher:
         return self

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Receiver(Consumer):
     """A link from a source: an asynchronous iterator over deliveries. `async with` closes it at the end.
 
-    It is attached again after a lost connection.
+    It is attached again after a lost connection. Tasks may share it.
     """
 
     _core: ReceiverCore

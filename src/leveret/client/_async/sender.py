@@ -19,11 +19,12 @@ class Sender:
     """A link to a target. `async with` waits for all outcomes at the end and closes it.
 
     It is attached again after a lost connection. A message is bytes, text (one data section, as UTF-8), or an
-    `amqp10.Message`; keywords are fields of `amqp10.Message`.
+    `amqp10.Message`; keywords are fields of `amqp10.Message`. Tasks may share a sender.
     """
 
     def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
         self._channel = channel
+        self._driver = channel.connection.driver
         self._core = core
         self._window = PublisherCore(core.session, window)
 
@@ -66,16 +67,18 @@ class Sender:
         """
         core = self._core
         transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
-        channel = self._channel
-        connection = channel.connection
-        while not core.session.flowing and not core.finished:
-            await channel.wait_flowing(timeout)
-        if core.settled:
-            core.session.publish(transfer)
-            return
-        waiter = transfer.waiter = connection.new_waiter()
-        core.session.publish(transfer)
-        await connection.wait(waiter, timeout, "an outcome")
+        driver = self._driver
+        waiter = None
+        if not core.settled:
+            waiter = transfer.waiter = driver.new_waiter()
+        while True:
+            with driver.lock:
+                if core.session.flowing or core.finished:
+                    driver.call(core.session.publish, transfer)
+                    break
+            await self._channel.wait_flowing(timeout)
+        if waiter is not None:
+            await driver.wait(waiter, timeout, "an outcome")
 
     async def publish(self, body: Any = b"", *, transaction: Transaction | None = None, **fields: Any) -> None:
         """Send a message, waiting only while the window of messages without an outcome is full.
@@ -85,23 +88,39 @@ class Sender:
         """
         core = self._core
         window = self._window
+        driver = self._driver
         if window.error is not None:
-            raise window.take_error()
+            self._raise_error()
         transfer = links.encode(core, body, fields, transaction.core if transaction is not None else None)
-        while not core.finished and (window.in_flight >= window.window or not core.session.flowing):
-            if core.session.flowing:
-                await self._channel.connection.wait(window.window_waiter(), DEFAULT, "the sender's window")
-            else:
+        while True:
+            with driver.lock:
+                waiter = None
+                if core.finished or core.session.flowing:
+                    if core.finished or window.in_flight < window.window:
+                        driver.call(window.publish, transfer)
+                        return
+                    waiter = window.window_waiter()
+            if waiter is None:
                 await self._channel.wait_flowing()
-        window.publish(transfer)
+            else:
+                await driver.wait(waiter, DEFAULT, "the sender's window")
 
     async def flush(self, timeout: Limit = DEFAULT) -> None:
         """Wait for all outcomes. Raises `Nacked` or `Returned` with the messages that failed."""
         window = self._window
         while window.in_flight:
-            await self._channel.connection.wait(window.idle_waiter(), timeout, "the sender's outcomes")
+            with self._driver.lock:
+                if not window.in_flight:
+                    break
+                waiter = window.idle_waiter()
+            await self._driver.wait(waiter, timeout, "the sender's outcomes")
         if window.error is not None:
-            raise window.take_error()
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        with self._driver.lock:
+            if self._window.error is not None:
+                raise self._window.take_error()
 
     async def close(self) -> None:
         """Close the link. Messages without an outcome fail."""
@@ -112,9 +131,10 @@ class Sender:
         await self._detach(False)
 
     async def _detach(self, closed: bool) -> None:
-        core = self._core
         try:
-            await self._channel.connection.wait(links.detach(core, closed), DEFAULT, "detach")
+            with self._driver.lock:
+                waiter = links.detach(self._core, closed)
+            await self._driver.wait(waiter, DEFAULT, "detach")
         except ConnectionClosed:
             pass
 

@@ -9,7 +9,7 @@ from leveret.client.engine.common.socket_errors import socket_error
 from leveret.client.parameters import Parameters
 
 if TYPE_CHECKING:
-    from leveret.client._async.connection import Connection
+    from leveret.client._async.driver import Driver
 
 # Bytes in the write buffer at which publishers have to wait.
 HIGH_WATER = 1 << 20
@@ -22,8 +22,8 @@ class Stream(asyncio.Protocol):
     connecting task resumes.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self.transport: asyncio.Transport | None = None
         self._lost = asyncio.get_running_loop().create_future()
         self._error: Exception | None = None
@@ -37,35 +37,35 @@ class Stream(asyncio.Protocol):
 
     def begin(self) -> None:
         """Start to read: the connection is ready for data."""
-        if self._connection.stream is not self or self.transport is None:
+        if self._driver.stream is not self or self.transport is None:
             return
         if self._lost.done():
-            self._connection.socket_lost(self._error)
+            self._driver.socket_lost(self._error)
         elif not self.transport.is_closing():
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """Pass received bytes to the connection (`asyncio.Protocol`)."""
-        if self._connection.stream is self:
-            self._connection.received(data)
+        if self._driver.stream is self:
+            self._driver.received(data)
 
     def pause_writing(self) -> None:
         """Report that the socket is full (`asyncio.Protocol`)."""
-        if self._connection.stream is self:
-            self._connection.core.set_socket_full(True)
+        if self._driver.stream is self:
+            self._driver.core.set_socket_full(True)
 
     def resume_writing(self) -> None:
         """Report that the socket accepts data again (`asyncio.Protocol`)."""
-        if self._connection.stream is self:
-            self._connection.core.set_socket_full(False)
+        if self._driver.stream is self:
+            self._driver.core.set_socket_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the loss of the socket (`asyncio.Protocol`)."""
         self._error = exc
         if not self._lost.done():
             self._lost.set_result(None)
-        if self._connection.stream is self:
-            self._connection.socket_lost(exc)
+        if self._driver.stream is self:
+            self._driver.socket_lost(exc)
 
     async def wait_closed(self) -> None:
         """Wait until the socket is closed."""
@@ -77,13 +77,13 @@ class Stream(asyncio.Protocol):
             self.transport.abort()
 
 
-async def open_stream(connection: Connection, parameters: Parameters) -> Stream:
+async def open_stream(driver: Driver, parameters: Parameters) -> Stream:
     """Open a socket. Raises `ConnectionFailed` or `TlsFailed`."""
     loop = asyncio.get_running_loop()
     context = parameters.tls_context()
     try:
         _, stream = await loop.create_connection(
-            lambda: Stream(connection), parameters.host, parameters.port, ssl=context,
+            lambda: Stream(driver), parameters.host, parameters.port, ssl=context,
             server_hostname=parameters.tls_name if context is not None else None)
     except OSError as error:
         raise socket_error(parameters, error) from error

@@ -20,7 +20,7 @@ class Transaction:
     """
 
     def __init__(self, connection: Connection, core: TransactionCore) -> None:
-        self._connection = connection
+        self._driver = connection.driver
         self._core = core
 
     @property
@@ -36,20 +36,20 @@ class Transaction:
     async def commit(self, timeout: Limit = DEFAULT) -> None:
         """Commit the transaction. Raises `TransactionLost` if the server has rolled it back."""
         try:
-            await self._connection.run(self._core.discharge(False), timeout, "a commit")
+            await self._driver.run(self._core.discharge(False), timeout, "a commit")
         finally:
             await self._close()
 
     async def rollback(self, timeout: Limit = DEFAULT) -> None:
         """Roll back the transaction. Deliveries that were settled in it can be settled again."""
         try:
-            await self._connection.run(self._core.discharge(True), timeout, "a roll-back")
+            await self._driver.run(self._core.discharge(True), timeout, "a roll-back")
         finally:
             await self._close()
 
     async def _close(self) -> None:
         try:
-            await self._connection.run(self._core.close(), DEFAULT, "end")
+            await self._driver.run(self._core.close(), DEFAULT, "end")
         except Error:
             pass  # the session was lost with its connection
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import queue
 import random
 import socket
 import ssl
@@ -20,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from leveret.client._sync.message import BlockingDelivery, BlockingFileMessage, BlockingMessage
 from leveret.client._sync.sockets import AnySocket, open_socket
@@ -44,6 +45,9 @@ from leveret.client.events import Closed, Connected, Event, Reconnecting
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT, Default, Limit
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # Bytes of output at which it is written at once. Less output is delayed by up to FLUSH_DELAY seconds while calls follow.
 FLUSH_SIZE: Final = 32768
 FLUSH_DELAY: Final = 0.002
@@ -54,6 +58,10 @@ BUSY_INTERVAL: Final = 0.05
 IDLE_INTERVAL: Final = 1.0
 # Seconds that `close` waits for that thread, which may be in a callback of the application.
 JOIN_TIMEOUT: Final = 10.0
+
+
+class EventQueue(queue.SimpleQueue[Event]):
+    """A queue of events. Unlike its base class, it supports weak references."""
 
 
 class Driver(FrontEnd):
@@ -335,7 +343,7 @@ class Driver(FrontEnd):
             self._broken = ConnectionLost(f"the connection is lost: it was interrupted by {type(error).__name__}")
             self._wake.set()
 
-    def wait_open(self, limit: Limit, left: float | None = None) -> None:
+    def wait_open(self, limit: Limit = DEFAULT, left: float | None = None) -> None:
         """Wait for a connection; `limit` and `left` as for `wait`.
 
         Raises the error of a connection that is closed for good, and `Timeout`.
@@ -344,6 +352,27 @@ class Driver(FrontEnd):
             with self.lock:
                 waiter = self.core.ready_waiter()
             self.wait(waiter, limit, f"a connection ({self.core.last_error})", left)
+
+    def wait_closed(self, timeout: float | None) -> bool:
+        """Wait until the connection is closed for good, and return whether it was within the timeout."""
+        return self.closed.wait(timeout)
+
+    def call(self, function: Callable[P, R], *args: P.args, **keywords: P.kwargs) -> R:
+        """Call the engine, with the lock held."""
+        with self.lock:
+            try:
+                return function(*args, **keywords)
+            except BaseException as error:
+                self.interrupted(error)
+                raise
+
+    def read_file(self, read: Callable[[], bytes]) -> bytes:
+        """Call a function that reads from a file."""
+        return read()
+
+    def result_of(self, waiter: BlockingWaiter) -> Any:
+        """Return the result of a waiter whose caller has stopped waiting; None if it has none."""
+        return waiter.result
 
     # Methods of FrontEnd. The lock is held.
 

@@ -20,17 +20,17 @@ class BlockingMessage(Message):
 
     def ack(self, multiple: bool = False) -> None:
         """Acknowledge the message; with `multiple`, also all earlier ones of its channel."""
-        with self._channel.api_channel.lock:
+        with self._channel.api_channel.connection.driver.lock:
             super().ack(multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Refuse the message; with `multiple`, also all earlier ones of its channel."""
-        with self._channel.api_channel.lock:
+        with self._channel.api_channel.connection.driver.lock:
             super().nack(requeue, multiple)
 
     def reject(self, requeue: bool = False) -> None:
         """Refuse the message."""
-        with self._channel.api_channel.lock:
+        with self._channel.api_channel.connection.driver.lock:
             super().reject(requeue)
 
 
@@ -47,9 +47,9 @@ class BlockingDelivery(Delivery):
 
     def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
         """Settle the delivery with an outcome, as part of a transaction if one is given."""
-        with self._channel.api_channel.lock:
+        with self._channel.api_channel.connection.driver.lock:
             super().settle_as(state, transaction)
 
     def _settle_each(self, multiple: bool, state: Composite) -> None:
-        with self._channel.api_channel.lock:
+        with self._channel.api_channel.connection.driver.lock:
             super()._settle_each(multiple, state)
