@@ -9,6 +9,7 @@ import pytest
 
 from leveret.broker.errors import ContentTooLarge
 from leveret.protocols.amqp091 import connection as connections
+from leveret.protocols.ingress_throttle import MAX_UNCOMMITTED
 from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from leveret.wire.amqp0.commands import Deliver
 from tests.broker.support import HeldLog
@@ -296,7 +297,7 @@ def test_only_who_sends_large_bodies_waits_until_they_are_committed(spool: FileS
     small, large = site.channel(), site.channel()
     small.declare()
     log.held = True
-    log.pending_bytes = log.pending_spooled = connections.MAX_UNCOMMITTED + 1
+    log.pending_bytes = log.pending_spooled = MAX_UNCOMMITTED + 1
     for channel, body in ((small, b"small"), (large, BODY)):
         channel.publish(body=body)
         channel.run()

@@ -9,6 +9,7 @@ from leveret.broker.consumer import Output
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
+    from leveret.protocols.peer import Peer
 
 
 class Session(Output):
@@ -18,14 +19,22 @@ class Session(Output):
     user    who has logged in, "" for nobody yet
     opened  the handshake is over: the client has a vhost
     operation  the last one of its input that is not about single messages, "" for none
+    peer    the socket
+    closing  the connection is being closed, by either side, or is lost
     """
 
     number: int
     user: str
     opened: bool
     operation: str
+    peer: Peer
+    closing: bool
 
     def data_received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def perform_rest(self) -> None:
+        """Perform input that the previous turn had no time for."""
         raise NotImplementedError
 
     def connection_lost(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused
 from leveret.broker.routing import Route
+from leveret.protocols.ingress_throttle import IngressThrottle
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 
@@ -26,6 +27,7 @@ class VhostSession(Session):
     vhost_name: str
 
     def __init__(self) -> None:
+        self.ingress = IngressThrottle(self)
         self.routes: dict[bytes, Route] = {}
         self.topology = -1
         self.generation = -1
@@ -54,6 +56,9 @@ class VhostSession(Session):
                                 f" another user")
         self.routes[address] = route
         return route
+
+    def check_peer(self) -> None:
+        self.ingress.check_peer()
 
     def check_any(self, resource: str) -> None:
         """Raise AccessRefused unless the user may do something with the exchange or queue."""

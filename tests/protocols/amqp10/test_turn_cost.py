@@ -114,7 +114,7 @@ def test_a_burst_of_attaches_is_carried_out_in_several_turns() -> None:
     client.run()
     assert len(endpoint.links) == many
     assert [frame.handle for frame in client.all(Attach)] == list(range(many))
-    assert not client.session.pause_reasons
+    assert not client.session.ingress.reasons
 
 
 def test_free_numbers_are_found_without_looking_at_all() -> None:

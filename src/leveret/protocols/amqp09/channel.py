@@ -14,6 +14,7 @@ from leveret.protocols.amqp09.realms import WRITE, Tickets
 from leveret.protocols.amqp09.streams import Pace
 from leveret.protocols.amqp091.channel import Channel as Channel091
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
+from leveret.protocols.ingress_throttle import ALARM
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
@@ -94,7 +95,7 @@ class Channel(Channel091):
     def check_pause(self) -> None:
         """Who publishes although it was asked to pause, and should know, is not read any more."""
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            self.connection.pause_input("alarm")
+            self.connection.ingress.pause(ALARM)
 
     # Class file
 

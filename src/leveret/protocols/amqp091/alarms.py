@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.protocols.ingress_throttle import ALARM
+
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel import Channel
     from leveret.protocols.amqp091.connection import Connection
@@ -37,7 +39,7 @@ def block(connection: Connection, reason: str) -> None:
         connection.blocked = True
         connection.engine.send(0, "connection.blocked", {"reason": reason})
         connection.mark()
-    connection.pause_input("alarm")
+    connection.ingress.pause(ALARM)
 
 
 def changed(connection: Connection, reason: str) -> None:
@@ -56,5 +58,5 @@ def changed(connection: Connection, reason: str) -> None:
             connection.engine.send(0, "connection.unblocked", {})
         for channel in connection.channels.values():
             channel.ask_to_resume()
-        connection.release_input("alarm")
+        connection.ingress.release(ALARM)
     connection.mark()

@@ -25,6 +25,7 @@ from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.consumers import ChannelConsumer
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.amqp091.timeouts import ConsumerTimeout
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 
@@ -178,7 +179,7 @@ class Channel(Holder):
         else:
             self.publish_count += 1
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            connection.pause_input("alarm")
+            connection.ingress.pause(ALARM)
         if self.transacted:
             self._publish_later(message, route, command.flags)
             return
@@ -722,7 +723,7 @@ class Channel(Holder):
             return
         self.closing = True
         if self.stalled:
-            self.connection.release_input("backlog")  # `resume` will not be called
+            self.connection.ingress.release(BACKLOG)  # `resume` will not be called
         if self.broker.jobs.run_steps(self.closing_down(), done, done) and done is not None:
             done()
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from leveret.broker.errors import BrokerError
-from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Message
 from leveret.broker.queues.base import Queue
 from leveret.broker.vhost import Vhost
@@ -23,6 +22,7 @@ from leveret.protocols.amqp091.heartbeat import Heartbeat
 from leveret.protocols.amqp091.login import Login
 from leveret.protocols.amqp091.outgoing import Outgoing, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG, OUTPUT, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
@@ -57,10 +57,6 @@ UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 MAX_WORK: Final = 10_000
 # Units of work that parsing the data of one read may take.
 MAX_PARSED: Final = 8000
-# Seconds between checks whether a throttled publisher may resume with data that was read already.
-THROTTLE_RETRY_INTERVAL: Final = 0.02
-# Bytes waiting for the disk above which the broker stops reading publishers.
-MAX_UNCOMMITTED: Final = 64 << 20
 # Commands and content bytes that a channel may send ahead of a reply before the broker stops reading its connection.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
@@ -72,16 +68,6 @@ OPEN_WORK: Final = 30
 CHANNEL_WORK: Final = 5
 # Content up to this size may be a request to the broker, which is known only when it is complete.
 MAX_REQUEST_BYTES: Final = 64 << 10
-
-
-class ReadOn(CommitWaiter):
-    """Resumes reading a publisher once the disk has caught up."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def committed(self, batch: int) -> None:
-        self.connection.release_input("commit")
 
 
 class Connection(VhostSession):
@@ -148,11 +134,9 @@ class Connection(VhostSession):
         self.unread_answers = 0
         self.confirming: list[Channel] = []
         # Input
-        self.reading_paused = False
         self.blocked = False
         self.published_any = False
         self.spools = False
-        self.pause_reasons: set[str] = set()
         # Commands that the previous turn did not perform.
         self.rest: list[Command] = []
         # The spec's global window (qos_spec)
@@ -230,8 +214,7 @@ class Connection(VhostSession):
                 break
         if done < len(commands) or self.engine.more:
             self.rest = commands[done:]
-            self.pause_input("turn")
-            self.peer.call_soon(self._perform_rest)
+            self.ingress.pause_for_turn()
         confirming = self.confirming
         if confirming:
             for channel in confirming:
@@ -242,26 +225,18 @@ class Connection(VhostSession):
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
             alarms.block(self, self.services.alarm)  # its first message is incomplete, but it publishes
-        store = self.broker.log
-        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any and (
-                self.spools or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
-            self.pause_input("commit")
-            store.wait(ReadOn(self))
+        if self.published_any:
+            self.ingress.pause_for_commit(self.broker.log, self.spools)
         self.services.end_turn_soon()
 
-    def _perform_rest(self) -> None:
-        """Perform the commands left from the previous turn, unless the publisher is throttled for another reason."""
-        if len(self.pause_reasons) > 1 and not self.lost:
-            self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
-            return
+    def perform_rest(self) -> None:
         commands = self.rest
         self.rest = []
-        if not self.lost:
-            if not commands and self.engine.more:
-                commands = self._parse(b"")
-            self._perform_all(commands)
-            if not self.rest and not self.engine.more:
-                self.release_input("turn")
+        if not commands and self.engine.more:
+            commands = self._parse(b"")
+        self._perform_all(commands)
+        if not self.rest and not self.engine.more:
+            self.ingress.release(TURN)
 
     def _queue_command(self, channel: Channel, command: Command) -> None:
         channel.backlog.append(command)
@@ -272,7 +247,7 @@ class Connection(VhostSession):
         elif isinstance(command, Method):
             channel.backlog_size += methods.size_of(command)
         if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
-            self.pause_input("backlog")
+            self.ingress.pause(BACKLOG)
 
     def perform(self, channel: Channel, command: Command) -> None:
         """Perform one command. An error closes the channel or the connection."""
@@ -396,7 +371,7 @@ class Connection(VhostSession):
             "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
         self._release()
         self.mark()
-        self.resume_reading()
+        self.ingress.resume()
         # Without frame boundaries, no close-ok can be parsed. The socket is not closed at once all the same: unread input
         # would cause a reset, which could overtake connection.close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
@@ -450,6 +425,7 @@ class Connection(VhostSession):
         if self.lost:
             return
         self.lost = True
+        self.ingress.detach()
         if self.opened and not self.closing:
             log.warning("%s: connection lost without connection.close", self.peer.name)
         elif self.awaits_close_ok:
@@ -457,6 +433,7 @@ class Connection(VhostSession):
         self.closing = True
         self.services.remove(self)
         self.login = None
+        self.rest = []
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)
             self.heartbeat.connection = None  # the timers may keep a reference for a while
@@ -527,7 +504,7 @@ class Connection(VhostSession):
                 # Deliveries stop while the socket is full, so these are replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
-                    self.pause_input("output")
+                    self.ingress.pause(OUTPUT)
             if self.outgoing is None:
                 self.peer.write(data)
             else:
@@ -573,7 +550,7 @@ class Connection(VhostSession):
         if not self.full:
             self.paused = False
             self.unread_answers = 0
-            self.release_input("output")
+            self.ingress.release(OUTPUT)
 
     def drop_output(self) -> None:
         """Drop the rest of a large content and the output after it: the connection is closing."""
@@ -594,12 +571,12 @@ class Connection(VhostSession):
         self.paused = False
         self.starved = False
         self.unread_answers = 0
-        self.release_input("output")
+        self.ingress.release(OUTPUT)
         self.wake()
 
     def after_backlog(self) -> None:
         """Confirm publishes and resume reading after a channel has performed its backlog."""
-        self.release_input("backlog")
+        self.ingress.release(BACKLOG)
         for channel in self.confirming:
             channel.listed = False
             if not channel.closing:
@@ -617,32 +594,6 @@ class Connection(VhostSession):
 
     def alarm(self, reason: str) -> None:
         alarms.changed(self, reason)
-
-    def pause_input(self, reason: str) -> None:
-        """Stop reading the socket until every reason is released."""
-        self.pause_reasons.add(reason)
-        if not self.reading_paused and not self.closing:
-            self.reading_paused = True
-            self.peer.pause_reading()
-
-    def heartbeat_exempt(self) -> bool:
-        """Return whether the client is silent because the broker does not read its socket."""
-        return self.reading_paused and "output" not in self.pause_reasons
-
-    def release_input(self, reason: str) -> None:
-        self.pause_reasons.discard(reason)
-        if not self.pause_reasons:
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if self.reading_paused and not self.lost:
-            self.reading_paused = False
-            self.peer.resume_reading()
-
-    def check_peer(self) -> None:
-        if self.reading_paused and self.peer.hung_up():
-            log.warning("%s: the client disconnected while it was throttled", self.peer.name)
-            self.peer.abort()
 
     # Statistics
 
@@ -670,4 +621,4 @@ class Connection(VhostSession):
             return "closing"
         if not self.opened:
             return "opening"
-        return "blocked" if "alarm" in self.pause_reasons else "running"
+        return "blocked" if ALARM in self.ingress.reasons else "running"

@@ -31,7 +31,7 @@ class Heartbeat(Timed):
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.engine.received_any or connection.heartbeat_exempt():
+        if connection.engine.received_any or connection.ingress.heartbeat_exempt():
             connection.engine.received_any = False
             self.silent = 0
         else:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError
-from leveret.broker.log import CommitWaiter
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp10.connection import exclusive_container, opening
 from leveret.protocols.amqp10.connection.idle_timeout import IdleTimeout, Keepalive
@@ -30,6 +29,7 @@ from leveret.protocols.amqp10.terminus import shared_subscription
 from leveret.protocols.amqp10.terminus.terminus import Terminus
 from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
+from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
@@ -48,8 +48,6 @@ MAX_UNWRITTEN: Final = 4 << 20
 # Seconds that a client has to answer close, or to read it if its frames cannot be parsed any more.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
-# Bytes waiting for the disk above which the broker stops reading publishers.
-MAX_UNCOMMITTED: Final = 64 << 20
 # Units of work (about 1 µs) that all connections together may do in one turn, as in 0-9-1.
 MAX_WORK: Final = 20_000
 # Units of work that parsing the data of one read may take.
@@ -61,7 +59,6 @@ COSTS: Final[list[int]] = [{
     descriptors.OPEN: 100, descriptors.BEGIN: 30, descriptors.ATTACH: 150, descriptors.FLOW: 3, descriptors.TRANSFER: 3,
     descriptors.DISPOSITION: 2, descriptors.DETACH: 30, descriptors.END: 30, descriptors.CLOSE: 30,
 }.get(kind, 1) for kind in range(256)]
-THROTTLE_RETRY_INTERVAL: Final = 0.02
 PRODUCT: Final = "Leveret"
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", link_pair.CAPABILITY, shared_subscription.CAPABILITY,
                        exclusive_container.CAPABILITY)
@@ -71,16 +68,6 @@ ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
 # The frames of a session, from ATTACH on.
 OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end")
-
-
-class ReadOn(CommitWaiter):
-    """Resumes reading a publisher once the disk has caught up."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def committed(self, batch: int) -> None:
-        self.connection.release_input("commit")
 
 
 class Connection(VhostSession):
@@ -152,11 +139,9 @@ class Connection(VhostSession):
         self.touched: list[SessionEndpoint] = []
         # Input
         self.heard = True
-        self.reading_paused = False
         self.published_any = False
         # Bytes of deliveries that are not complete.
         self.partial = 0
-        self.pause_reasons: set[str] = set()
         self.waiting_login = False
         self.unreadable = False
         self.rest: list[Performative] = []
@@ -219,31 +204,23 @@ class Connection(VhostSession):
                 self.deferred = None
                 self.rest.insert(0, deferred)
         if (self.rest or self.reader.more) and not self.waiting_login:
-            self.pause_input("turn")
-            self.peer.call_soon(self._perform_rest)
+            self.ingress.pause_for_turn()
         if self.touched:
             self._resolve_touched()
-        store = self.broker.log
-        if store.pending_bytes > MAX_UNCOMMITTED and "commit" not in self.pause_reasons and self.published_any:
-            self.pause_input("commit")
-            store.wait(ReadOn(self))
+        if self.published_any:
+            self.ingress.pause_for_commit(self.broker.log, True)
         services.end_turn_soon()
 
-    def _perform_rest(self) -> None:
-        """Perform the frames left from the previous turn, unless the publisher is throttled for another reason."""
-        if len(self.pause_reasons) > 1 and not self.lost:
-            self.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
-            return
+    def perform_rest(self) -> None:
         frames = self.rest
         self.rest = []
-        if not self.lost:
-            self.operation = ""
-            self.services.served.append(self.number)
-            if not frames and self.reader.more:
-                frames = self._read(b"")
-            self._perform_all(frames)
-            if not self.rest and not self.reader.more:
-                self.release_input("turn")
+        self.operation = ""
+        self.services.served.append(self.number)
+        if not frames and self.reader.more:
+            frames = self._read(b"")
+        self._perform_all(frames)
+        if not self.rest and not self.reader.more:
+            self.ingress.release(TURN)
 
     def _resolve_touched(self) -> None:
         touched = self.touched
@@ -358,12 +335,12 @@ class Connection(VhostSession):
         """Pause or resume input while a password is checked."""
         self.waiting_login = waiting
         if waiting:
-            self.pause_input("login")
+            self.ingress.pause(LOGIN)
             return
         frames = self.rest
         self.rest = []
         self._perform_all(frames)
-        self.release_input("login")
+        self.ingress.release(LOGIN)
         self.mark()
 
     def _require_sasl(self) -> None:
@@ -414,7 +391,7 @@ class Connection(VhostSession):
         self.closing = True
         self.output.send(Close(make_error(condition, text, info)))
         self.mark()
-        self.resume_reading()
+        self.ingress.resume()
         # Without frame boundaries, no close can be parsed. The socket is not closed at once all the same: unread input
         # would cause a reset, which could overtake our close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
@@ -448,6 +425,7 @@ class Connection(VhostSession):
         if self.lost:
             return
         self.lost = True
+        self.ingress.detach()
         if self.opened and not self.closing:
             log.warning("%s: connection lost without close", self.peer.name)
         self.closing = True
@@ -583,7 +561,7 @@ class Connection(VhostSession):
                 # Deliveries stop while the socket is full, so these are replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
-                    self.pause_input("output")
+                    self.ingress.pause(OUTPUT)
             self.peer.write(data)
         if self.starved and not self.paused:
             self.starved = False
@@ -605,7 +583,7 @@ class Connection(VhostSession):
         self.paused = False
         self.starved = False
         self.unread_answers = 0
-        self.release_input("output")
+        self.ingress.release(OUTPUT)
         self.wake()
 
     # Back pressure
@@ -618,32 +596,6 @@ class Connection(VhostSession):
             if not session.ended:
                 session.alarm(bool(reason))
         self.mark()
-
-    def pause_input(self, reason: str) -> None:
-        """Stop reading the socket until every reason is released."""
-        self.pause_reasons.add(reason)
-        if not self.reading_paused and not self.closing:
-            self.reading_paused = True
-            self.peer.pause_reading()
-
-    def heartbeat_exempt(self) -> bool:
-        """Return whether the client is silent because the broker does not read its socket."""
-        return self.reading_paused and "output" not in self.pause_reasons
-
-    def release_input(self, reason: str) -> None:
-        self.pause_reasons.discard(reason)
-        if not self.pause_reasons:
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if self.reading_paused and not self.lost:
-            self.reading_paused = False
-            self.peer.resume_reading()
-
-    def check_peer(self) -> None:
-        if self.reading_paused and self.peer.hung_up():
-            log.warning("%s: the client disconnected while it was throttled", self.peer.name)
-            self.peer.abort()
 
     # Statistics
 

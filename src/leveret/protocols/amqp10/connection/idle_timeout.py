@@ -30,7 +30,7 @@ class IdleTimeout(Timed):
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.heard or connection.heartbeat_exempt():
+        if connection.heard or connection.ingress.heartbeat_exempt():
             connection.heard = False
             self.silent = 0
         else:
