@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from leveret.cli.bench import EXCHANGES
 from leveret.cli.load.histogram import Histogram
-from leveret.cli.load.plan import EXCHANGES, Plan, shares
+from leveret.cli.load.plan import Plan, shares
 from leveret.cli.load.report import Report, load_report
 from leveret.cli.load.results import Results, duration
 from leveret.cli.messages.record import dump, parse

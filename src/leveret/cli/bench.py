@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from leveret.broker.exchanges.registry import TYPES
 from leveret.cli.client_command import quiet_option, url_option
 
 COUNT = click.IntRange(1, 100_000)
-EXCHANGES = ("default", "direct", "fanout", "topic", "headers", "x-consistent-hash")
+EXCHANGES = ("default", *TYPES)
 DEFAULT_SECONDS = 10.0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leveret.broker.exchanges.registry import TYPES
 from leveret.cli.listing import listing
 from leveret.cli.output import text
 from leveret.cli.remote import (
@@ -38,7 +39,7 @@ def exchanges(vhost: str | None, **_: Any) -> None:
 @click.argument("name")
 @in_vhost_option
 @click.option("--type", "type_name", default="direct", show_default=True,
-              help="direct, fanout, topic, headers or x-consistent-hash.")
+              help=f"One of {', '.join(TYPES)}.")
 @click.option("--transient", is_flag=True, help="Do not keep the exchange across a restart.")
 @click.option("--auto-delete", is_flag=True, help="Delete the exchange after its last binding is removed.")
 @click.option("--internal", is_flag=True, help="Do not let clients publish to the exchange.")

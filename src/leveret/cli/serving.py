@@ -31,6 +31,7 @@ from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
 from leveret.server.garbage import INTERVAL, Collector
 from leveret.server.watchdog import Watchdog
+from leveret.storage.registry import MEMORY
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.serve")
@@ -218,7 +219,7 @@ class Serving:
 def _first_lines(composition: Composition) -> list[str]:
     """Return the banner: the listeners, the data directory, how to log in."""
     config = composition.config
-    data = str(config.server.data_path) if config.storage.engine != "memory" else "in memory only, lost at a restart"
+    data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost at a restart"
     return [
         f"Leveret {__version__} ({build_info()})",
         f"  listens on  {', '.join(composition.listeners)}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 
 from leveret.config.errors import ConfigError
-from leveret.config.model import Config
+from leveret.config.model import Config, Mechanism
 
 Source = Callable[[tuple[str, ...]], str]
 
@@ -40,8 +41,7 @@ def _check_auth(config: Config, source: Source) -> None:
     auth = config.auth
     where = f"{source(('auth', 'mechanisms'))}: 'auth.mechanisms'"
     if not auth.mechanisms:
-        raise ConfigError(f"{where} is empty; expected at least one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, AMQPLAIN,"
-                          " EXTERNAL, ANONYMOUS")
+        raise ConfigError(f"{where} is empty; expected at least one of {', '.join(typing.get_args(Mechanism))}")
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
         raise ConfigError(f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user of such clients")
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":

@@ -18,6 +18,10 @@ FilePath = Annotated[str, Meta(extra={"kind": "path"})]
 PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
+# The names in `security.mechanisms.registry` and `storage.registry`, which the configuration must not import.
+# tests/config/test_choices.py keeps them the same.
+Mechanism = Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]
+Engine = Literal["sqlite", "memory"]
 
 
 def about(description: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Meta:
@@ -271,7 +275,7 @@ class StorageConfig(Section, frozen=True, kw_only=True):
     """Storage of durable messages and definitions."""
 
     engine: Annotated[
-        Literal["sqlite", "memory"],
+        Engine,
         about("`sqlite` stores durable data in the data directory; `memory` keeps nothing across a restart."),
     ] = "sqlite"
     synchronous: Annotated[
@@ -394,7 +398,7 @@ class AuthConfig(Section, frozen=True, kw_only=True):
     """Authentication of clients."""
 
     mechanisms: Annotated[
-        list[Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]],
+        list[Mechanism],
         about(
             "SASL mechanisms to offer, best first. EXTERNAL is offered only to clients with a verified certificate, "
             "and SCRAM beside PLAIN and AMQPLAIN only if every user with a password can use it."

@@ -48,14 +48,11 @@ from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
-from leveret.storage.registry import make_logs
+from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
 
 log = logging.getLogger("leveret.serve")
-
-# The storage engine without a data directory.
-MEMORY = "memory"
 
 
 class Composition:

@@ -16,11 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from leveret.config import Config, ConfigError, UserConfig, combine_config
-from leveret.node.composition import MEMORY
 from leveret.node.errors import CallRefused
 from leveret.node.running import Node
 from leveret.node.threaded import Threaded
 from leveret.security.users import ADMINISTRATOR
+from leveret.storage.registry import MEMORY, SQLITE
 from leveret.storage.salvage import Salvage
 
 # The user of a broker without configured users.
@@ -228,7 +228,7 @@ def _combine(host: str | None, port: int | None, data_dir: str | os.PathLike[str
     name = str(layer) if isinstance(layer, Path) else "config"
     # Never use the default directory of `leveret serve` by accident.
     probe = combine_config(("default", {"server": {"data_dir": _NOWHERE}}), (name, layer), arguments)
-    engine = MEMORY if probe.server.data_path == _NOWHERE else "sqlite"
+    engine = MEMORY if probe.server.data_path == _NOWHERE else SQLITE
     combined = combine_config(("default", {**_DEFAULTS, "storage": {"engine": engine}}), (name, layer), arguments)
     if engine == MEMORY and combined.storage.engine != MEMORY:
         raise ConfigError(f"{name}: 'storage.engine' is '{combined.storage.engine}', which needs a data directory; set"

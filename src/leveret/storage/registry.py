@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
@@ -25,9 +26,13 @@ def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int, sal
     return log, overflow
 
 
+SQLITE: Final = "sqlite"
+# Keeps nothing across a restart, and needs no data directory.
+MEMORY: Final = "memory"
+
 ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
-    "sqlite": _make_sqlite,
-    "memory": lambda path, synchronous, reserve, disk_free, salvage: (MemoryLog(), None),
+    SQLITE: _make_sqlite,
+    MEMORY: lambda path, synchronous, reserve, disk_free, salvage: (MemoryLog(), None),
 }
 
 

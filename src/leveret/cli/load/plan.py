@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-EXCHANGES: Final = ("default", "direct", "fanout", "topic", "headers", "x-consistent-hash")
 # A consistent-hash exchange spreads messages by their routing keys.
 _HASH_KEYS: Final = 1000
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.protocols.authentication import REFUSAL_DELAY, Authentication, may_connect
+from leveret.security.mechanisms.amqplain import Amqplain
+from leveret.security.mechanisms.anonymous import Anonymous
+from leveret.security.mechanisms.plain import Plain
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
 
-ANONYMOUS: Final = "ANONYMOUS"
-# AMQPLAIN is one of 0-x: its response is a field table.
-NOT_HERE: Final = ("AMQPLAIN",)
+# The response of AMQPLAIN is a field table, a type of 0-9 and 0-9-1.
+EXCLUDED: Final = (Amqplain.name,)
 
 
 class Login(Authentication):
@@ -22,16 +24,16 @@ class Login(Authentication):
     def __init__(self, connection: Connection) -> None:
         services = connection.services
         anonymous = anonymous_user(connection)
-        enabled = [name for name in services.mechanisms if name not in NOT_HERE]
-        if anonymous is not None and ANONYMOUS not in enabled:
-            enabled.append(ANONYMOUS)
+        enabled = [name for name in services.mechanisms if name not in EXCLUDED]
+        if anonymous is not None and Anonymous.name not in enabled:
+            enabled.append(Anonymous.name)
         super().__init__(connection.peer, services, enabled, anonymous)
         self.connection = connection
 
     def begin(self) -> None:
         """Say which mechanisms there are."""
         # The list must not be empty; nobody gets in by what is on it then.
-        self.connection.send(SaslMechanisms(tuple(self.offered) or ("PLAIN",)))
+        self.connection.send(SaslMechanisms(tuple(self.offered) or (Plain.name,)))
 
     def receive(self, frame: Any) -> None:
         """A frame of the client."""
