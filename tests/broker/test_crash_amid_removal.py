@@ -12,8 +12,8 @@ from leveret.broker import metadata
 from leveret.broker.broker import VhostSettings
 from leveret.broker.vhost import Vhost
 from leveret.storage.memory import MemoryRow
+from tests.broker.queues.test_queues_on_disk import DiskWorld
 from tests.broker.support import HeldLog, World
-from tests.broker.test_queues_on_disk import DiskWorld
 
 MANY = 5_000
 LEFT = {metadata.BINDING, metadata.REMOVAL}

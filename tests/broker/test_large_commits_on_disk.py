@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from leveret.broker.transactions import ACCEPT, LARGE, Transaction
-from tests.broker.test_queues_on_disk import DiskWorld
+from tests.broker.queues.test_queues_on_disk import DiskWorld
 
 MANY = 3 * LARGE
 

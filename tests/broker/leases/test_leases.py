@@ -13,7 +13,7 @@ from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch, decode_runs, encode_runs
 from leveret.broker.log import Loaded
 from leveret.broker.queues.base import Queue
-from tests.broker.leasing import LeaseReader, ask, plan, read, restart
+from tests.broker.leases.support import LeaseReader, ask, plan, read, restart
 from tests.broker.support import Keeper, Taker, World, figures
 
 BODIES = [f"{number:04}" for number in range(60)]

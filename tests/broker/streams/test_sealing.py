@@ -11,9 +11,9 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Overlay
 from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.segments import FAILED, Segment, SegmentSettings
-from tests.broker.segment_store import MemoryStore
+from tests.broker.streams.segment_store import MemoryStore
+from tests.broker.streams.test_streams import Reading, append
 from tests.broker.support import HeldLog, World
-from tests.broker.test_streams import Reading, append
 
 MINUTE = 60_000
 

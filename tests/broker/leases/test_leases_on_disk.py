@@ -6,8 +6,8 @@ from pathlib import Path
 
 from leveret.broker.leases import operations
 from leveret.broker.queues.base import Queue
-from tests.broker.leasing import LeaseReader, ask
-from tests.broker.test_queues_on_disk import DiskWorld
+from tests.broker.leases.support import LeaseReader, ask
+from tests.broker.queues.test_queues_on_disk import DiskWorld
 
 COUNT = 3000
 

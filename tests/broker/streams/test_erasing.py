@@ -8,10 +8,10 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues.stream_erasing import DONE, REWRITING, SEALING
 from leveret.broker.queues.stream_erasing import FAILED as ENDED
 from leveret.broker.segments import FAILED, SegmentSettings
-from tests.broker.segment_store import MemoryStore
+from tests.broker.streams.segment_store import MemoryStore
+from tests.broker.streams.test_sealing import MINUTE, bodies, fill, manifest, restarted, sealed_world, settle, stream
+from tests.broker.streams.test_streams import Reading
 from tests.broker.support import World
-from tests.broker.test_sealing import MINUTE, bodies, fill, manifest, restarted, sealed_world, settle, stream
-from tests.broker.test_streams import Reading
 
 
 def without(first: int, last: int, *gone: int) -> list[str]:

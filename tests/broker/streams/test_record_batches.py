@@ -13,8 +13,8 @@ from leveret.broker.message import FORMAT_AMQP1, Entry, Message, Overlay, make_a
 from leveret.broker.queues import record_batches
 from leveret.broker.queues.record_batches import RecordBatch
 from leveret.broker.queues.stream import StreamQueue
+from tests.broker.streams.test_streams import append, numbers, stream
 from tests.broker.support import Taker, World
-from tests.broker.test_streams import append, numbers, stream
 
 
 class Packs(Taker):

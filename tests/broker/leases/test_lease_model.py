@@ -15,9 +15,9 @@ from leveret.broker.leases.lease import Lease
 from leveret.broker.queues import paging
 from leveret.broker.queues.backlog import Chunk
 from leveret.broker.queues.base import Queue
-from tests.broker.leasing import LeaseReader, ask, restart
+from tests.broker.leases.support import LeaseReader, ask, restart
+from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World
-from tests.broker.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 
