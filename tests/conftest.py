@@ -7,21 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# How long an example takes says something of the machine, and nothing of the code.
+# The duration of an example depends on the machine more than on the code.
 settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
-# They start Spark applications as processes, and share no session.
+# Files whose tests start Spark applications as processes instead of sharing the session.
 APPLICATIONS = {f"tests/spark/{name}.py"
                 for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")}
-# They need no session: what its tasks do is called by the tests themselves.
+# Files whose tests need no session: they call the code of tasks directly.
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, everything under tests/spark is one file: it shares one Spark session. What starts Spark
-    applications of its own is another: while these wait for each other the session goes on."""
+    """With `--dist loadfile`, treat tests/spark as two files: tests that share a Spark session, and Spark applications.
+
+    The two run in parallel, since applications mostly wait for their processes.
+    """
     from xdist.scheduler.loadfile import LoadFileScheduling
 
     if config.getvalue("dist") != "loadfile":

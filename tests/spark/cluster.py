@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master, and two workers on separate addresses that know nothing of this
+"""A standalone Spark cluster on loopback: a master, and two workers on separate addresses, which cannot import from this
 checkout."""
 
 from __future__ import annotations

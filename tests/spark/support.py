@@ -11,7 +11,7 @@ from leveret import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 # Seconds to wait for a query.
 TIMEOUT = 60

@@ -77,8 +77,14 @@ def odd() -> list[bytes | None]:
     return [*BODIES, *(f'{{"{name}": {value}}}'.encode() for name, values in VALUES.items() for value in values)]
 
 
+def struct_of(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
 def decoder(schema: str = SCHEMA, timezone: str = "UTC") -> JsonDecoder:
-    found = json_decoder(StructType.fromDDL(schema), timezone)
+    found = json_decoder(struct_of(schema), timezone)
     assert found is not None
     return found
 
@@ -150,14 +156,16 @@ def test_undecided_bodies() -> None:
     # A time without an offset is in the session's time zone.
     times = pa.RecordBatch.from_pydict({"body": pa.array([b'{"t":"2026-05-01T12:00:00"}'], pa.binary())})
     assert decoder("t TIMESTAMP").decode(times)[1] is None
-    assert decoder("t TIMESTAMP", "Europe/Berlin").decode(times)[1].to_pylist() == [False]
+    decided = decoder("t TIMESTAMP", "Europe/Berlin").decode(times)[1]
+    assert decided is not None
+    assert decided.to_pylist() == [False]
 
 
 @pytest.mark.parametrize("schema", [
     "f FLOAT", "d DECIMAL(9,2)", "m MAP<STRING, INT>", "b BINARY", "a ARRAY<TIMESTAMP>", "n STRUCT<at: DATE>",
     "v VARCHAR(5)", "t TIMESTAMP_NTZ", "n STRUCT<x: INT NOT NULL>", "i INTERVAL DAY"])
 def test_types_that_are_left_to_spark(schema: str) -> None:
-    assert json_decoder(StructType.fromDDL(f"good BIGINT, {schema}")) is None
+    assert json_decoder(struct_of(f"good BIGINT, {schema}")) is None
 
 
 def test_a_schema_from_json() -> None:

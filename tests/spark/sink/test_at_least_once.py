@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from leveret.client import amqp10
 from leveret.segments import typed_json
 from leveret.segments.schema import AMQP10
 from leveret.spark.errors import OptionError
+from leveret.spark.sink.amqp091_publisher import Rate
 from leveret.spark.sink.task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
 from leveret.wire.amqp10.message import encode_body_value, encode_sequence
@@ -291,18 +293,16 @@ def test_exactly_once_needs_leveret(rabbit: Broker, name: str) -> None:
 
 def test_the_rate_is_limited(shared_broker: LeveretProcess, name: str, connection: sync.Connection,
                          monkeypatch: pytest.MonkeyPatch) -> None:
-    from leveret.spark.sink import amqp091_publisher as publisher
-
     slept: list[float] = []
     now = [100.0]
-    monkeypatch.setattr(publisher.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(publisher.time, "sleep", sleep)
-    rate = publisher.Rate(100.0)
+    monkeypatch.setattr(time, "sleep", sleep)
+    rate = Rate(100.0)
     assert rate.max_chunk() == 10
     for _ in range(5):
         rate.wait(10)

@@ -1,4 +1,4 @@
-"""The sink with sink transactions: what becomes visible when, and how often. Tasks run without Spark."""
+"""The sink with sink transactions: when messages become visible, and how often. Tasks run without Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: 
     assert lost.transaction != kept.transaction
     writer.commit([kept])
     assert bodies(drain(connection, queue)) == [b"1", b"2"]
+    assert lost.transaction is not None
     assert lost.transaction in str(control(broker).request("stage.list"))
 
 
@@ -238,7 +240,7 @@ def test_a_broker_that_is_killed_while_it_commits_has_everything_once(own_broker
         writer = writer_of(own_broker.url(), batch, routingKey=name, txnAppId="app", txnVersion=version)
         written = [writer.write(iter([batch.slice(start, 1000)])) for start in range(0, 4000, 1000)]
         expected += rows
-        outcome = _in_thread(lambda writer=writer, written=written: writer.commit(written))
+        outcome = _in_thread(partial(writer.commit, written))
         time.sleep(chance.random() * 0.05)
         own_broker.kill()
         own_broker.start()

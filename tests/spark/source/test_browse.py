@@ -54,7 +54,8 @@ def test_a_browse_removes_nothing(broker: LeveretProcess, connection: sync.Conne
         rows = browse(broker, name, protocol=protocol, columns="offset,redelivered")
         assert [row["offset"] for row in rows] == list(range(10))
         assert [row["redelivered"] for row in rows][:3] == [True, True, False]
-        assert [channel.queue(name).get().body.decode() for _ in range(10)] == numbers(0, 10)
+        left = [channel.queue(name).get() for _ in range(10)]
+        assert [message.body.decode() for message in left if message is not None] == numbers(0, 10)
 
 
 def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
@@ -66,15 +67,15 @@ def test_a_deep_queue_with_priorities(broker: LeveretProcess, connection: sync.C
         rows = browse(broker, name, columns="body,priority")
         assert len(rows) == 5003
         assert rows[0] == {"body": b"first", "priority": 3}
-        assert sum(len(row["body"]) for row in rows) == 5 + 5_000_000 + 1_200_000  # type: ignore[arg-type]
+        assert sum(len(row["body"]) for row in rows if isinstance(row["body"], bytes)) == 5 + 5_000_000 + 1_200_000
 
 
 def test_invalid_arguments(connection: sync.Connection, name: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
-    for options in ({"no_ack": False}, {"no_ack": True, "exclusive": True}):
+    for no_ack, exclusive in ((False, False), (True, True)):
         with connection.channel() as channel, pytest.raises(ChannelClosed, match="x-browse"):
-            channel.consume(name, arguments={"x-browse": True}, **options).start()
+            channel.consume(name, no_ack=no_ack, exclusive=exclusive, arguments={"x-browse": True}).start()
 
 
 def test_any_client_can_browse(connection: sync.Connection, name: str) -> None:

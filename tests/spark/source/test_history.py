@@ -22,8 +22,8 @@ from leveret import sync
 from leveret.management.control_client import call
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import read_options
-from leveret.spark.source import slice_reader
 from leveret.spark.source.batch_reader import StreamBatchReader
+from leveret.spark.source.fetch import StreamFetch
 from leveret.spark.source.partitions import StreamPartition
 from leveret.spark.source.target import Target
 from tests.spark.support import bodies, declare_stream, numbers, publish, read, run, until, written
@@ -82,13 +82,13 @@ class OverAmqp:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[tuple[int, int]] = []
-        real = slice_reader.StreamFetch.read
+        real = StreamFetch.read
 
-        def watched(fetch: slice_reader.StreamFetch, first: int, stop: int) -> Iterator[object]:
+        def watched(fetch: StreamFetch, first: int, stop: int) -> Iterator[object]:
             self.ranges.append((first, stop))
             return real(fetch, first, stop)
 
-        monkeypatch.setattr(slice_reader.StreamFetch, "read", watched)
+        monkeypatch.setattr(StreamFetch, "read", watched)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_gaps_of_erased_messages_are_accepted(broker: LeveretProcess, connection
     assert late == (kept if history == "amqp" else list(range(200)))
 
 
-class Locked(LocalFileSystem):
+class Locked(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Local files that need a key."""
 
     protocol = "locked"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -132,9 +132,14 @@ def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: Le
                   minMessagesPerTrigger="10", maxTriggerDelay="1h")
     try:
         publish(connection, name, numbers(0, 6))
-        waiting = until(lambda: query.lastProgress and query.lastProgress["sources"][0].get("latestOffset")
-                        and json.loads(query.lastProgress["sources"][0]["latestOffset"]))
-        until(lambda: json.loads(query.lastProgress["sources"][0]["latestOffset"])["lag"] == 6)
+
+        def latest() -> Any:
+            progress = query.lastProgress
+            found = progress["sources"][0].get("latestOffset") if progress is not None else None
+            return json.loads(found) if found else None
+
+        waiting = until(latest)
+        until(lambda: latest()["lag"] == 6)
         assert waiting["lost"] == 0
         publish(connection, name, numbers(6, 12))
         until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) == 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from tests.support.broker import Broker, LeveretProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SOURCE = {"queue": "q", "vhost": "/", "broker": "localhost:5672"}
 
@@ -156,6 +158,10 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
     assert left == [f"{250:020}-{250:020}.parquet"]
 
 
+def _has_read(query: StreamingQuery, rows: int) -> bool:
+    return sum(progress.numInputRows for progress in query.recentProgress) == rows
+
+
 @pytest.mark.parametrize("options", ["leveret 0-9-1"], indirect=True)
 def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     query = start(spark, directory=tmp_path, available_now=False, **options)
@@ -163,8 +169,7 @@ def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[s
         with sync.connect(options["url"]) as connection:
             for number in range(3):
                 publish(connection, options["queue"], [f"{number}"])
-                eventually(lambda wanted=number + 1: sum(
-                    progress.numInputRows for progress in query.recentProgress) == wanted, "the row")
+                eventually(partial(_has_read, query, number + 1), "the row")
     finally:
         query.stop()
         query.awaitTermination(TIMEOUT)

@@ -1,5 +1,7 @@
-"""For Spark's Python workers, which find this file through PYTHONPATH: Spark tells them to import PySpark from a zip
-file, which has no compiled modules. It is installed beside them, too, and is there in half the time."""
+"""Makes Spark's Python workers, which find this file through PYTHONPATH, import the installed PySpark.
+
+Spark tells them to import it from a zip file, which cannot contain compiled modules and takes twice as long.
+"""
 
 import sys
 
