@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -12,6 +12,9 @@ from pyspark.sql.types import StructField, StructType
 
 from leveret.segments.schema import COLUMNS, TABLE_SCHEMA
 from leveret.spark.errors import OptionError
+
+# Columns that are null, by the value of option headersFormat.
+OMITTED_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"map": ("headers_json",), "json": ("headers",), "both": ()}
 
 
 def table_schema(columns: Sequence[str] | None = None) -> StructType:

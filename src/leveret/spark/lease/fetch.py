@@ -17,19 +17,18 @@ from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
 from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_connection
 from leveret.spark.errors import ReadFailed
-from leveret.spark.schema import arrow_schema
+from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 
 log = logging.getLogger("leveret.spark")
 
-# Record batches in flight.
+# Record batches in flight by default.
 PREFETCH: Final = 4
 # Seconds without a record batch after which the lease is checked.
 IDLE_TIMEOUT: Final = 5.0
-_OMITTED_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"map": ("headers_json",), "json": ("headers",), "both": ()}
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class LeaseSlice:
     """`count` messages of a lease batch, starting at index `first`."""
 
     queue: str
@@ -40,11 +39,11 @@ class Slice:
     count: int
 
 
-def read_slice(endpoint: Endpoint, part: Slice, columns: tuple[str, ...] | None, headers_format: str, prefetch: int | None,
-               batch_rows: int) -> Iterator[pa.RecordBatch]:
+def read_slice(endpoint: Endpoint, part: LeaseSlice, columns: tuple[str, ...] | None, headers_format: str,
+               prefetch: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the slice with the schema that Spark expects. Raises ReadFailed if the lease was lost or released."""
     schema = arrow_schema(columns)
-    omitted = _OMITTED_COLUMNS[headers_format]
+    omitted = OMITTED_COLUMNS[headers_format]
     names = [name for name in COLUMNS if name in schema.names and name not in omitted]
     for rows in _record_batches(endpoint, part, prefetch or PREFETCH):
         if not any(rows.times):
@@ -57,7 +56,7 @@ def read_slice(endpoint: Endpoint, part: Slice, columns: tuple[str, ...] | None,
             yield batch.slice(start, batch_rows)
 
 
-def _record_batches(endpoint: Endpoint, part: Slice, prefetch: int) -> Iterator[Any]:
+def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iterator[Any]:
     # Lease readers are 0-9-1 consumers, which the broker accepts on the same port. The rows are the same.
     endpoint = replace(endpoint, protocol="0-9-1")
     done = 0
@@ -86,7 +85,7 @@ def _record_batches(endpoint: Endpoint, part: Slice, prefetch: int) -> Iterator[
                 connection.close()
 
 
-def _read_once(connection: Connection, endpoint: Endpoint, part: Slice, done: int,
+def _read_once(connection: Connection, endpoint: Endpoint, part: LeaseSlice, done: int,
                prefetch: int) -> Iterator[DeliveredBatch]:
     """Read the rest of the slice over one connection."""
     arguments = {"x-lease": part.lease, "x-lease-epoch": part.epoch, "x-lease-batch": part.batch,
@@ -113,7 +112,7 @@ def _read_once(connection: Connection, endpoint: Endpoint, part: Slice, done: in
         yield delivered
 
 
-def _check(endpoint: Endpoint, part: Slice) -> None:
+def _check(endpoint: Endpoint, part: LeaseSlice) -> None:
     """Check that the lease exists with our epoch. If so, the broker is only slow."""
     control = ControlClient(endpoint, f"leveret-spark lease {part.lease}")
     try:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, RequestRefused
-from leveret.spark.lease.fetch import Slice, read_slice
+from leveret.spark.lease.fetch import LeaseSlice, read_slice
 from leveret.spark.options import Settings
 from leveret.spark.read_limits import read_limit
 
@@ -79,7 +79,7 @@ class LeaseReading:
 class LeasePartition(InputPartition):
     """A slice of a lease batch."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: LeaseSlice) -> None:
         super().__init__(None)
         self.part = part
 
@@ -217,7 +217,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count = self._uncommitted.get(number)
             if count is None:
                 count = self._replace_batch(number, stop)
-            parts += [LeasePartition(Slice(self.queue, self.lease, self._epoch, number, first, size))
+            parts += [LeasePartition(LeaseSlice(self.queue, self.lease, self._epoch, number, first, size))
                       for first, size in _slices(count, self.settings.min_partitions)]
         return parts
 

@@ -16,8 +16,6 @@ from leveret.spark.pipeline import model
 
 Problem = tuple[tuple[str | int, ...], str]
 
-_PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
-
 
 def check_flow(flow: model.AnyFlow) -> Iterator[Problem]:
     yield from _check_capture(flow.capture)
@@ -156,7 +154,7 @@ def _check_outputs(tables: list[model.TableOutput], exchanges: list[model.Exchan
 def _check_table(table: model.TableOutput, at: tuple[str | int, ...]) -> Iterator[Problem]:
     if table.partition is not UNSET:
         for number, text in enumerate(table.partition):
-            if not _PARTITION.match(text):
+            if not model.PARTITION.match(text):
                 yield (*at, "partition", number), (f"is {text!r}; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
                                                    "column")
     if table.format != "iceberg" and (table.table is not None or table.catalog):

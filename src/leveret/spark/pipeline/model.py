@@ -6,11 +6,14 @@ of its own, so that keys it does not use are rejected.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
 DEFAULT_URL = "amqp://guest:guest@localhost/"
+# Elements of `TableOutput.partition`: transform and source column, or a plain column.
+PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
 
 
 class Section(Struct, forbid_unknown_fields=True, frozen=True):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink.rows import (
+    AddressOptions,
     Limits,
     RejectedRow,
     RowErrors,
     Rows,
-    Target,
     distinct,
     drop_rejected,
     encode_bodies,
@@ -129,8 +129,8 @@ class Amqp091Encoder:
     become headers, see docs/conversion.md.
     """
 
-    def __init__(self, target: Target, limits: Limits) -> None:
-        self._target = target
+    def __init__(self, address: AddressOptions, limits: Limits) -> None:
+        self._address = address
         self._limits = limits
         self._cache: dict[Any, bytes] = {}
 
@@ -138,7 +138,7 @@ class Amqp091Encoder:
         """Return the messages, and the rows that cannot be encoded."""
         errors = RowErrors()
         limits = self._limits
-        exchanges, keys = self._target.addresses(batch, limits, errors)
+        exchanges, keys = self._address.addresses(batch, limits, errors)
         bodies = encode_bodies(batch, limits, errors)
         batch = _with_group(batch)
         payload = _Payload()

@@ -12,7 +12,16 @@ from uuid import UUID
 from leveret.client.engine.amqp10.addresses import Addresses
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
-from leveret.spark.sink.rows import Limits, RejectedRow, RowErrors, Rows, Target, drop_rejected, encode_bodies, headers_of
+from leveret.spark.sink.rows import (
+    AddressOptions,
+    Limits,
+    RejectedRow,
+    RowErrors,
+    Rows,
+    drop_rejected,
+    encode_bodies,
+    headers_of,
+)
 from leveret.wire.amqp10 import message
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.messaging import Properties as Fields
@@ -33,8 +42,8 @@ _NESTED_PREFIX: Final = "x-opt-header-"
 class Amqp10Encoder:
     """Encodes Arrow batches as AMQP 1.0 messages. A row without `durable` is durable."""
 
-    def __init__(self, target: Target, limits: Limits, addresses: Addresses) -> None:
-        self._target = target
+    def __init__(self, address: AddressOptions, limits: Limits, addresses: Addresses) -> None:
+        self._address = address
         self._limits = limits
         self._addresses = addresses
         self._cache: dict[Any, bytes] = {}
@@ -42,7 +51,7 @@ class Amqp10Encoder:
     def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[RejectedRow]]:
         """Return the messages, and the rows that cannot be encoded."""
         errors = RowErrors()
-        exchanges, keys = self._target.addresses(batch, self._limits, errors)
+        exchanges, keys = self._address.addresses(batch, self._limits, errors)
         bodies = encode_bodies(batch, self._limits, errors)
         nothing: list[Any] = [None] * batch.num_rows
         columns = []

@@ -107,7 +107,7 @@ class RowErrors:
         self.reasons.setdefault(index, reason)
 
 
-class Target:
+class AddressOptions:
     """The address of rows: options override columns."""
 
     __slots__ = ("exchange", "routing_key")

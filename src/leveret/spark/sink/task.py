@@ -19,7 +19,7 @@ from leveret.spark.sink.amqp091_publisher import Amqp091Publisher, Rate, Refused
 from leveret.spark.sink.amqp10_encoder import Amqp10Encoder
 from leveret.spark.sink.amqp10_publisher import Amqp10Publisher
 from leveret.spark.sink.plan import AT_LEAST_ONCE, DROP, EXACTLY_ONCE, FAIL, SinkPlan
-from leveret.spark.sink.rows import MAX_SHORT_STRING, Limits, RejectedRow, Rows, Target
+from leveret.spark.sink.rows import MAX_SHORT_STRING, AddressOptions, Limits, RejectedRow, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,16 +187,16 @@ class _Task:
                 channel.declare_exchange(plan.exchange, passive=True)
             except NotFound as error:
                 raise _exchange_error("exchange", str(error)) from None
-        target = Target(plan.exchange, plan.routing_key)
+        address = AddressOptions(plan.exchange, plan.routing_key)
         limits = Limits(plan.max_message_bytes, MAX_SHORT_STRING - len(prefix))
         if plan.endpoint.protocol == "1.0":
             addresses = choose("auto", channel.connection.server_properties)
             self._publisher = Amqp10Publisher(channel, plan.max_in_flight, prefix)
-            self._encoder = Amqp10Encoder(target, limits, addresses)
+            self._encoder = Amqp10Encoder(address, limits, addresses)
         else:
             self._publisher = Amqp091Publisher(channel, plan.max_in_flight, prefix, mandatory=not prefix)
             limits.header = self._publisher.header_max
-            self._encoder = Amqp091Encoder(target, limits)
+            self._encoder = Amqp091Encoder(address, limits)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         rows, rejected = self._encoder.encode(batch)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +24,7 @@ from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
-from leveret.spark.schema import arrow_schema
+from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 from leveret.spark.source.fetch import StreamFetch
 from leveret.spark.source.file_pins import FilePin, PinRenewal
 from leveret.spark.source.partitions import Slice, StreamPartition
@@ -33,8 +32,6 @@ from leveret.spark.source.storage_options import storage_options
 from leveret.spark.source.topology import describe
 
 log = logging.getLogger("leveret.spark")
-
-_OMITTED_COLUMNS: Final = {"map": ("headers_json",), "json": ("headers",), "both": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ class BatchBuilder:
         self._batch_rows = reading.batch_rows
         pattern = reading.routing_key_filter
         self._matches = None if pattern is None else topic_expression(pattern)
-        wanted = set(self.schema.names) - set(_OMITTED_COLUMNS[reading.headers_format])
+        wanted = set(self.schema.names) - set(OMITTED_COLUMNS[reading.headers_format])
         if self._matches is not None:
             wanted.add("routing_key")
         self.names = [name for name in COLUMNS if name in wanted]

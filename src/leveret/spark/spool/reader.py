@@ -22,7 +22,7 @@ from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
 from leveret.spark.options import Settings
 from leveret.spark.read_limits import read_limit
-from leveret.spark.schema import arrow_schema
+from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool, SpoolFile
 
@@ -203,7 +203,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SpoolPartition)
         reading = self.reading
         schema = arrow_schema(reading.columns)
-        omitted = {"map": ("headers_json",), "json": ("headers",), "both": ()}[reading.headers_format]
+        omitted = OMITTED_COLUMNS[reading.headers_format]
         expected = partition.first
         for file in partition.files:
             try:

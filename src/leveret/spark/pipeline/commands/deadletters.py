@@ -96,7 +96,7 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
     from pyspark.sql import functions as F
 
     total = found.agg(
-        F.count(F.lit(1)).alias("messages"), F.sum(F.octet_length("body")).alias("octets"), F.max("age_s").alias("oldest"),
+        F.count(F.lit(1)).alias("messages"), F.sum(F.octet_length("body")).alias("bytes"), F.max("age_s").alias("oldest"),
         F.min("age_s").alias("newest"), F.max("deaths").alias("deaths")).first()
     assert total is not None
     page = Page(f"Dead letters in {queue}", "Why messages died, where, and how long ago.")
@@ -104,7 +104,7 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
         page.subtitle = "There are no dead letters."
         return page
     page.tiles = [
-        ("Dead letters", f"{total['messages']:,}", f"{charts.byte_size(total['octets'] or 0)} of bodies"),
+        ("Dead letters", f"{total['messages']:,}", f"{charts.byte_size(total['bytes'] or 0)} of bodies"),
         ("Oldest", charts.duration(round(total["oldest"])), "since it died"),
         ("Newest", charts.duration(round(total["newest"])), "since it died"),
         ("Most deaths", f"{total['deaths']:,}", "of one message"),

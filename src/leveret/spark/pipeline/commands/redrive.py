@@ -129,9 +129,9 @@ def _read(endpoint: Any, queue: str, name: str, epoch: int, batch: int, count: i
     """Read the messages of a lease batch, with their indices in it."""
     import pyarrow as pa
 
-    from leveret.spark.lease.fetch import Slice, read_slice
+    from leveret.spark.lease.fetch import LeaseSlice, read_slice
 
-    slices = read_slice(endpoint, Slice(queue, name, epoch, batch, 0, count), None, "both", None, BATCH_MESSAGES)
+    slices = read_slice(endpoint, LeaseSlice(queue, name, epoch, batch, 0, count), None, "both", None, BATCH_MESSAGES)
     table = pa.Table.from_batches(list(slices))
     return table.append_column(_INDEX, pa.array(range(table.num_rows), pa.int32()))
 

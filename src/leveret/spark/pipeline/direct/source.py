@@ -39,7 +39,7 @@ class DirectSource(AmqpDataSource):
 
 
 class DirectReader(StreamReader):
-    """Its rows are those of `DirectTask`."""
+    """Reads streams; its tasks write files and yield the rows of `DirectTask`."""
 
     def __init__(self, settings: Settings, target: Target, task: DirectTask) -> None:
         super().__init__(settings, target)

@@ -15,7 +15,6 @@ of its files.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +22,7 @@ from msgspec import UNSET
 
 from leveret.spark.pipeline.decoding.decode import has_column
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.model import TableOutput
+from leveret.spark.pipeline.model import PARTITION, TableOutput
 from leveret.spark.pipeline.output.files import Files
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 # Plans that are kept: a repeated batch is the last one or, if a commit file was lost, the one before.
 KEPT_PLANS = 16
 
-_PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
 _FORMATS = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH", "month": "yyyy-MM"}
 
 
@@ -50,7 +48,7 @@ def partition_columns(output: TableOutput, columns: list[str]) -> dict[str, tupl
         texts = ["day(append_time)"] if "append_time" in columns else []
     found: dict[str, tuple[str, str]] = {}
     for text in texts:
-        match = _PARTITION.match(text)
+        match = PARTITION.match(text)
         assert match is not None, text
         transform, source, plain = match.groups()
         if (source or plain) not in columns:
