@@ -359,3 +359,67 @@ def test_a_quorum_queue_tells_how_often_a_message_came_back(world: World) -> Non
     world.run()
     assert world.vhost.dead_letters.headers_of(consumer.taken[0]) == {"x-delivery-count": 1}
     assert queue.delivery_limit == 20
+
+
+def mesh(world: World, count: int, **arguments: Any) -> list[Queue]:
+    """Queues that keep one message each, and dead-letter to all others."""
+    world.vhost.declare_exchange("mesh", "fanout")
+    queues = [world.queue(f"q{number}", max_length=1, dead_letter_exchange="mesh", **arguments) for number in range(count)]
+    for queue in queues:
+        world.vhost.bind(queue, "mesh", "", {})
+    return queues
+
+
+def ready(queues: list[Queue]) -> int:
+    return sum(queue.ready_count for queue in queues)
+
+
+class TestOverflow:
+    """Queues that overflow into each other multiply a message by the number of ways through them."""
+
+    def test_what_piles_up_is_limited(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        queues = mesh(world, 7)
+        letters = world.vhost.dead_letters
+        letters.max_overflow = 100
+        for number in range(3):
+            world.publish("mesh", "", str(number))
+        world.end_turn()
+        most = ready(queues)
+        while world.posted:
+            world.posted.pop(0)()
+            world.end_turn()
+            most = max(most, ready(queues))
+        # A queue has its one message, and may get one more from each of the others before the limit is reached.
+        assert len(queues) < most <= letters.max_overflow + 2 * len(queues)
+        assert [queue.ready_count for queue in queues] == [1] * 7
+        assert (letters.overflow, letters.dropped) == (0, 0)
+        first, last = [record.getMessage() for record in caplog.records if "dead letters" in record.getMessage()]
+        assert first.startswith("dead letters to queue 'q") and "more than 100 deaths" in first
+        assert last.startswith("dead letters in vhost '/' are not dropped any more: ")
+
+    def test_below_the_limit_nothing_is_dropped(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        queues = mesh(world, 4)
+        world.publish("mesh", "", "a")
+        world.publish("mesh", "", "b")
+        world.run()
+        assert [queue.ready_count for queue in queues] == [1] * 4
+        # Far more than what was published, since every message takes every way through the queues.
+        assert sum(queue.published for queue in queues) > 100
+        assert world.vhost.dead_letters.overflow == 0
+        assert not caplog.records
+
+    @pytest.mark.parametrize("end", ["purge", "delete"])
+    def test_a_queue_that_is_emptied_makes_room(self, world: World, end: str) -> None:
+        source = world.queue("source", dead_letter_exchange="", dead_letter_routing_key="q")
+        queue = world.queue(max_length=1)
+        letters = world.vhost.dead_letters
+        letters.max_overflow = 2
+        world.push(source, *"abcde")
+        for _ in range(5):
+            reject(source)
+        assert (queue.ready_count, letters.overflow, letters.dropped) == (3, 2, 2)
+        if end == "purge":
+            queue.purge()
+        else:
+            world.vhost.delete_queue("q", None)
+        assert (letters.overflow, letters.dropped) == (0, 0)

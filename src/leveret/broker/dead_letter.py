@@ -2,6 +2,10 @@
 
 The body is not copied: the entry in the target queue refers to the same message, with an overlay that has the new address
 and headers.
+
+Queues whose dead letters go to each other multiply a message: each of n queues that overflow can send n - 1 copies to
+the others. A queue drops only so much in one turn, so the copies would pile up. `DeadLetters.overflow` counts dead
+letters in queues that have exceeded their length limits; at its maximum, such queues get no more of them.
 """
 
 from __future__ import annotations
@@ -26,16 +30,29 @@ log = logging.getLogger("leveret.broker")
 # The reason for a message of a sink transaction, which was never in a queue.
 UNROUTABLE: Final = "unroutable"
 
+# Most overflow of a vhost: dead letters in queues beyond their length limits, each counted with the deaths in its header,
+# which are what takes memory.
+MAX_OVERFLOW: Final = 10_000
+
 # Counts stay within 64 bits, whatever a publisher has written.
 MAX_DEATH_COUNT: Final = (1 << 63) - 2
 
 
 class DeadLetters:
-    """The dead-lettering of a vhost. `publishing` is set while a dead letter is being published."""
+    """The dead-lettering of a vhost.
+
+    publishing    set while a dead letter is being published
+    overflow      deaths of the dead letters that queues beyond their length limits are still to drop
+    max_overflow  its maximum
+    dropped       dead letters dropped because of it since `overflow` was 0
+    """
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.publishing = False
+        self.overflow = 0
+        self.max_overflow = MAX_OVERFLOW
+        self.dropped = 0
 
     def publish(self, entry: Entry, reason: str) -> None:
         """Publish a copy of the entry to its queue's dead-letter exchange; where there is none, nothing happens."""
@@ -80,14 +97,36 @@ class DeadLetters:
             for target in self._route(exchange, keys, merged, message):
                 if target.name in passed or limits.refuses_publish(target, message.size):
                     continue  # a cycle, or full
+                if self.overflow >= self.max_overflow and limits.is_overflowing(target):
+                    self._drop(target)
+                    continue
                 overlay = Overlay(address, dict(changes), True, 0)
                 target.insert_new(target.prepare(message, overlay))
                 targets += 1
+                if limits.is_overflowing(target):
+                    self.overflow += len(deaths)
+                    target.overflow += len(deaths)
         finally:
             self.publishing = nested
         self.vhost.broker.work += targets
         if queue.watch is not None:
             queue.watch.dead_lettered(entry, reason, targets)
+
+    def _drop(self, target: Queue) -> None:
+        """Drop a dead letter to a queue that overflows. Only the first one is logged."""
+        if not self.dropped:
+            log.warning("dead letters to queue '%s' in vhost '%s' are dropped: queues exceed their length limits by dead"
+                        " letters with more than %d deaths; check which queues dead-letter to each other", target.name,
+                        self.vhost.name, self.max_overflow)
+        self.dropped += 1
+
+    def let_go(self, queue: Queue) -> None:
+        """A queue is within its length limits again, or deleted."""
+        self.overflow -= queue.overflow
+        queue.overflow = 0
+        if not self.overflow and self.dropped:
+            log.warning("dead letters in vhost '%s' are not dropped any more: %d were", self.vhost.name, self.dropped)
+            self.dropped = 0
 
     def _route(self, exchange: Exchange, keys: list[str], headers: dict[str, Any], message: Message) -> list[Queue]:
         """The queues of a dead letter; none if that is more than the limits of routing allow."""

@@ -139,6 +139,8 @@ class Queue:
         self.hidden = Hidden()
         # There may be more in it than its limits allow: it drops that when it is drained.
         self.overfull = False
+        # Deaths of the dead letters that came in while it was beyond its limits, until it is within them again.
+        self.overflow = 0
         # Delayed entries.
         self.delays: delayed.Delays | None = None
         self.expiry: expiry.Expiry | None = None

@@ -85,6 +85,11 @@ def is_over(queue: Queue) -> bool:
     return (0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)
 
 
+def is_overflowing(queue: Queue) -> bool:
+    """Whether the queue is about to drop what exceeds its limits."""
+    return queue.overfull and is_over(queue)
+
+
 def refuses_publish(queue: Queue, size: int) -> bool:
     """Whether the queue would refuse a message of `size` bytes now."""
     return queue.rejects_publish and _is_full(queue, size)
@@ -147,12 +152,14 @@ def shorten(queue: Queue) -> None:
         if is_file(entry.message):
             found = _take_what_may_go(backlog)
             if found is None:
-                return
+                break
             entry = found
         else:
             backlog.head.popleft()
         queue.memory -= entry.message.size + ENTRY_OVERHEAD
         queue.dead_letter(entry, MAXLEN)
+    if queue.overflow:
+        queue.vhost.dead_letters.let_go(queue)
 
 
 def _take_stream(backlog: Backlog) -> Entry | None:

@@ -37,6 +37,8 @@ def purge(queue: Queue) -> int:
     queue.levels = None
     queue.backlog = Backlog(-1)
     queue.memory = 0
+    if queue.overflow:
+        queue.vhost.dead_letters.let_go(queue)
     refusals = queue.refusals
     queue.refusals = {}
     if delays is not None:
@@ -153,6 +155,8 @@ def _forget_leases(queue: Queue) -> None:
 def detach(queue: Queue) -> None:
     """Detach the consumers and the timers of a deleted queue, and settle its acquired entries."""
     queue.deleted = True
+    if queue.overflow:
+        queue.vhost.dead_letters.let_go(queue)
     queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
     if queue.unacked:
         queue.broker.jobs.removals.add(_settle_held(queue))
