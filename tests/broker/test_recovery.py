@@ -314,6 +314,8 @@ def test_dead_letters_keep_their_headers(world: World) -> None:
 class TestDroppedDefinitions:
     """A start without definitions that were damaged."""
 
+    ENDS = ((metadata.QUEUE, '["/", "q"]'), (metadata.EXCHANGE, '["/", "x"]'))
+
     @staticmethod
     def restart_without(world: World, *lost: tuple[str, str]) -> World:
         world.run()
@@ -326,6 +328,44 @@ class TestDroppedDefinitions:
         after = World(log=log, recovery=recovery, time=world.clock.time)
         after.run()
         return after
+
+    @pytest.mark.parametrize("lost", ENDS, ids=["queue", "exchange"])
+    def test_bindings_of_lost_ends_stay_in_the_log(self, world: World, lost: tuple[str, str]) -> None:
+        world.vhost.declare_exchange("x", "direct", durable=True)
+        world.vhost.bind(world.queue("q", durable=True), "x", "k", {})
+        after = self.restart_without(world, lost)
+        assert after.vhost.bindings() == []
+        assert metadata.BINDING in {kind for kind, _ in after.held_log.metadata}
+        # The end may have been deleted since: a complete start knows.
+        again = restart(after)
+        assert again.vhost.bindings() == []
+        assert metadata.BINDING not in {kind for kind, _ in again.held_log.metadata}
+
+    @pytest.mark.parametrize("lost", ENDS, ids=["queue", "exchange"])
+    def test_bindings_without_an_end_go_if_nothing_was_lost(self, world: World, lost: tuple[str, str]) -> None:
+        world.vhost.declare_exchange("x", "direct", durable=True)
+        world.vhost.bind(world.queue("q", durable=True), "x", "k", {})
+        world.run()
+        del world.held_log.metadata[lost]
+        after = restart(world)
+        after.run()
+        assert after.vhost.bindings() == []
+        assert metadata.BINDING not in {kind for kind, _ in after.held_log.metadata}
+
+    @pytest.mark.parametrize("dropped", [False, True])
+    def test_bindings_of_another_end_of_that_name(self, world: World, dropped: bool) -> None:
+        """If definitions were lost, names are all that counts; otherwise the binding is a leftover."""
+        world.vhost.declare_exchange("x", "direct", durable=True)
+        world.vhost.bind(world.queue("q", durable=True), "x", "k", {})
+        world.run()
+        key = metadata.QUEUE, '["/", "q"]'
+        stored = metadata.unpack(world.held_log.metadata[key])
+        world.held_log.metadata[key] = metadata.pack({**stored, "id": stored["id"] + 1})
+        world.queue("lost", durable=True)
+        after = self.restart_without(world, (metadata.QUEUE, '["/", "lost"]')) if dropped else restart(world)
+        assert after.route("x", "k") == (["q"] if dropped else [])
+        # It has the new numbers from then on.
+        assert restart(after).route("x", "k") == (["q"] if dropped else [])
 
     def test_queue_ids_are_not_used_twice(self, world: World) -> None:
         world.queue("kept", durable=True)
