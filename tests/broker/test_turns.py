@@ -15,6 +15,7 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues import delayed
 from leveret.broker.queues.base import Queue
+from leveret.broker.queues.browsing import ASK_SHIFT, PORTION, VISIT_WORK
 from leveret.broker.queues.stream import StreamQueue
 from tests.broker.support import Taker, World
 
@@ -259,6 +260,65 @@ def test_browsers_get_what_there_is_over_several_turns(world: World) -> None:
     world.run()
     assert [len(taker.taken) for taker in takers] == [STEP_WORK // 2] * 6
     assert queue.ready_count == STEP_WORK // 2
+
+
+def browse(queue: Queue, count: int, credit: int = -1) -> list[Taker]:
+    takers = [Taker(queue, no_ack=True, credit=credit, join=False) for _ in range(count)]
+    for taker in takers:
+        taker.seen = {}
+        taker.apart = True
+        queue.add_consumer(taker)
+    return takers
+
+
+def test_looking_after_many_browsers_is_work(world: World) -> None:
+    queue = world.queue()
+    takers = browse(queue, 3000)
+    world.run()
+    world.push(queue, "m")
+    world.end_turn()
+    assert 0 < sum(len(taker.taken) for taker in takers) <= STEP_WORK // VISIT_WORK
+    world.run()
+    assert all(len(taker.taken) == 1 for taker in takers)
+
+
+def test_any_number_of_browsers_without_credit_comes_to_rest(world: World) -> None:
+    queue = world.queue()
+    takers = browse(queue, STEP_WORK + 2000, credit=0)
+    world.push(queue, "a", "b")
+    world.end_turn()
+    for _ in range(50):
+        if world.posted:
+            world.posted.pop(0)()
+            world.end_turn()
+    assert not world.posted
+    takers[-1].give(1)
+    world.run()
+    assert [len(taker.taken) for taker in takers] == [0] * (len(takers) - 1) + [1]
+
+
+def test_browsers_get_no_more_if_more_clients_are_read(world: World) -> None:
+    queue = world.queue()
+    world.push(queue, *(["m"] * 1000))
+    takers = browse(queue, 20)
+    for _ in range(10):
+        world.broker.inputs += 10
+        queue.activate()
+        world.end_turn()
+    assert 0 < sum(len(taker.taken) for taker in takers) <= STEP_WORK + PORTION
+    world.run()
+    assert [len(taker.taken) for taker in takers] == [1000] * 20
+
+
+def test_an_entry_that_comes_late_is_work_for_each_browser(world: World) -> None:
+    queue = world.queue()
+    browse(queue, 80)
+    late, newest = queue.prepare(world.message("late")), queue.prepare(world.message("newest"))
+    before = world.broker.work
+    queue.insert_new(newest)
+    assert world.broker.work == before
+    queue.insert_new(late)
+    assert world.broker.work == before + (80 >> ASK_SHIFT)
 
 
 def test_a_batch_is_planned_over_several_turns(world: World) -> None:

@@ -99,8 +99,11 @@ class Queue:
         self.active_consumer: Consumer | None = None
         self.selective_consumers = 0
         self.browsers: dict[Consumer, browsing.Browser] = {}
-        # Units of work of the broker's turn beyond which they get nothing.
+        # Units of work of the broker's turn beyond which the one that is being served gets nothing.
         self.browse_until = 0
+        # They are being served, in steps; and there is more to do about them after that.
+        self.serving_browsers = False
+        self.browsers_waiting = False
         self.ring: deque[Consumer] = deque()
         self.rings: dict[int, rings.Ring] = {}
         # The negated priorities of the rings in which somebody may stand, as a heap.

@@ -13,10 +13,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
 from leveret.broker.queues import expiry, paging
 from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 # What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 256 << 10
+# Units of work: what one browser gets before the next one is served, looking whether there is anything for it, and looking
+# for a late entry.
+PORTION: Final = 500
+VISIT_WORK: Final = 4
+LATE_WORK: Final = 2
+# So many browsers, as a power of two, are asked in 1 µs whether they have passed an entry.
+ASK_SHIFT: Final = 3
+# So many entries, as a power of two, are skipped in 1 µs. Up to so many at the end are found without skipping the others.
+SKIP_SHIFT: Final = 7
+NEAR_END: Final = 64
 # Maximum number of late entries that are remembered for a browser without credit.
 MAX_LATE: Final = 4096
 
@@ -109,6 +119,9 @@ def is_reading(queue: Queue, consumer: Consumer) -> bool:
 
 def came_late(queue: Queue, entry: Entry) -> None:
     """An entry is ready whose sequence number the browsers may have passed."""
+    if entry.seq == queue.next_seq - 1:
+        return  # the newest one
+    queue.broker.work += len(queue.browsers) >> ASK_SHIFT
     level = queue.priority_of(entry.message.priority)
     for browser in queue.browsers.values():
         if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MAX_LATE:
@@ -116,28 +129,50 @@ def came_late(queue: Queue, entry: Entry) -> None:
 
 
 def serve(queue: Queue) -> None:
-    """Give the browsers what they have credit for, or as much of it as one turn may."""
+    """Give the browsers what they have credit for, in steps. However many clients are read in a pass of the event loop, it
+    makes one step."""
+    if queue.serving_browsers:
+        queue.browsers_waiting = True
+        return
+    queue.serving_browsers = True
+    queue.broker.jobs.run_steps(_serving(queue))
+
+
+def _serving(queue: Queue) -> Iterator[int]:
+    """Serve one browser after the other, each a portion, until none of them can take more."""
     broker = queue.broker
-    queue.browse_until = broker.work + STEP_WORK * (1 + broker.inputs)
-    for browser in list(queue.browsers.values()):
-        if broker.work > queue.browse_until:
+    more = True
+    try:
+        while more:
+            more = queue.browsers_waiting = False
+            for browser in list(queue.browsers.values()):
+                if queue.frozen:
+                    return  # once its order is right again, it is drained
+                if browser.consumer not in queue.browsers:
+                    continue
+                queue.browse_until = broker.work + PORTION
+                _serve_one(browser)
+                if broker.work >= queue.browse_until:
+                    more = True
+                yield VISIT_WORK
+            if queue.browsers_waiting:
+                more = True
+    finally:
+        queue.serving_browsers = False
+
+
+def _serve_one(browser: Browser) -> None:
+    for level in browser.queue.all_levels():
+        if browser.late and not _give_late(browser, level):
             break
-        if queue.browsers.pop(browser.consumer, None) is None:
-            continue
-        queue.browsers[browser.consumer] = browser  # the others come first the next time
-        for level in queue.all_levels():
-            if browser.late and not _give_late(browser, level):
-                break
-            if not _give(browser, level):
-                break
-        else:
-            # Everything was looked at: what is still there is not ready any more.
-            browser.late.clear()
-            browser.read.clear()
-            _end(browser)
-        _hand_out(browser)
-    if broker.work > queue.browse_until:
-        broker.jobs.again.add(queue)
+        if not _give(browser, level):
+            break
+    else:
+        # Everything was looked at: what is still there is not ready any more.
+        browser.late.clear()
+        browser.read.clear()
+        _end(browser)
+    _hand_out(browser)
 
 
 def _give(browser: Browser, level: Backlog) -> bool:
@@ -204,14 +239,26 @@ def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: in
     seen = browser.seen.get(priority, 0)
     if not entries or entries[len(entries) - 1].seq <= seen:
         return True
-    first = 0 if entries[0].seq > seen else bisect_right(entries, seen, key=SEQ)
-    for entry in islice(entries, first, None):
+    for entry in _entries_above(browser.queue, entries, seen):
         if limit and entry.seq > limit:
             break
         if not _offer(browser, entry):
             return False
         browser.seen[priority] = entry.seq
     return True
+
+
+def _entries_above(queue: Queue, entries: deque[Entry], seen: int) -> Iterable[Entry]:
+    """The entries with a sequence number above `seen`; the last one has."""
+    if entries[0].seq > seen:
+        return entries
+    first = len(entries) - 1
+    if entries[first - 1].seq > seen:
+        first = bisect_right(entries, seen, key=SEQ)
+    if first >= len(entries) - NEAR_END:
+        return [entries[index] for index in range(first, len(entries))]
+    queue.broker.work += first >> SKIP_SHIFT
+    return islice(entries, first, None)
 
 
 def _give_late(browser: Browser, level: Backlog) -> bool:
@@ -221,6 +268,7 @@ def _give_late(browser: Browser, level: Backlog) -> bool:
         if not entries:
             continue
         for seq in list(late):
+            browser.queue.broker.work += LATE_WORK
             at = bisect_right(entries, seq - 1, key=SEQ)
             if at < len(entries) and entries[at].seq == seq:
                 if not _offer(browser, entries[at]):
@@ -232,7 +280,7 @@ def _give_late(browser: Browser, level: Backlog) -> bool:
 def _offer(browser: Browser, entry: Entry) -> bool:
     """Give a copy of an entry, if it is wanted; False where there is no credit for it, or no time left in this turn."""
     broker = browser.queue.broker
-    if broker.work > browser.queue.browse_until:
+    if broker.work >= browser.queue.browse_until:
         return False
     broker.work += 1
     consumer = browser.consumer
