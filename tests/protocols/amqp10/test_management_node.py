@@ -9,7 +9,7 @@ import pytest
 
 from leveret.broker.message import Message, make_address
 from leveret.protocols.amqp10.management import bindings
-from leveret.protocols.amqp10.management.messages import Request
+from leveret.protocols.amqp10.management.messages import MAX_VALUES, Request
 from leveret.protocols.amqp10.management.router import PATHS
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10 import message as sections_of
@@ -661,3 +661,12 @@ class TestQueuesOfALostConnection:
         other.sender(address).send(message(b"m"))
         queue = site.vhost.queues["own1"]
         assert queue is not gone and queue.exclusive_owner is None and queue.ready_count == 1
+
+
+def test_values_of_a_request_are_limited(site: Site) -> None:
+    node = Node(connect(site).begin())
+    few, many = [None] * (MAX_VALUES - 100), [None] * (MAX_VALUES + 100)
+    assert node.call("PUT", "/queues/q", {"durable": True, "arguments": {"x-own": few}})[0] == 201
+    status, text = node.call("PUT", "/queues/r", {"durable": True, "arguments": {"x-own": many}})
+    assert status == 400 and f"more than {MAX_VALUES} values" in text
+    assert list(site.vhost.queues) == ["q"]

@@ -17,7 +17,7 @@ from leveret.protocols.amqp10.session.serial_numbers import Numbers
 from leveret.protocols.convert import to_amqp0, to_amqp10
 from leveret.protocols.convert.names import AMQP_ENCODED, STRING_BODY
 from leveret.wire.amqp0.properties import encode_header
-from leveret.wire.amqp10.decode import NO_LIMIT, count_values, decode_value
+from leveret.wire.amqp10.decode import DECIMAL_VALUES, NO_LIMIT, count_values, decode_value
 from leveret.wire.amqp10.descriptors import ATTACH
 from leveret.wire.amqp10.encode import encode_pairs, encode_value
 from leveret.wire.amqp10.frames import FRAME_COST, FrameReader
@@ -25,7 +25,7 @@ from leveret.wire.amqp10.messaging import Accepted, Properties, Released, Target
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.sections import MAX_SECTIONS, split
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
-from leveret.wire.amqp10.values import Array, Described, Symbol, UInt, ULong
+from leveret.wire.amqp10.values import Array, Decimal32, Described, Symbol, UInt, ULong
 from leveret.wire.amqp10.walking import Walk
 from tests.protocols.amqp10.support import Client, Session, connect, make_site, message
 from tests.protocols.support import Site
@@ -95,6 +95,21 @@ def test_a_frame_has_so_many_values(session: Session) -> None:
     client.run()
     assert client.take(Attach).target is not None
     client.send(Attach("b", 1, False, target=Target("q"), properties={Symbol("p"): [None] * MAX_FRAME_VALUES}))
+    condition, text = client.error(Close)
+    assert condition == "amqp:resource-limit-exceeded"
+    assert f"more than {MAX_FRAME_VALUES} values" in text
+
+
+def test_a_decimal_counts_as_several_values(session: Session) -> None:
+    client = session.client
+    client.output.max_frame_size = 1 << 20
+    most = (MAX_FRAME_VALUES - 20) // DECIMAL_VALUES
+    number = Decimal32.of(5)
+    client.send(Attach("a", 0, False, target=Target("q"), properties={Symbol("p"): [number] * most}))
+    client.run()
+    assert client.take(Attach).target is not None
+    array = Array("decimal32", [number] * (most + 20))
+    client.send(Attach("b", 1, False, target=Target("q"), properties={Symbol("p"): array}))
     condition, text = client.error(Close)
     assert condition == "amqp:resource-limit-exceeded"
     assert f"more than {MAX_FRAME_VALUES} values" in text

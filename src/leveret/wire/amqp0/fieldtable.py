@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 from leveret.wire.amqp0 import dialects
@@ -24,6 +24,8 @@ from leveret.wire.amqp0.values import LongLong, RawTimestamp
 
 MAX_DEPTH: Final = 64
 
+# Scaling 32 bits by up to 255 digits is exact, whatever the context of the thread.
+_EXACT: Final = Context(prec=20, Emin=-9_999, Emax=9_999)
 _U32: Final = struct.Struct(">I").unpack_from
 _INT8: Final = struct.Struct(">b").unpack_from
 _INT16: Final = struct.Struct(">h").unpack_from
@@ -173,7 +175,7 @@ def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int
         return _UINT64(data, pos)[0]
     if type == dialects.DECIMAL or type == dialects.UNSIGNED_DECIMAL:
         value: int = _INT32(data, pos + 1)[0] if type == dialects.DECIMAL else _U32(data, pos + 1)[0]
-        return Decimal((1 if value < 0 else 0, tuple([int(digit) for digit in str(abs(value))]), -data[pos]))
+        return Decimal(value).scaleb(-data[pos], _EXACT)
     if type == dialects.SHORT_STRING:
         return data[pos + 1 : stop].decode("utf-8", "surrogateescape")
     return data[pos:stop].decode("latin-1")  # CHARACTER: one byte

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import ClassVar, Self
 
 from leveret.wire.amqp10.errors import EncodeError
+
+# Scaling is exact for all three widths, whatever the context of the thread.
+_EXACT = Context(prec=40, Emin=-99_999, Emax=99_999)
 
 
 class _Decimal:
@@ -17,6 +20,7 @@ class _Decimal:
 
     WIDTH: ClassVar[int]
     DIGITS: ClassVar[int]
+    LIMIT: ClassVar[int]
     BIAS: ClassVar[int]
     EXPONENT_BITS: ClassVar[int]
 
@@ -52,9 +56,10 @@ class _Decimal:
         else:
             coefficient = number & (1 << short) - 1
         exponent = (number >> short & (1 << self.EXPONENT_BITS) - 1) - self.BIAS
-        if coefficient >= 10**self.DIGITS:
-            coefficient = 0
-        return Decimal((sign, tuple(int(digit) for digit in str(coefficient)), exponent))
+        value = Decimal(coefficient if coefficient < self.LIMIT else 0)
+        if exponent:
+            value = value.scaleb(exponent, _EXACT)
+        return value.copy_negate() if sign else value
 
     @classmethod
     def of(cls, value: Decimal | int | str) -> Self:
@@ -97,6 +102,7 @@ class Decimal32(_Decimal):
     __slots__ = ()
     WIDTH = 4
     DIGITS = 7
+    LIMIT = 10**7
     BIAS = 101
     EXPONENT_BITS = 8
 
@@ -107,6 +113,7 @@ class Decimal64(_Decimal):
     __slots__ = ()
     WIDTH = 8
     DIGITS = 16
+    LIMIT = 10**16
     BIAS = 398
     EXPONENT_BITS = 10
 
@@ -117,5 +124,6 @@ class Decimal128(_Decimal):
     __slots__ = ()
     WIDTH = 16
     DIGITS = 34
+    LIMIT = 10**34
     BIAS = 6176
     EXPONENT_BITS = 14

@@ -2,7 +2,8 @@
 
 The cost of hostile input is proportional to its size: values are nested at most `MAX_DEPTH` deep; sizes and counts are
 checked against the available bytes before anything is built; one decoding creates at most `MAX_EMPTY_ELEMENTS` array
-elements that take no bytes; and a map becomes a dict only if a peer cannot choose keys whose hashes collide.
+elements that take no bytes; a decimal counts as `DECIMAL_VALUES` values; and a map becomes a dict only if a peer cannot
+choose keys whose hashes collide.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from leveret.wire.amqp10.values import (
 MAX_DEPTH: Final = 64
 MAX_EMPTY_ELEMENTS: Final = 4096
 NO_LIMIT: Final = 1 << 62
+# Whoever needs the number of a decimal takes so much longer for it than for other values.
+DECIMAL_VALUES: Final = 4
 # Keys of one dict whose hashes a peer can compute: all but strings, symbols and binaries, which Python hashes with a
 # secret. A map with more of them is a `Map`.
 MAX_GUESSABLE_KEYS: Final = 32
@@ -223,6 +226,10 @@ class Decoder:
         shape = _SHAPES[code]
         if shape == _SCALAR or code == codes.LIST_0:
             self.pos = stop
+            if code == codes.DECIMAL_32 or code == codes.DECIMAL_64 or code == codes.DECIMAL_128:
+                self.left -= DECIMAL_VALUES - 1
+                if self.left < 0:
+                    raise self._too_many()
             return _scalar(self.data, code, start, stop)
         if depth >= MAX_DEPTH:
             raise DecodeError(start, f"values are nested more than {MAX_DEPTH} deep")

@@ -21,6 +21,8 @@ REPLY_TO: Final = "$me"
 # Descriptors of the body, by number and by name, and those of the other kinds of body.
 BODY: Final = (descriptors.AMQP_VALUE, "amqp:amqp-value:*")
 OTHER_BODIES: Final = (descriptors.DATA, "amqp:data:binary", descriptors.AMQP_SEQUENCE, "amqp:amqp-sequence:list")
+# Values in all sections of a request.
+MAX_VALUES: Final = 8192
 # Texts of refusals are cut: what the client sent may be part of them.
 MAX_TEXT_LENGTH: Final = 1000
 
@@ -98,7 +100,7 @@ def _sections(request: Request, payload: bytes) -> Properties | None:
     found: Properties | None = None
     at = 0
     while at < len(payload):
-        section, at = decode_value(payload, at, len(payload))
+        section, at = decode_value(payload, at, len(payload), MAX_VALUES)
         if isinstance(section, Properties):
             found = section
             request.id = section.message_id
