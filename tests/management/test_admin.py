@@ -13,6 +13,7 @@ from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
 from leveret.management.admin import CALLS, BadCall
+from leveret.management.status import STEP
 from leveret.management.vhosts import stored_vhosts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User
@@ -326,6 +327,21 @@ def test_status(harness: Harness) -> None:
     status = harness.call("status")
     assert (status["version"], status["vhosts"], status["ready"], status["unacked"]) == ("1", 2, 3, 0)
     assert status["log"]["state"] == "ok"
+
+
+def test_status_of_many_queues_takes_several_turns(harness: Harness) -> None:
+    vhost = harness.broker.vhosts["/"]
+    before = harness.call("status")["queues"]
+    for number in range(3 * STEP):
+        vhost.declare_queue(f"q{number}", None)
+    call = harness.admin.call("status", {})
+    call.send(None)
+    vhost.delete_queue("q0", None)
+    call.send(None)
+    call.send(None)
+    with pytest.raises(StopIteration) as done:
+        call.send(None)
+    assert done.value.value["queues"] == before + 3 * STEP
 
 
 # Links

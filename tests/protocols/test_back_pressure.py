@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.protocols.amqp091.channel import LOW_MEMORY_WINDOW
 from leveret.protocols.amqp091.connection import MAX_BACKLOG
+from leveret.protocols.services import ALARM_WORK
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
 from tests.broker.support import HeldLog
@@ -339,3 +341,39 @@ class TestDefinitionsInAlarm:
         channel.call("queue.bind", "queue.bind-ok", **bound)
         site.services.set_alarm("memory")
         channel.call("queue.bind", "queue.bind-ok", **bound)  # is there
+
+
+class Told:
+    """A connection that remembers which alarms it was notified of."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def alarm(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def channel_count(self) -> int:
+        return 3
+
+
+class TestManySessions:
+    def add(self, site: Site) -> list[Told]:
+        found = [Told() for _ in range(2000)]
+        for session in found:
+            site.services.sessions[session] = None  # type: ignore[index]
+        return found
+
+    def test_an_alarm_is_announced_over_several_turns(self, site: Site) -> None:
+        sessions = self.add(site)
+        site.services.set_alarm("memory")
+        assert 0 < sum(bool(session.reasons) for session in sessions) <= STEP_WORK // (ALARM_WORK + 3)
+        del site.services.sessions[sessions[-1]]  # type: ignore[arg-type]
+        site.run()
+        assert [session.reasons for session in sessions] == [["memory"]] * (len(sessions) - 1) + [[]]
+
+    def test_one_that_ends_meanwhile_is_not_announced_any_more(self, site: Site) -> None:
+        sessions = self.add(site)
+        site.services.set_alarm("memory")
+        site.services.set_alarm("")
+        site.run()
+        assert {tuple(session.reasons) for session in sessions} == {("memory", ""), ("",)}

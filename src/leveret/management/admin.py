@@ -118,10 +118,12 @@ class Admin:
             raise BadCall(f"{name}: {error}") from None
         if call.prepare is not None:
             wanted = await asyncio.get_running_loop().run_in_executor(self._executor, call.prepare, self, wanted)
+        result: Result
         if not call.changes:
-            return call.function(self, wanted)
+            result = call.function(self, wanted)
+            return await result if isinstance(result, Awaitable) else result
         try:
-            result: Result = call.function(self, wanted)
+            result = call.function(self, wanted)
         finally:
             removed = _Done(asyncio.get_running_loop())
             is_removed = not call.removes or not self.broker.jobs.removals.after(removed.call)

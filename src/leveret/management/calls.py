@@ -1,7 +1,6 @@
 """Management calls: a name, the struct of the arguments, and a function on `Admin`.
 
-A call returns a JSON value, or an iterator of objects for a list, which may be long and is produced in parts. A call that
-changes something may also return an awaitable result.
+A call returns a JSON value, an awaitable, or an iterator of objects for a list, which may be long and is produced in parts.
 """
 
 from __future__ import annotations

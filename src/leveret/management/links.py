@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.broker.errors import NotFound, PreconditionFailed
@@ -18,7 +18,7 @@ IDENTITY = ("vhost", "user", "container", "name", "role")
 class LinkRegistry(Protocol):
     """The part of the protocol's links that management uses. Errors are `BrokerError`s."""
 
-    def describe(self) -> list[Item]: ...
+    def describe(self) -> Iterable[Item]: ...
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int: ...
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from leveret.management.calls import Arguments, Call, Item
 
 if TYPE_CHECKING:
     from leveret.management.admin import Admin
 
+# Queues that are added up in one turn.
+STEP: Final = 1000
 
-def status(admin: Admin, arguments: Arguments) -> Item:
-    """Return the state of the process, totals, and statistics of the log, in bytes and seconds."""
+
+async def status(admin: Admin, arguments: Arguments) -> Item:
+    """Return the state of the process, totals, and statistics of the log, in bytes and seconds.
+
+    Queues may come and go while they are added up, which takes several turns if there are many.
+    """
     queues = exchanges = ready = unacked = consumers = memory = 0
-    for vhost in admin.broker.vhosts.values():
+    for vhost in list(admin.broker.vhosts.values()):
         exchanges += len(vhost.exchanges)
-        queues += len(vhost.queues)
-        for queue in vhost.queues.values():
+        for queue in list(vhost.queues.values()):
+            queues += 1
+            if not queues % STEP:
+                await asyncio.sleep(0)
             ready += queue.ready_count
             unacked += queue.unacked
             consumers += len(queue.consumers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 
+# Units of work of notifying a session of an alarm, besides one for each of its channels.
+ALARM_WORK = 5
 # Clients that are named when a turn was slow.
 MAX_DESCRIBED = 5
 
@@ -151,6 +153,8 @@ class Services:
         # What of them outlives them.
         self.termini = TerminusRegistry(broker, self.amqp10)
         self.alarm = ""
+        # Beginnings and ends of alarms so far.
+        self.alarms = 0
         self.next_number = 1
         self.stopping = False
         # How to run something after all sockets that are ready now were read; the server sets it.
@@ -245,7 +249,7 @@ class Services:
                              f" users.{user}.limits.max_channels")
 
     def set_alarm(self, reason: str) -> None:
-        """Stop or release the publishers of all sessions."""
+        """Stop or release the publishers of all sessions, in steps."""
         if reason == self.alarm:
             return
         if reason:
@@ -254,6 +258,16 @@ class Services:
             log.warning("%s alarm cleared: publishers resumed", self.alarm)
         self.alarm = reason
         self.broker.set_memory_alarm("memory" in reason)
-        for session in list(self.sessions):
-            session.alarm(reason)
+        self.alarms += 1
+        self.broker.jobs.run_steps(self._notify(self.alarms))
         self.broker.end_turn()
+
+    def _notify(self, alarm: int) -> Iterator[int]:
+        """Notify the sessions of an alarm or of its end, unless another one follows meanwhile. A session that begins
+        meanwhile asks."""
+        for session in list(self.sessions):
+            if alarm != self.alarms:
+                return
+            if session in self.sessions:
+                session.alarm(self.alarm)
+                yield ALARM_WORK + session.channel_count()

@@ -353,7 +353,7 @@ def test_release_by_an_operator(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), credit=2, expiry_policy="never")
     client.drop()
-    assert site.services.termini.describe()[0]["unsettled"] == 2
+    assert next(site.services.termini.describe())["unsettled"] == 2
     assert site.services.termini.release("/", "user", "test", "r", "sender") == 2
     assert site.vhost.queues["q"].ready_count == 2
     assert isinstance(terminus(site), SourceTerminus)
@@ -373,3 +373,16 @@ def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
     assert again.bodies() == [b"1"]
 
 
+
+
+def test_links_are_described_one_by_one(site: Site) -> None:
+    """An operator's list of them is made over several turns."""
+    fill(site)
+    session = connect(site).begin()
+    for number in range(3):
+        receiver(session, f"r{number}")
+    described = site.services.termini.describe()
+    assert next(described)["state"] == "attached"
+    session.client.drop()
+    site.run()
+    assert list(described) == []

@@ -457,6 +457,7 @@ class SessionEndpoint(Holder):
 
     def alarm(self, on: bool) -> None:
         """Withdraw the credit of publishers, or restore it."""
+        self.broker.work += len(self.handles)
         for link in self.handles.values():
             if isinstance(link, IncomingLink):
                 if on:

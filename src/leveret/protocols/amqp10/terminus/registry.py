@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.consumer import Holder
@@ -162,9 +163,11 @@ class TerminusRegistry(Holder):
 
     # For operators
 
-    def describe(self) -> list[dict[str, Any]]:
-        """For `leveret links`."""
-        return [describe(terminus) for terminus in self.all()]
+    def describe(self) -> Iterator[dict[str, Any]]:
+        """For `leveret links`: one by one, since there may be many."""
+        for terminus in self.all():
+            if not terminus.removed:
+                yield describe(terminus)
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
         """Give what a suspended source has acquired back to its queue; how many. NotFound, PreconditionFailed."""
