@@ -505,6 +505,20 @@ def test_nothing_is_kept_of_a_large_branch_whose_prepare_fails(world: World) -> 
     assert world.contents(target) == [str(number) for number in range(MANY)]
 
 
+def test_a_large_branch_whose_commit_fails_can_be_committed_again() -> None:
+    log = FailingLog()
+    world = World(log=log)
+    branch, source, target = large(world)
+    prepared(world, branch)
+    log.calls = LARGE + 10
+    assert commit(world) == [FAILED]
+    assert (source.unacked, target.ready_count, len(target.hidden)) == (MANY, 0, 0)
+    assert len(left(world)) == 1 + MANY and not branch.deciding
+    assert commit(world) == [DONE]
+    assert world.contents(target) == [str(number) for number in range(MANY)]
+    assert source.unacked == 0 and left(world) == []
+
+
 def test_nothing_is_kept_of_a_branch_whose_prepare_fails() -> None:
     log = FailingLog()
     world = World(log=log)

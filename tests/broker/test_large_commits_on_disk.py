@@ -43,6 +43,27 @@ def begun(path: Path) -> tuple[DiskWorld, list[Callable[[], None]]]:
     return world, posted
 
 
+def test_a_commit_that_is_taken_back_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path)
+    source, target = world.queue("from", durable=True), world.queue("to", durable=True)
+    for number in range(LARGE):
+        world.push(source, str(number), persistent=True)
+    world.run()
+    transaction = Transaction(world.log)
+    for number in range(LARGE):
+        transaction.publish(world.message(str(number), key="to", persistent=True), [target])
+        entry = source.get(False)
+        assert entry is not None
+        transaction.settle(entry, ACCEPT)
+    for pieces in (transaction.writing(), transaction.undoing(), transaction.requeuing()):
+        for _ in pieces:
+            pass
+    assert (source.ready_count, source.unacked, target.hidden.bytes) == (LARGE, 0, 0)
+    world.run()
+    world.close()
+    assert ready(tmp_path) == (LARGE, 0)
+
+
 def ready(path: Path) -> tuple[int, int]:
     world = DiskWorld(path)
     found = world.vhost.queues["from"].ready_count, world.vhost.queues["to"].ready_count

@@ -160,6 +160,37 @@ def test_a_queue_that_is_deleted_while_the_commit_runs(held: World) -> None:
     assert held.log.rows == {} and held.held_log.kept == {}
 
 
+@pytest.mark.parametrize("call", ["store", "settle"])
+def test_a_failure_in_the_middle_leaves_nothing(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    world = World()
+    one, two = world.queue("one", durable=True), world.queue("two", durable=True)
+    world.push(one, *"abc", persistent=True)
+    world.run()
+    transaction = Transaction(world.log)
+    for body in "xyz":
+        transaction.publish(world.message(body, key="two", persistent=True), [two])
+    for _ in range(3):
+        entry = one.get(False)
+        assert entry is not None
+        transaction.settle(entry, ACCEPT)
+    calls = []
+    original = getattr(HeldLog, call)
+
+    def failing(log: HeldLog, entry: Entry) -> None:
+        calls.append(entry)
+        if len(calls) == 2:
+            raise RuntimeError("a mistake")
+        original(log, entry)
+
+    monkeypatch.setattr(HeldLog, call, failing)
+    with pytest.raises(RuntimeError):
+        transaction.commit(lambda: None)
+    world.run()
+    assert (len(kept(world.held_log, one)), kept(world.held_log, two)) == (3, [])
+    assert (one.unacked, one.ready_count, two.ready_count, len(two.hidden)) == (0, 3, 0, 0)
+    assert world.contents(one) == ["a", "b", "c"]
+
+
 def test_a_queue_that_was_deleted_before(world: World) -> None:
     queue = world.queue(durable=True)
     transaction = Transaction(world.log)

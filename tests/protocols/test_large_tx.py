@@ -237,6 +237,10 @@ def test_a_failure_ends_the_connection_and_others_go_on(site: Site, log: Failing
     site.run()
     channel.run()
     assert log.calls == -1 and channel.client.refusal()[0] == 541
+    assert counts(site, log) == (MANY, MANY)  # nothing of the first one, all of the second one
+    assert [bytes(entry.message.body) for entry in site.vhost.queues["from"].backlog.head] == [  # type: ignore[arg-type]
+        b"%d" % number for number in range(MANY)]
+    assert not site.vhost.queues["to"].hidden.bytes
     assert second.client.take("tx.commit-ok", second.number) is not None
     assert not any(queue.frozen for queue in site.vhost.queues.values()) and log.completion is None
     assert site.vhost.queues["from"].unacked == 0

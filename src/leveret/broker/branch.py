@@ -28,6 +28,7 @@ from leveret.broker.timers import Timed
 if TYPE_CHECKING:
     from leveret.broker.branch_recovery import Taken
     from leveret.broker.branches import Branches
+    from leveret.broker.transactions import Transaction
     from leveret.broker.vhost import Vhost
 
 # States.
@@ -209,6 +210,15 @@ class Branch:
         self.branches.bytes -= self.bytes
         self.bytes = 0
         return taken
+
+    def restoring(self, transaction: Transaction) -> Iterator[int]:
+        """Have the publishes and settlements again, in steps, after their commit has failed: the branch is as before."""
+        self.settlements = transaction.settlements
+        for message, queues, _ in transaction.publishes:
+            self.publish(message, queues)
+            yield 1
+        self.deciding = False
+        self.start_timer()
 
     def lose_workers(self, reason: str) -> None:
         for worker in list(self.workers):

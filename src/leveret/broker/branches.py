@@ -245,12 +245,20 @@ class Branches(Holder):
             transaction.publish(message, queues)
             yield 1
         transaction.begin(self.broker.jobs)
+        failure: Exception | None = None
         try:
             yield from transaction.writing()
             self._decided(branch, COMMITTED, remember)
+        except Exception as error:
+            failure = error
+        if failure is None:
             yield from branch.forgetting_stored()
-        finally:
-            transaction.end()
+        else:
+            yield from transaction.undoing()
+            yield from branch.restoring(transaction)
+        transaction.end()
+        if failure is not None:
+            raise failure
 
     def rollback(self, branch: Branch, done: Done, remember: bool = False, by_hand: bool = False) -> None:
         """Drop the publishes and requeue the entries. `by_hand`: also while somebody works in it, whose work is lost."""

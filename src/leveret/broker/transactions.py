@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from leveret.broker.jobs import Jobs
+from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import ACQUIRED, Entry, Message, Overlay
 from leveret.broker.queues import limits
 from leveret.broker.queues.base import Queue, freeze, thaw
+from leveret.broker.queues.stream import StreamQueue
 
 ACCEPT: Final = 0
 REQUEUE: Final = 1
@@ -42,6 +43,11 @@ class Transaction(CommitWaiter):
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen: dict[Queue, None] = {}
+        # Settlements that are written. While one is: how many entries of its queue were acquired before.
+        self.settled = 0
+        self.settling = False
+        self.unacked = 0
+        self.stepwise = False
         self.forced = False
         self.durable = False
         self.done: Callable[[], None] | None = None
@@ -57,34 +63,67 @@ class Transaction(CommitWaiter):
         """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable). With `durable`
         the caller has written something else that belongs to it."""
         self.durable = durable
-        for message, queues, due in self.publishes:
-            self._write(message, queues, due)
-        for entry, outcome in self.settlements:
-            self.write_settlement(entry, outcome)
+        try:
+            for _ in self.writing():
+                pass
+        except Exception:
+            for _ in self.undoing():
+                pass
+            self.requeue_all()
+            raise
         self.finish(done, None)
 
     # In steps: `begin`, `writing` and `write_settlement` as often as it takes, `end`, and `finish` if all went well
 
     def begin(self, jobs: Jobs) -> None:
         """What is written from now on is one commit. For work that `jobs.commits` carries out."""
+        self.stepwise = True
         self.log.begin_batch(jobs.commits.complete)
 
     def writing(self) -> Iterator[int]:
         """Write it in steps."""
-        publishes = self.publishes
-        publishes.reverse()
-        while publishes:
-            message, queues, due = publishes.pop()
+        for message, queues, due in self.publishes:
             self._write(message, queues, due)
             yield 1 + len(queues)
-        settlements = self.settlements
-        settlements.reverse()
-        while settlements:
-            entry, outcome = settlements.pop()
-            if outcome == REQUEUE:
-                freeze(entry.queue, self.frozen)
-            self.write_settlement(entry, outcome)
+        while self.settled < len(self.settlements):
+            self._write_settlement()
             yield 1
+
+    def undoing(self) -> Iterator[int]:
+        """Take back what was written, in steps and in the same commit of the log: after a failure none of it takes place.
+
+        Afterwards `settlements` has the entries that are acquired as before, for the caller to requeue or to keep. What was
+        requeued or rejected before the failure stays so.
+        """
+        prepared = self.prepared
+        while prepared:
+            yield from logged(_retracting(prepared))
+        settlements = self.settlements
+        left = settlements[self.settled :]
+        del settlements[self.settled :]
+        if self.settling:
+            self.settling = False
+            entry = left[0][0]
+            entry.queue.unacked = self.unacked
+            entry.state = ACQUIRED
+        while settlements:
+            yield from logged(_restoring(settlements, left))
+        self.settled = 0
+        self.settlements = left
+
+    def requeuing(self) -> Iterator[int]:
+        """Requeue the entries that are left after a failure, in steps."""
+        settlements = self.settlements
+        frozen: dict[Queue, None] = {}
+        try:
+            while settlements:
+                yield from logged(_requeuing(settlements, frozen))
+        finally:
+            thaw(frozen)
+
+    def requeue_all(self) -> None:
+        for _ in self.requeuing():
+            pass
 
     def end(self) -> None:
         """Everything is written, or some of it has failed."""
@@ -116,18 +155,32 @@ class Transaction(CommitWaiter):
             self.durable = self.durable or entry.row is not None
 
     def write_settlement(self, entry: Entry, outcome: int) -> None:
+        """Add a settlement, and write it: all before it are written."""
+        self.settlements.append((entry, outcome))
+        self._write_settlement()
+
+    def _write_settlement(self) -> None:
+        entry, outcome = self.settlements[self.settled]
+        queue = entry.queue
         self.durable = self.durable or entry.row is not None
+        self.unacked = queue.unacked
+        self.settling = True
         if outcome == ACCEPT:
-            entry.queue.settle(entry)
+            queue.settle(entry)
         elif outcome == REJECT:
-            entry.queue.reject(entry)
+            queue.reject(entry)
         else:
-            entry.queue.requeue(entry)
+            if self.stepwise:
+                freeze(queue, self.frozen)
+            queue.requeue(entry)
+        self.settling = False
+        self.settled += 1
 
     def committed(self, batch: int) -> None:
         prepared = self.prepared
-        if len(prepared) > LARGE:
-            jobs = prepared[0].queue.broker.jobs
+        if len(prepared) > LARGE or len(self.settlements) > LARGE:
+            entry = prepared[0] if prepared else self.settlements[0][0]
+            jobs = entry.queue.broker.jobs
             if not jobs.run_steps(self._showing(), self._shown, self.failed):
                 return
         else:
@@ -154,6 +207,12 @@ class Transaction(CommitWaiter):
                 yield SLICE
         finally:
             thaw(frozen)
+        while self.publishes:
+            self.publishes.pop()
+            yield 1
+        while self.settlements:
+            self.settlements.pop()
+            yield 1
 
     def _shown(self) -> None:
         self.prepared = []
@@ -161,3 +220,37 @@ class Transaction(CommitWaiter):
         if done is not None:
             self.done = None
             done()
+
+
+def _retracting(prepared: list[Entry]) -> Iterator[int]:
+    while prepared:
+        entry = prepared.pop()
+        entry.queue.hidden.discard(entry.seq)
+        entry.queue.retract(entry)
+        yield 1
+
+
+def _restoring(settlements: list[tuple[Entry, int]], left: list[tuple[Entry, int]]) -> Iterator[int]:
+    """Acquire accepted entries again, and have the log keep them."""
+    while settlements:
+        entry, outcome = settlements.pop()
+        if outcome == ACCEPT:
+            queue = entry.queue
+            row = entry.row
+            if row is not None and not isinstance(queue, StreamQueue):  # what has gone through a stream stays there
+                entry.row = None
+                if not queue.deleted:
+                    row.log.store(entry)
+            entry.state = ACQUIRED
+            queue.unacked += 1
+            queue.settled -= 1
+            left.append((entry, outcome))
+        yield 2
+
+
+def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) -> Iterator[int]:
+    while settlements:
+        entry = settlements.pop()[0]
+        freeze(entry.queue, frozen)
+        entry.queue.requeue(entry)
+        yield 2

@@ -163,5 +163,7 @@ def test_a_failure_ends_the_control_link(site: Site, log: FailingLog) -> None:
     started.session.client.run()
     detach = started.session.client.take(Detach)
     assert detach is not None and detach.error is not None and detach.error.condition == "amqp:internal-error"
+    assert counts(site, log) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
+    assert site.vhost.queues["from"].ready_count == MANY
     queue = site.vhost.queues["from"]
     assert queue.unacked == 0 and not queue.frozen and log.completion is None

@@ -526,6 +526,10 @@ class Queue:
             row.log.settle(entry)
         self.settled += 1
 
+    def retract(self, entry: Entry) -> None:
+        """Take back a prepared entry, which is not visible yet."""
+        self._forget(entry)
+
     def _forget(self, entry: Entry) -> None:
         entry.state = ARCHIVED
         row = entry.row

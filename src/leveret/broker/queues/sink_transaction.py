@@ -164,6 +164,10 @@ class SinkTransaction(Queue):
             return Entry(self, message, self.next_seq - 1)
         return self._append(message, overlay)
 
+    def retract(self, entry: Entry) -> None:
+        """Make the sink transaction one that cannot be prepared: it has a message that was not to be published."""
+        self.failed = "an AMQP transaction failed that published to it"
+
     def insert_new(self, entry: Entry) -> None:
         """Do nothing: `prepare` has appended the entry, and it stays hidden."""
 

@@ -191,6 +191,14 @@ class StreamQueue(Queue):
             self.log.wait(self.waiter)
         return entry
 
+    def retract(self, entry: Entry) -> None:
+        # Offsets have no gaps: what others have appended behind it keeps it in the stream.
+        if self.pending and self.pending[-1] is entry:
+            self.pending.pop()
+            self.next_seq = entry.seq
+            self.published -= 1
+            self._forget(entry)
+
     def insert_new(self, entry: Entry) -> None:
         """What was prepared shows itself."""
 

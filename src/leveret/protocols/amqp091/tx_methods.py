@@ -9,7 +9,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE
-from leveret.broker.queues.base import Queue, freeze
+from leveret.broker.queues.base import Queue
 from leveret.broker.transactions import LARGE, REQUEUE, Transaction
 from leveret.protocols.amqp091.channel import Channel, PendingPublish
 from leveret.protocols.amqp091.reply_codes import CODES
@@ -87,20 +87,25 @@ class _LargeCommit:
         settlements = channel.tx_settlements
         settlements.reverse()
         transaction.begin(channel.broker.jobs)
+        failure: Exception | None = None
         try:
             yield from transaction.writing()
             # Entries count in the windows of the channel until they are settled.
             while settlements:
                 tag, entry, outcome = settlements.pop()
                 channel.uncount(tag, entry)
-                if outcome == REQUEUE:
-                    if channel.excludes_rejecting_channel():
-                        entry.queue.refuse(entry, channel.scope)
-                    freeze(entry.queue, transaction.frozen)
+                if outcome == REQUEUE and channel.excludes_rejecting_channel():
+                    entry.queue.refuse(entry, channel.scope)
                 transaction.write_settlement(entry, outcome)
                 yield 2
-        finally:
-            transaction.end()
+        except Exception as error:
+            failure = error
+        if failure is not None:
+            yield from transaction.undoing()
+            yield from transaction.requeuing()
+        transaction.end()
+        if failure is not None:
+            raise failure
 
     def failed(self) -> None:
         self._roll_back()

@@ -16,7 +16,7 @@ from leveret.broker.message import AT_ONCE, Message
 from leveret.broker.queues.base import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
-from leveret.broker.transactions import LARGE, Transaction
+from leveret.broker.transactions import ACCEPT, LARGE, Transaction
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.transaction import acquisition
@@ -249,14 +249,21 @@ class _Committing:
         self.retirements = transaction.retirements[:]
         for retirement in self.retirements:
             retirement.session.retiring.pop(retirement.number, None)
-        if not self.large:
-            yield from self._write()
-            return
-        self.broker_transaction.begin(self.broker.jobs)
+        if self.large:
+            self.broker_transaction.begin(self.broker.jobs)
+        failure: Exception | None = None
         try:
             yield from self._write()
-        finally:
+        except Exception as error:
+            failure = error
+        if failure is not None:
+            yield from self.broker_transaction.undoing()
+            yield from self.broker_transaction.requeuing()
+        if self.large:
             self.broker_transaction.end()
+        if failure is not None:
+            yield from self._giving_back()
+            raise failure
 
     def _route(self) -> Iterator[int]:
         """Find out which queues get the messages. One that its sender was told would be released goes to none, whatever was
@@ -301,19 +308,23 @@ class _Committing:
     def _write(self) -> Iterator[int]:
         broker_transaction = self.broker_transaction
         retirements = self.retirements
+        yield from broker_transaction.writing()
         durable = False
         while retirements:
             retirement = retirements.pop()
             entry = retirement.entry
             durable = durable or entry.row is not None
             outcome = retirement.outcome
-            if self.large and (outcome is None or outcome.kind != descriptors.ACCEPTED):
-                freeze(entry.queue, broker_transaction.frozen)
             retirement.forget_link_state()
-            outcomes.apply_one(entry, outcome)
+            if outcome is not None and outcome.kind == descriptors.ACCEPTED:
+                broker_transaction.write_settlement(entry, ACCEPT)
+            else:
+                if self.large:
+                    freeze(entry.queue, broker_transaction.frozen)
+                outcomes.apply_one(entry, outcome)
             yield 2
         filling = self.broker.log.filling
-        broker_transaction.durable = durable
+        broker_transaction.durable = broker_transaction.durable or durable
         self.batch = filling if durable else 0
         for posting in self.transaction.postings:
             if posting.second:
@@ -321,7 +332,6 @@ class _Committing:
                 if delivery is not None:
                     delivery.discharged(posting.outcome, filling if posting.message.persistent else 0)
                 yield 1
-        yield from broker_transaction.writing()
 
     def written(self) -> None:
         transaction = self.transaction
