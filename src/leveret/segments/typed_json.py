@@ -278,11 +278,11 @@ def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
     key = f"${type(value).__name__.lower()}"
     number = str(value.decimal())
     try:
-        if type(value).of(number).octets == value.octets:
+        if type(value).of(number).encoded == value.encoded:
             return {key: number}
     except (ValueError, ArithmeticError):
         pass
-    return {key: {"octets": base64.b64encode(value.octets).decode()}}
+    return {key: {"octets": base64.b64encode(value.encoded).decode()}}
 
 
 def to_value(name: str, value: Any) -> Any:

@@ -80,8 +80,8 @@ def test_definitions() -> None:
 def test_format_codes() -> None:
     widths = {("fixed", str(width)): width for width in (0, 1, 2, 4, 8, 16)}
     for category in ("variable", "compound", "array"):
-        widths[category, "1"] = codes.ONE_OCTET_SIZE
-        widths[category, "4"] = codes.FOUR_OCTET_SIZE
+        widths[category, "1"] = codes.ONE_BYTE_SIZE
+        widths[category, "4"] = codes.FOUR_BYTE_SIZE
     found = {int(encoding.get("code"), 16): (element.get("name"), widths[encoding.get("category"), encoding.get("width")])
              for element in elements("type", "types") for encoding in element.findall(f"{NAMESPACE}encoding")}
     assert found == {code: (name, codes.WIDTHS[code]) for code, name in codes.TYPES.items()}

@@ -127,7 +127,7 @@ def test_what_is_cut_off_is_an_error(value: Any, data: st.DataObject) -> None:
         ("3f", 0, "expected a format code, not 0x3f"),
         ("4f00", 0, "expected a format code, not 0x4f"),
         ("5602", 1, "expected a boolean of 0 or 1"),
-        ("a10361", 1, "expected 4 bytes of a string, there are 2"),
+        ("a10361", 1, "expected 4 bytes of a string, not 2"),
         ("a102c328", 2, "expected UTF-8"),
         ("a301c3", 2, "expected ASCII"),
         ("7300110000", 1, "expected a Unicode character"),

@@ -87,4 +87,4 @@ def test_the_size_of_the_first_section_is_known_at_once() -> None:
     walked = Walk()
     walked.feed(HEADER + LONG[:10])
     assert walked.body_size == len(LONG)
-    assert walked.held() == len(HEADER)
+    assert walked.buffered() == len(HEADER)

@@ -220,7 +220,7 @@ class Engine(Machine):
         All other input goes to `_frame_received`, which decodes the same and more.
         """
         pos = 0
-        octets = len(data)
+        available = len(data)
         limit = self._limit
         is_server = self._is_server
         content_key = self._content_key
@@ -239,7 +239,7 @@ class Engine(Machine):
         body_end: int
         tag: int
         bits: int
-        while octets - pos >= 8:
+        while available - pos >= 8:
             if follow and data[pos : pos + memo.frame_size] == memo.frame and memo.channel.stage == assembly.METHOD:
                 # The same publish again, except perhaps for the body.
                 number = memo.number
@@ -248,7 +248,7 @@ class Engine(Machine):
                 bits = memo.flags
                 content_pos = pos + memo.frame_size
             else:
-                if octets - pos >= 11:
+                if available - pos >= 11:
                     frame_type, number, size, key = _FRAME_AND_KEY(data, pos)
                 else:
                     frame_type, number, size = _FRAME(data, pos)
@@ -257,8 +257,8 @@ class Engine(Machine):
                 end = start + size
                 if size > limit:
                     self._lose(out, number, f"a frame of {size + FRAME_OVERHEAD} bytes exceeds the negotiated maximum")
-                    return octets
-                if end >= octets:
+                    return available
+                if end >= available:
                     # Do not wait for the rest of an invalid frame.
                     self._check_type(out, number, frame_type)
                     self._needed = size + FRAME_OVERHEAD
@@ -268,7 +268,7 @@ class Engine(Machine):
                     self.lost = True
                     if self.state < states.FAILED:
                         self._fail_framing(out, number, f"a frame ends with byte {data[end]} instead of {FRAME_END}")
-                    return octets
+                    return available
                 channel = channels.get(number)
                 if channel is None or frame_type != FRAME_METHOD or channel.stage != assembly.METHOD or size < 9:
                     pos = end + 1
@@ -277,7 +277,7 @@ class Engine(Machine):
                     channels = self._hot
                     self.cost += FRAME_COST if frame_type == FRAME_BODY else FRAME_COST + (size >> SIZE_SHIFT)
                     if self.cost > max_cost:
-                        self.more = octets - pos >= 8
+                        self.more = available - pos >= 8
                         break
                     continue
                 if key != content_key:
@@ -297,7 +297,7 @@ class Engine(Machine):
                         limit = self._limit
                         self.cost += FRAME_COST + (size >> SIZE_SHIFT)
                         if self.cost > max_cost:
-                            self.more = octets - pos >= 8
+                            self.more = available - pos >= 8
                             break
                     continue
                 # basic.publish at a server, basic.deliver at a client. Exchange and routing key are between the
@@ -338,7 +338,7 @@ class Engine(Machine):
             if number == memo.next_number and data[content_pos : content_pos + memo.next_size] == memo.next:
                 body_at = content_pos + memo.next_size
                 body_end = body_at + memo.size
-                if body_end < octets and data[body_end] == FRAME_END:
+                if body_end < available and data[body_end] == FRAME_END:
                     memo.patience = _MEMO_PATIENCE
                     pos = body_end + 1
                     if is_server:
@@ -361,9 +361,9 @@ class Engine(Machine):
         channel waits for its header and the result is `pos`.
         """
         number = channel.number
-        octets = len(data)
+        available = len(data)
         limit = self._limit
-        if octets - pos >= HEADER_MIN_SIZE + FRAME_OVERHEAD:
+        if available - pos >= HEADER_MIN_SIZE + FRAME_OVERHEAD:
             frame_type: int
             frame_number: int
             header_size: int
@@ -376,14 +376,14 @@ class Engine(Machine):
             header_at = pos + 7
             header_end = header_at + header_size
             if (frame_type == FRAME_HEADER and frame_number == number and HEADER_MIN_SIZE <= header_size <= limit
-                    and header_end < octets and data[header_end] == FRAME_END and class_id == _BASIC and weight == 0
+                    and header_end < available and data[header_end] == FRAME_END and class_id == _BASIC and weight == 0
                     and body_size <= self._fused_size):
                 size = 0
                 body_at = body_end = header_end
                 if body_size:
                     body_at = header_end + 8
                     body_end = body_at + body_size
-                    if body_end < octets and data[body_end] == FRAME_END:
+                    if body_end < available and data[body_end] == FRAME_END:
                         frame_type, frame_number, size = _FRAME(data, header_end + 1)
                         if frame_type != FRAME_BODY or frame_number != number:
                             size = 0
@@ -411,12 +411,12 @@ class Engine(Machine):
         channel.flags = flags
         return pos
 
-    def _remember(self, publish: Publish, octets: bytes) -> None:
+    def _remember(self, publish: Publish, frames: bytes) -> None:
         """Remember the parsed header frame and the start of the body frame."""
         memo = self._memo
         memo.patience -= 1
-        memo.next = octets
-        memo.next_size = len(octets)
+        memo.next = frames
+        memo.next_size = len(frames)
         memo.next_number = publish.channel
         memo.header = publish.header
         memo.size = publish.size

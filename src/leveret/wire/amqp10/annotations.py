@@ -9,11 +9,14 @@ from leveret.wire.amqp10.errors import DecodeError
 
 
 def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
-    """Where the value of an annotation begins, in the annotations section between `begin` and `end`; -1 where it is not
-    there, or the section is no map. DecodeError for one that is cut off. Other values are skipped by their sizes."""
+    """Return the start of the value of an annotation in the section between `begin` and `end`; -1 if absent.
+
+    The result is -1, too, if the section is not a map. Other values are skipped by their sizes. Raises DecodeError if
+    the section is truncated.
+    """
     if data.find(name, begin, end) < 0:
         return -1
-    pos = value_end(data, begin + 1, end)  # behind the descriptor
+    pos = value_end(data, begin + 1, end)  # after the descriptor
     code = data[pos]
     if code != codes.MAP_8 and code != codes.MAP_32:
         return -1
@@ -30,16 +33,16 @@ def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
 
 
 def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
-    """The first key, in the annotations section between `begin` and `end`, that is reserved and nobody has to understand:
-    a ulong, or a symbol that does not begin with `allowed`. "" where there is none.
+    """Return the first reserved key in the annotations section between `begin` and `end`, or "".
 
-    DecodeError for what is no map with such keys. Values are skipped by their sizes.
+    These are ulongs, and symbols that do not begin with `allowed`; peers need not understand them. Values are skipped
+    by their sizes. Raises DecodeError if the section is not a map with such keys.
     """
-    pos = value_end(data, begin + 1, end)  # behind the descriptor
+    pos = value_end(data, begin + 1, end)  # after the descriptor
     code = data[pos]
     if code != codes.MAP_8 and code != codes.MAP_32:
         raise DecodeError(pos, f"annotations: expected a map, not {TYPES.get(code, 'a described value')}")
-    wide = WIDTHS[code] == codes.FOUR_OCTET_SIZE
+    wide = WIDTHS[code] == codes.FOUR_BYTE_SIZE
     start = pos + (9 if wide else 3)
     if start > end:
         raise DecodeError(pos, "annotations: expected the count of a map")

@@ -45,7 +45,7 @@ MAP_32: Final = 0xD1
 ARRAY_8: Final = 0xE0
 ARRAY_32: Final = 0xF0
 
-# The type of each format code, and how wide its value or, for variable, compound and array ones, its size is.
+# The type of each format code. The code also gives the width of the value, or of its size for types of variable size.
 TYPES: Final[dict[int, str]] = {
     NULL: "null", TRUE: "boolean", FALSE: "boolean", UINT_0: "uint", ULONG_0: "ulong", LIST_0: "list", UBYTE: "ubyte",
     BYTE: "byte", SMALL_UINT: "uint", SMALL_ULONG: "ulong", SMALL_INT: "int", SMALL_LONG: "long", BOOLEAN: "boolean",
@@ -56,12 +56,12 @@ TYPES: Final[dict[int, str]] = {
     MAP_32: "map", ARRAY_8: "array", ARRAY_32: "array",
 }
 
-# In `WIDTHS`, otherwise: a size of one octet, a size of four, no such code.
-ONE_OCTET_SIZE: Final = -1
-FOUR_OCTET_SIZE: Final = -2
+# Special values in `WIDTHS`: a size of one byte, a size of four bytes, an unknown code.
+ONE_BYTE_SIZE: Final = -1
+FOUR_BYTE_SIZE: Final = -2
 NO_SUCH_CODE: Final = -3
 
 _BY_CATEGORY: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16, 0xA: -1, 0xB: -2, 0xC: -1, 0xD: -2, 0xE: -1, 0xF: -2}
 
-# By format code: how many octets follow it.
+# By format code: the number of bytes that follow it.
 WIDTHS: Final[list[int]] = [_BY_CATEGORY[code >> 4] if code in TYPES else NO_SUCH_CODE for code in range(256)]

@@ -1,11 +1,11 @@
 """Encoder and decoder of composite types, driven by the tables (types 1.4).
 
-On output, fields that have their default are null, trailing nulls are left out, and several values are an array even
-when they are one. A map with `fields` as its type takes plain str as symbols. On input a descriptor is numeric or
-symbolic; what does not agree with the table is a DecodeError.
+On output, fields with their default value are null, trailing nulls are omitted, and a field with multiple values is an
+array even for one value. Plain str keys of a map of type `fields` are symbols. On input, descriptors are numeric or
+symbolic; deviations from the table are a DecodeError.
 
-Values of `*` that are described by a composite type of the tables become its class, also inside `attach.unsettled` and
-`dynamic-node-properties`; others that are described become `Described`.
+Values of `*` described by a composite type of the tables become its class, also inside `attach.unsettled` and
+`dynamic-node-properties`; other described values become `Described`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _CLASSES: Final[dict[int, Any]] = {
 }
 _PYTHON_TYPES: Final[list[Any]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
                                    Uuid, Composite]
-# Format codes that the keys of maps may have.
+# Format codes of map keys.
 _SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
 _TEXTS: Final = _SYMBOLS + bytes((codes.STRING_8, codes.STRING_32))
 _BINARIES: Final = bytes((codes.BINARY_8, codes.BINARY_32))
 _INTEGERS: Final = (model.UBYTE, model.USHORT, model.UINT, model.ULONG, model.TIMESTAMP)
-# What the types of the tables are that are required somewhere and are not composite.
+# Python types of the non-composite types that fields require.
 _MESSAGE_IDS: Final = (ULong, Uuid, bytes, str)
 
 
 class _States(Decoder):
-    """Reads values that are described by a composite type of the tables as objects of its class."""
+    """Decodes values described by a composite type of the tables to objects of its class."""
 
     def value(self, depth: int) -> Any:
         pos = self.pos
@@ -63,15 +63,17 @@ class _States(Decoder):
 
 
 def decode_composite(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Composite, int]:
-    """The composite value at `pos`, and where it ends. DecodeError when it is none that the tables have, or consists of
-    more than `most` values."""
+    """Return the composite value at `pos`, and its end.
+
+    Raises DecodeError if the tables do not have its type, or if it consists of more than `most` values.
+    """
     decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     composite = read_composite(decoder)
     return composite, decoder.pos
 
 
 def read_composite(decoder: Decoder) -> Composite:
-    """The composite value at the decoder's position. DecodeError as in `decode_composite`."""
+    """Return the composite value at the decoder's position. Raises DecodeError as `decode_composite` does."""
     start = decoder.pos
     value = _read_described(decoder, 0)
     if isinstance(value, Composite):
@@ -80,14 +82,14 @@ def read_composite(decoder: Decoder) -> Composite:
 
 
 def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
-    """As `decode.decode_value`, but a composite type that AMQP 1.0 defines becomes its class. DecodeError."""
+    """Decode like `decode.decode_value`, but return objects for composite types of AMQP 1.0. Raises DecodeError."""
     decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     value = _read_described(decoder, 0) if decoder.pos < decoder.end and data[pos] == 0 else decoder.value(0)
     return value, decoder.pos
 
 
 def _read_described(decoder: Decoder, depth: int) -> Any:
-    """A described value: an object of its class where it is of the tables, otherwise `Described`."""
+    """Return a described value: an object of its class if its type is in the tables, otherwise `Described`."""
     data = decoder.data
     start = decoder.pos
     if start >= decoder.end or data[start] != codes.DESCRIBED:
@@ -107,7 +109,7 @@ def _read_described(decoder: Decoder, depth: int) -> Any:
 
 
 def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
-    """The object whose list is at the decoder's position."""
+    """Return the object whose list is at the decoder's position."""
     start = decoder.pos
     end = decoder.end
     count = decoder.enter_list()
@@ -131,7 +133,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
 
 
 def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: int) -> Any:
-    """The value of a field, or None."""
+    """Return the value of a field, or None."""
     pos = decoder.pos
     kind = field.kind
     if kind == model.MAP:
@@ -162,7 +164,7 @@ def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: 
 
 
 def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
-    """The value of a field with a primitive type, as a plain Python value."""
+    """Return the value of a field with a primitive type as a plain Python value."""
     kind = field.kind
     if kind == model.MAP:
         if not isinstance(value, (dict, Map)):
@@ -180,10 +182,12 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
 
 
 def _check_keys(decoder: Decoder, spec: CompositeSpec, field: FieldSpec) -> None:
-    """Refuse the map at the decoder's position where one of its keys is of a type that the field does not allow; before
-    anything of it is built."""
+    """Raise DecodeError if a key of the map at the decoder's position has a type that the field does not allow.
+
+    Nothing is built.
+    """
     if field.symbols:
-        # RabbitMQ's Python client writes the annotations of an outcome with strings as keys.
+        # RabbitMQ's Python client uses strings as keys of the annotations of an outcome.
         allowed = _TEXTS if field.name == "message_annotations" else _SYMBOLS
         expected = "symbol"
     elif field.name == "unsettled":
@@ -212,8 +216,10 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> An
 
 
 def _is_allowed(value: Any, requires: str) -> bool:
-    """Whether the value is of a type that provides what a field requires. Described types that the tables do not have
-    may provide anything."""
+    """Return whether the type of a value provides what a field requires.
+
+    Described types that are not in the tables may provide anything.
+    """
     if isinstance(value, Composite):
         return not requires or requires in COMPOSITES[value.kind].provides
     if requires == "message-id":
@@ -233,25 +239,25 @@ def _mismatch(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any, expec
 
 
 def from_described(value: Described) -> Any:
-    """The object that a described value stands for, or the value itself where the tables do not have its type."""
-    octets = encode_value(value)
-    return _read_described(Decoder(octets, 0, len(octets)), 0)
+    """Return the object that a described value represents, or the value itself if its type is not in the tables."""
+    data = encode_value(value)
+    return _read_described(Decoder(data, 0, len(data)), 0)
 
 
 def encode_composite(value: Composite) -> bytes:
-    """The object with its numeric descriptor. EncodeError for a field that does not fit its type."""
+    """Encode an object with its numeric descriptor. Raises EncodeError for a field that does not fit its type."""
     spec = COMPOSITES[value.kind]
     encoded: list[bytes] = []
     nulls = 0
     for field in spec.fields:
-        octets = _encode_field(spec, field, getattr(value, field.name))
-        if octets == b"\x40":
+        encoded_field = _encode_field(spec, field, getattr(value, field.name))
+        if encoded_field == b"\x40":
             nulls += 1
             continue
         if nulls:
             encoded.extend([b"\x40"] * nulls)
             nulls = 0
-        encoded.append(octets)
+        encoded.append(encoded_field)
     head = bytes((codes.DESCRIBED, codes.SMALL_ULONG, spec.descriptor))
     if not encoded:
         return head + b"\x45"
@@ -259,7 +265,7 @@ def encode_composite(value: Composite) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """A value, or an object of a composite type. EncodeError."""
+    """Encode a value, or an object of a composite type. Raises EncodeError."""
     return encode_composite(value) if isinstance(value, Composite) else encode_value(value)
 
 
@@ -275,7 +281,7 @@ def _encode_field(spec: CompositeSpec, field: FieldSpec, value: Any) -> bytes:
 
 
 def _encode_present(field: FieldSpec, value: Any) -> bytes:
-    """A value that is not None, or null for one that is the default."""
+    """Encode a value that is not None, as null if it is the default."""
     kind = field.kind
     if kind == model.ANY:
         if not _is_allowed(value, field.requires):
@@ -299,7 +305,7 @@ def _encode_present(field: FieldSpec, value: Any) -> bytes:
 
 
 def _encode_primitive(kind: int, value: Any) -> bytes:
-    """A value as the primitive type `kind`."""
+    """Encode a value as the primitive type `kind`."""
     if kind == model.UINT:
         return encode_uint(value)
     if kind == model.BOOLEAN:
@@ -332,17 +338,17 @@ def _encode_map(field: FieldSpec, value: Any) -> bytes:
 
 
 def to_described(value: Composite) -> Described:
-    """The described list that the object stands for."""
-    octets = encode_composite(value)
-    described: Described = Decoder(octets, 0, len(octets)).value(0)
+    """Return the described list that represents an object."""
+    data = encode_composite(value)
+    described: Described = Decoder(data, 0, len(data)).value(0)
     return described
 
 
 def fields_of(value: Composite) -> dict[str, Any]:
-    """The fields of the object by their names in Python, for logs and comparisons."""
+    """Return the fields of an object by their Python names, for logs and comparisons."""
     return {field.name: getattr(value, field.name) for field in COMPOSITES[value.kind].fields}
 
 
 def name_of(value: Composite) -> str:
-    """The name of the object's type, for example "transfer"."""
+    """Return the name of an object's type, for example "transfer"."""
     return COMPOSITES[value.kind].name

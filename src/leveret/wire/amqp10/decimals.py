@@ -12,11 +12,12 @@ _EXACT = Context(prec=40, Emin=-99_999, Emax=99_999)
 
 
 class _Decimal:
-    """A decimal. `octets` is the encoding, so that cohorts, non-canonical encodings and payloads of NaNs survive.
+    """A decimal. `encoded` is its encoding, so that cohorts, non-canonical encodings and payloads of NaNs survive.
 
-    Two decimals are equal if their encodings are."""
+    Two decimals are equal if their encodings are.
+    """
 
-    __slots__ = ("octets",)
+    __slots__ = ("encoded",)
 
     WIDTH: ClassVar[int]
     DIGITS: ClassVar[int]
@@ -24,24 +25,24 @@ class _Decimal:
     BIAS: ClassVar[int]
     EXPONENT_BITS: ClassVar[int]
 
-    def __init__(self, octets: bytes) -> None:
-        if len(octets) != self.WIDTH:
-            raise EncodeError(f"a {type(self).__name__} has {self.WIDTH} bytes, not {len(octets)}")
-        self.octets = octets
+    def __init__(self, encoded: bytes) -> None:
+        if len(encoded) != self.WIDTH:
+            raise EncodeError(f"a {type(self).__name__} has {self.WIDTH} bytes, not {len(encoded)}")
+        self.encoded = encoded
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, _Decimal) and other.octets == self.octets
+        return type(other) is type(self) and isinstance(other, _Decimal) and other.encoded == self.encoded
 
     def __hash__(self) -> int:
-        return hash(self.octets)
+        return hash(self.encoded)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.decimal()})"
 
     def decimal(self) -> Decimal:
-        """The number. A coefficient with too many digits is not canonical, and stands for 0."""
+        """Return the number. A coefficient with too many digits is not canonical and means 0."""
         bits = self.WIDTH * 8
-        number = int.from_bytes(self.octets, "big")
+        number = int.from_bytes(self.encoded, "big")
         sign = number >> bits - 1
         if number >> bits - 5 & 0xF == 0xF:
             if not number >> bits - 6 & 1:
@@ -63,7 +64,7 @@ class _Decimal:
 
     @classmethod
     def of(cls, value: Decimal | int | str) -> Self:
-        """The encoding of a number, with its exponent where possible. EncodeError when it does not fit exactly."""
+        """Encode a number, with its exponent if possible. Raises EncodeError if it does not fit exactly."""
         number = Decimal(value)
         sign, digits, exponent = number.as_tuple()
         bits = cls.WIDTH * 8

@@ -40,10 +40,10 @@ from leveret.wire.amqp10.values import (
 MAX_DEPTH: Final = 64
 MAX_EMPTY_ELEMENTS: Final = 4096
 NO_LIMIT: Final = 1 << 62
-# Whoever needs the number of a decimal takes so much longer for it than for other values.
+# A decimal counts as this many values, because its conversion to a number takes that much longer.
 DECIMAL_VALUES: Final = 4
-# Keys of one dict whose hashes a peer can compute: all but strings, symbols and binaries, which Python hashes with a
-# secret. A map with more of them is a `Map`.
+# Maximum number of keys of a dict whose hashes a peer can compute: all except strings, symbols and binaries, which Python
+# hashes with a secret. A map with more of them is a `Map`.
 MAX_GUESSABLE_KEYS: Final = 32
 
 _U16: Final = struct.Struct(">H").unpack_from
@@ -65,9 +65,9 @@ _SHAPES: Final[list[int]] = [{"list": _LIST, "map": _MAP, "array": _ARRAY}.get(T
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
-    """Where the value at `pos` ends, found by its size alone: what is in lists, maps and arrays is not looked at.
+    """Return the end of the value at `pos`, found by its size: the contents of lists, maps and arrays are not checked.
 
-    DecodeError when its code is unknown or it does not end before `end`.
+    Raises DecodeError if its code is unknown or it does not end before `end`.
     """
     if pos < end and data[pos] == codes.DESCRIBED:
         pos = constructor(data, pos, end, 0)
@@ -77,7 +77,7 @@ def value_end(data: bytes, pos: int, end: int) -> int:
 
 
 def constructor(data: bytes, pos: int, end: int, depth: int) -> int:
-    """Where the format code behind the descriptors at `pos` is."""
+    """Return the position of the format code after the descriptors at `pos`."""
     while pos < end and data[pos] == codes.DESCRIBED:
         depth += 1
         if depth > MAX_DEPTH:
@@ -92,38 +92,38 @@ def constructor(data: bytes, pos: int, end: int, depth: int) -> int:
 
 
 def content_end(data: bytes, code: int, pos: int, end: int) -> int:
-    """Where the octets end that follow the format code `code` at `pos`. DecodeError as in `value_end`."""
+    """Return the end of the bytes that follow the format code `code` at `pos`. Raises DecodeError as `value_end` does."""
     width = WIDTHS[code]
     stop = pos
     if width >= 0:
         stop += width
-    elif width == codes.ONE_OCTET_SIZE:
+    elif width == codes.ONE_BYTE_SIZE:
         if pos >= end:
             raise DecodeError(pos, f"expected the size of a {TYPES[code]}", DECODE_ERROR, True)
         stop += 1 + data[pos]
-    elif width == codes.FOUR_OCTET_SIZE:
+    elif width == codes.FOUR_BYTE_SIZE:
         if pos + 4 > end:
             raise DecodeError(pos, f"expected the size of a {TYPES[code]}", DECODE_ERROR, True)
         stop += 4 + (data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3])
     else:
         raise DecodeError(pos - 1, f"expected a format code, not 0x{code:02x}")
     if stop > end:
-        raise DecodeError(pos, f"expected {stop - pos} bytes of a {TYPES[code]}, there are {end - pos}", DECODE_ERROR,
+        raise DecodeError(pos, f"expected {stop - pos} bytes of a {TYPES[code]}, not {end - pos}", DECODE_ERROR,
                           True)
     return stop
 
 
 def check_keys(data: bytes, pos: int, end: int, allowed: bytes) -> int:
-    """The format code of the first key, in the map at `pos`, that is none of `allowed`; -1 where all of them are, or
-    where the value is no map.
+    """Return the format code of the first key of the map at `pos` that is not in `allowed`.
 
-    Nothing is decoded. DecodeError for a map that is cut off.
+    Returns -1 if all of them are, or if the value is not a map. Nothing is decoded. Raises DecodeError if the map is
+    truncated.
     """
     if pos >= end or _SHAPES[data[pos]] != _MAP:
         return -1
     code = data[pos]
     end = content_end(data, code, pos + 1, end)
-    pos += 3 if WIDTHS[code] == codes.ONE_OCTET_SIZE else 9
+    pos += 3 if WIDTHS[code] == codes.ONE_BYTE_SIZE else 9
     while pos < end:
         code = data[pos]
         if code not in allowed:
@@ -133,8 +133,10 @@ def check_keys(data: bytes, pos: int, end: int, allowed: bytes) -> int:
 
 
 def count_values(data: bytes, pos: int, end: int, most: int) -> int:
-    """How many values the octets consist of, those in lists, maps and arrays included; more than `most` means that there
-    may be more still. Nothing is decoded. DecodeError for what is cut off."""
+    """Return the number of values in the data, including those in lists, maps and arrays.
+
+    A result above `most` means that there may be more. Nothing is decoded. Raises DecodeError if the data is truncated.
+    """
     count = 0
     while pos < end and count <= most:
         code = data[pos]
@@ -143,9 +145,9 @@ def count_values(data: bytes, pos: int, end: int, most: int) -> int:
         if code == codes.DESCRIBED:
             pos += 1
         elif shape == _ARRAY:
-            # Its elements have no format codes: of those with others in them, each byte may be one.
+            # Its elements have no format codes. In those of compound types, each byte may be a value.
             stop = content_end(data, code, pos + 1, end)
-            wide = WIDTHS[code] == codes.FOUR_OCTET_SIZE
+            wide = WIDTHS[code] == codes.FOUR_BYTE_SIZE
             begin = pos + (9 if wide else 3)
             if begin > stop:
                 raise DecodeError(pos, "expected the count of an array")
@@ -156,24 +158,27 @@ def count_values(data: bytes, pos: int, end: int, most: int) -> int:
         elif shape == _SCALAR or code == codes.LIST_0:
             pos = content_end(data, code, pos + 1, end)
         else:
-            pos += 9 if WIDTHS[code] == codes.FOUR_OCTET_SIZE else 3
+            pos += 9 if WIDTHS[code] == codes.FOUR_BYTE_SIZE else 3
     return count
 
 
 def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
-    """The value at `pos`, and where it ends. DecodeError for what is not a value, or consists of more than `most`."""
+    """Return the value at `pos`, and its end.
+
+    Raises DecodeError if it is malformed or consists of more than `most` values.
+    """
     decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
     value = decoder.value(0)
     return value, decoder.pos
 
 
 class Decoder:
-    """Reads values from the octets between `pos` and `end`; `pos` moves on, and `left` values may still be read."""
+    """Decodes values between `pos` and `end`. `pos` advances; up to `left` further values are allowed."""
 
     __slots__ = ("_spare", "data", "end", "left", "most", "pos")
 
     def __init__(self, data: bytes, pos: int, end: int, most: int = NO_LIMIT) -> None:
-        """At most `most` values are decoded."""
+        """Decode at most `most` values."""
         self.most = most
         self.left = most
         self.data = data
@@ -182,7 +187,7 @@ class Decoder:
         self._spare = MAX_EMPTY_ELEMENTS
 
     def value(self, depth: int) -> Any:
-        """The next value, which is nested in `depth` others."""
+        """Return the next value, which is nested in `depth` others."""
         pos = self.pos
         if pos >= self.end:
             raise DecodeError(pos, "expected a value")
@@ -199,12 +204,14 @@ class Decoder:
         return self._content(code, depth)
 
     def _too_many(self) -> DecodeError:
-        return DecodeError(self.pos, f"there are more than {self.most} values, which is the most",
+        return DecodeError(self.pos, f"there are more than {self.most} values, the maximum",
                            RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:
-        """Begins with the list that is the next value: returns its count, and `end` is where the list ends. The caller
-        puts `end` back to what it was."""
+        """Enter the list that is the next value, and return its count.
+
+        Sets `end` to the end of the list; the caller restores it.
+        """
         pos = self.pos
         if pos >= self.end:
             raise DecodeError(pos, "expected a list")
@@ -215,12 +222,12 @@ class Decoder:
         self.pos = pos + 1
         count = 0 if code == codes.LIST_0 else self._enter(code, stop)
         if count > stop - self.pos:
-            raise DecodeError(self.pos, f"expected a list of {count} values, there are {stop - self.pos} bytes")
+            raise DecodeError(self.pos, f"expected a list of {count} values, not {stop - self.pos} bytes")
         self.end = stop
         return count
 
     def _content(self, code: int, depth: int) -> Any:
-        """The value whose format code `code` has been read."""
+        """Return the value whose format code `code` has been read."""
         start = self.pos
         stop = content_end(self.data, code, start, self.end)
         shape = _SHAPES[code]
@@ -249,9 +256,9 @@ class Decoder:
         return value
 
     def _enter(self, code: int, stop: int) -> int:
-        """The count of a list, map or array that ends at `stop`; `pos` is behind it then."""
+        """Return the count of a list, map or array that ends at `stop`, and advance `pos` past it."""
         pos = self.pos
-        if WIDTHS[code] == codes.ONE_OCTET_SIZE:
+        if WIDTHS[code] == codes.ONE_BYTE_SIZE:
             if pos + 2 > stop:
                 raise DecodeError(pos + 1, f"expected the count of a {TYPES[code]}")
             self.pos = pos + 2
@@ -264,7 +271,7 @@ class Decoder:
 
     def _list(self, count: int, depth: int) -> list[Any]:
         if count > self.end - self.pos:
-            raise DecodeError(self.pos, f"expected a list of {count} values, there are {self.end - self.pos} bytes")
+            raise DecodeError(self.pos, f"expected a list of {count} values, not {self.end - self.pos} bytes")
         return [self.value(depth) for _ in range(count)]
 
     def _map(self, count: int, depth: int) -> Any:
@@ -272,7 +279,7 @@ class Decoder:
         if count & 1:
             raise DecodeError(start, f"expected an even number of values in a map, not {count}")
         if count > self.end - start:
-            raise DecodeError(start, f"expected a map of {count} values, there are {self.end - start} bytes")
+            raise DecodeError(start, f"expected a map of {count} values, not {self.end - start} bytes")
         pairs: dict[Any, Any] = {}
         plain = True
         guessable = 0
@@ -295,18 +302,20 @@ class Decoder:
         return self._unusual_map(pairs, (count >> 1) - len(pairs), start, depth)
 
     def _unusual_map(self, begun: dict[Any, Any], count: int, start: int, depth: int) -> Any:
-        """The rest of a map with keys that a dict takes for equal, cannot take or should not, after the pairs in
-        `begun`."""
+        """Decode the rest of a map with keys that a dict would confuse, or that cannot or should not be in a dict.
+
+        `begun` has the pairs decoded so far.
+        """
         pairs = list(begun.items())
-        # Two keys are identical if their types and values are: if they are the same in canonical encoding.
+        # Keys are identical if their types and values are, that is, if their canonical encodings are.
         seen = {encode_value(key) for key in begun}
         for _ in range(count):
             at = self.pos
             key = self.value(depth)
-            octets = encode_value(key)
-            if octets in seen:
-                raise DecodeError(at, "expected another key in a map: this one is in it already")
-            seen.add(octets)
+            canonical = encode_value(key)
+            if canonical in seen:
+                raise DecodeError(at, "expected another key in a map: this one is a duplicate")
+            seen.add(canonical)
             pairs.append((key, self.value(depth)))
         return Map(pairs)
 
@@ -330,7 +339,7 @@ class Decoder:
             if self._spare < 0:
                 raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} elements without bytes")
         elif count > self.end - self.pos:
-            raise DecodeError(self.pos, f"expected an array of {count} values, there are {self.end - self.pos} bytes")
+            raise DecodeError(self.pos, f"expected an array of {count} values, not {self.end - self.pos} bytes")
         self.left -= count
         if self.left < 0:
             raise self._too_many()
@@ -338,7 +347,7 @@ class Decoder:
 
 
 def _scalar(data: bytes, code: int, pos: int, stop: int) -> Any:
-    """The value between `pos` and `stop`, where `content_end` has found its end."""
+    """Return the value between `pos` and `stop`, the end found by `content_end`."""
     if code == codes.STRING_8 or code == codes.STRING_32:
         return decode_text(data, pos + (1 if code == codes.STRING_8 else 4), stop)
     if code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
@@ -408,7 +417,7 @@ def _scalar(data: bytes, code: int, pos: int, stop: int) -> Any:
 
 
 def decode_text(data: bytes, pos: int, stop: int) -> str:
-    """The octets as UTF-8."""
+    """Decode UTF-8."""
     try:
         return data[pos:stop].decode("utf-8")
     except UnicodeDecodeError as error:
@@ -416,7 +425,7 @@ def decode_text(data: bytes, pos: int, stop: int) -> str:
 
 
 def decode_symbol(data: bytes, pos: int, stop: int) -> str:
-    """The octets as ASCII."""
+    """Decode ASCII."""
     try:
         return data[pos:stop].decode("ascii")
     except UnicodeDecodeError as error:

@@ -49,7 +49,7 @@ _PACK_LIST_32: Final = struct.Struct(">BII").pack
 _PACK_SIZE_8: Final = struct.Struct(">BB").pack
 _PACK_SIZE_32: Final = struct.Struct(">BI").pack
 
-# By type: the class of its values, and the class whose values may stand for them in an array.
+# By type: the class of its values, and the plain class that arrays accept, too.
 _PYTHON_TYPES: Final[dict[str, Any]] = {
     "null": type(None), "boolean": bool, "ubyte": UByte, "ushort": UShort, "uint": UInt, "ulong": ULong, "byte": Byte,
     "short": Short, "int": Int, "long": int, "float": Float, "double": float, "decimal32": Decimal32,
@@ -61,7 +61,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "float": float, "char": str, "symbol": str,
 }
 
-# By type: the short format code and the long one, which the elements of an array may have.
+# By type: the short and the long format code of array elements.
 _ARRAY_CODES: Final[dict[str, tuple[int, int]]] = {
     "null": (codes.NULL, codes.NULL), "boolean": (codes.BOOLEAN, codes.BOOLEAN), "ubyte": (codes.UBYTE, codes.UBYTE),
     "ushort": (codes.USHORT, codes.USHORT), "uint": (codes.SMALL_UINT, codes.UINT),
@@ -77,7 +77,10 @@ _ARRAY_CODES: Final[dict[str, tuple[int, int]]] = {
 
 
 def encode_value(value: Any, depth: int = 0) -> bytes:
-    """The value with its constructor. EncodeError for what is none of the types in `values`, or out of its range."""
+    """Encode a value with its constructor.
+
+    Raises EncodeError for a type that is not in `values`, or a value out of range.
+    """
     if value is None:
         return b"\x40"
     kind = type(value)
@@ -113,7 +116,7 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
 
 
 def _encode_rare(value: Any, depth: int) -> bytes:
-    """The value if it is of one of the types that are less frequent, or of a subclass of any."""
+    """Encode a value of a less frequent type, or of a subclass of any type."""
     try:
         if isinstance(value, Int):
             return b"\x54" + _PACK_I8(value) if -128 <= value <= 127 else b"\x71" + _PACK_I32(value)
@@ -136,14 +139,14 @@ def _encode_rare(value: Any, depth: int) -> bytes:
     if isinstance(value, Char):
         return b"\x73" + _code_point(value)
     if isinstance(value, Decimal32):
-        return b"\x74" + value.octets
+        return b"\x74" + value.encoded
     if isinstance(value, Decimal64):
-        return b"\x84" + value.octets
+        return b"\x84" + value.encoded
     if isinstance(value, Decimal128):
-        return b"\x94" + value.octets
+        return b"\x94" + value.encoded
     if isinstance(value, (bytearray, memoryview)):
         return encode_binary(bytes(value))
-    # Subclasses of what `encode_value` knows by its exact type.
+    # Subclasses of the types that `encode_value` compares exactly.
     if isinstance(value, UInt):
         return encode_uint(value)
     if isinstance(value, ULong):
@@ -166,7 +169,7 @@ def _encode_rare(value: Any, depth: int) -> bytes:
 
 
 def encode_uint(value: int) -> bytes:
-    """A uint. EncodeError when it is out of range."""
+    """Encode a uint. Raises EncodeError if it is out of range."""
     if value == 0:
         return b"\x43"
     if 0 < value <= 255:
@@ -177,7 +180,7 @@ def encode_uint(value: int) -> bytes:
 
 
 def encode_ulong(value: int) -> bytes:
-    """A ulong. EncodeError when it is out of range."""
+    """Encode a ulong. Raises EncodeError if it is out of range."""
     if value == 0:
         return b"\x44"
     if 0 < value <= 255:
@@ -188,7 +191,7 @@ def encode_ulong(value: int) -> bytes:
 
 
 def encode_long(value: int) -> bytes:
-    """A long. EncodeError when it is out of range."""
+    """Encode a long. Raises EncodeError if it is out of range."""
     if -128 <= value <= 127:
         return b"\x55" + _PACK_I8(value)
     if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
@@ -197,7 +200,7 @@ def encode_long(value: int) -> bytes:
 
 
 def encode_float(value: float) -> bytes:
-    """The four octets of a binary32. EncodeError when the number is too large for it."""
+    """Return the four bytes of a binary32. Raises EncodeError if the number is too large."""
     try:
         return _PACK_FLOAT(value)
     except OverflowError as error:
@@ -205,12 +208,12 @@ def encode_float(value: float) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """A string. EncodeError when it has a lone surrogate."""
+    """Encode a string. Raises EncodeError if it has a lone surrogate."""
     return _sized(codes.STRING_8, codes.STRING_32, _utf8(value))
 
 
 def encode_symbol(value: str) -> bytes:
-    """A symbol. EncodeError when it is not ASCII."""
+    """Encode a symbol. Raises EncodeError if it is not ASCII."""
     return _sized(codes.SYMBOL_8, codes.SYMBOL_32, _ascii(value))
 
 
@@ -220,7 +223,7 @@ def encode_binary(value: bytes) -> bytes:
 
 
 def encode_list(values: list[Any], depth: int = 0) -> bytes:
-    """A list of values."""
+    """Encode a list of values."""
     if not values:
         return b"\x45"
     if depth >= MAX_DEPTH:
@@ -229,33 +232,33 @@ def encode_list(values: list[Any], depth: int = 0) -> bytes:
 
 
 def encode_pairs(pairs: list[tuple[Any, Any]], depth: int = 0, symbols: bool = False) -> bytes:
-    """A map. With `symbols`, keys that are plain str are symbols. EncodeError for two identical keys."""
+    """Encode a map. With `symbols`, plain str keys are symbols. Raises EncodeError for two identical keys."""
     if depth >= MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
     keys: set[bytes] = set()
     pieces: list[bytes] = []
     for key, value in pairs:
-        octets = encode_symbol(key) if symbols and type(key) is str else encode_value(key, depth + 1)
-        if octets in keys:
-            raise EncodeError(f"a map has the key {key!r} twice")
-        keys.add(octets)
-        pieces.append(octets)
+        encoded_key = encode_symbol(key) if symbols and type(key) is str else encode_value(key, depth + 1)
+        if encoded_key in keys:
+            raise EncodeError(f"a map has the duplicate key {key!r}")
+        keys.add(encoded_key)
+        pieces.append(encoded_key)
         pieces.append(encode_value(value, depth + 1))
     return encode_compound(codes.MAP_8, len(pieces), b"".join(pieces))
 
 
 def encode_compound(code: int, count: int, content: bytes) -> bytes:
-    """A list, map or array of `count` encoded values; `code` is the format code with one octet of size."""
+    """Encode a list, map or array of `count` encoded values; `code` is the format code with a size of one byte."""
     size = len(content)
     if size < 255 and count < 256:
         return _PACK_LIST_8(code, size + 1, count) + content
     return _PACK_LIST_32(code + 0x10, size + 4, count) + content
 
 
-def _sized(short: int, long: int, octets: bytes) -> bytes:
-    if len(octets) < 256:
-        return _PACK_SIZE_8(short, len(octets)) + octets
-    return _PACK_SIZE_32(long, len(octets)) + octets
+def _sized(short: int, long: int, content: bytes) -> bytes:
+    if len(content) < 256:
+        return _PACK_SIZE_8(short, len(content)) + content
+    return _PACK_SIZE_32(long, len(content)) + content
 
 
 def _utf8(value: str) -> bytes:
@@ -269,7 +272,7 @@ def _ascii(value: str) -> bytes:
     try:
         return value.encode("ascii")
     except UnicodeEncodeError as error:
-        raise EncodeError(f"a symbol is ASCII: {error}") from error
+        raise EncodeError(f"a symbol must be ASCII: {error}") from error
 
 
 def _code_point(value: str) -> bytes:
@@ -288,43 +291,42 @@ def _encode_array(array: Array, depth: int) -> bytes:
     short, long = _ARRAY_CODES[array.type]
     encoded = [_element(array.type, item, depth) for item in array.items]
     wide = False
-    for octets in encoded:
-        if octets[0] == long:
+    for element in encoded:
+        if element[0] == long:
             wide = True
             break
     code = long if wide else short
-    content = b"".join([octets[1:] if octets[0] == code else _converted(octets, code) for octets in encoded])
+    content = b"".join([element[1:] if element[0] == code else _converted(element, code) for element in encoded])
     return encode_compound(codes.ARRAY_8, len(encoded), constructor + bytes((code,)) + content)
 
 
 def _element(name: str, item: Any, depth: int) -> bytes:
-    """An element of an array of the type `name`, as a value with a constructor. A plain Python value may stand for one
-    of a class of ours."""
+    """Encode an array element of the type `name` as a value with a constructor. Plain Python values are accepted."""
     expected = _PYTHON_TYPES[name]
     kind = type(item)
     if kind is not expected:
         if kind is _PLAIN.get(name):
             item = expected(item)
         elif not (name == "list" and kind is tuple) and not (name == "map" and kind is Map):
-            raise EncodeError(f"an array of {name} cannot hold {item!r}")
+            raise EncodeError(f"an array of {name} cannot contain {item!r}")
     return encode_value(item, depth)
 
 
-def _converted(octets: bytes, code: int) -> bytes:
-    """What follows the format code `code` if it is to mean the value `octets`, which has a shorter one."""
-    old = octets[0]
+def _converted(encoded: bytes, code: int) -> bytes:
+    """Convert an encoded value to the format code `code`, and return the bytes after the code."""
+    old = encoded[0]
     if code == codes.BOOLEAN:
         return b"\x01" if old == codes.TRUE else b"\x00"
     if code in (codes.SMALL_UINT, codes.SMALL_ULONG):
         return b"\x00"
     if code in (codes.UINT, codes.ULONG):
-        return (octets[1] if len(octets) > 1 else 0).to_bytes(4 if code == codes.UINT else 8, "big")
+        return (encoded[1] if len(encoded) > 1 else 0).to_bytes(4 if code == codes.UINT else 8, "big")
     if code in (codes.INT, codes.LONG):
         width = 4 if code == codes.INT else 8
-        return int.from_bytes(octets[1:], "big", signed=True).to_bytes(width, "big", signed=True)
+        return int.from_bytes(encoded[1:], "big", signed=True).to_bytes(width, "big", signed=True)
     if old == codes.LIST_0:
         return b"\x01\x00" if code == codes.LIST_8 else b"\x00\x00\x00\x04\x00\x00\x00\x00"
     if code in (codes.BINARY_32, codes.STRING_32, codes.SYMBOL_32):
-        return _PACK_U32(octets[1]) + octets[2:]
-    # A list, map or array whose size and count have one octet each, and shall have four.
-    return _PACK_U32(octets[1] + 3) + _PACK_U32(octets[2]) + octets[3:]
+        return _PACK_U32(encoded[1]) + encoded[2:]
+    # Widen size and count of a list, map or array from one byte to four.
+    return _PACK_U32(encoded[1] + 3) + _PACK_U32(encoded[2]) + encoded[3:]

@@ -7,10 +7,10 @@ class DecodeError(Exception):
     """Malformed input. It never leaves `FrameReader.receive`, which converts it to a `Failure`.
 
     position    offset of the byte at which decoding stopped
-    text        what was expected there
+    text        what was expected
     condition   the error condition for it (transport 2.8.15): `amqp:decode-error`, or `amqp:invalid-field` for a value
                 that its field does not allow
-    short       whether the octets ended too soon, so that more of them might help
+    short       whether the data was truncated, so that more of it might help
     """
 
     def __init__(self, position: int, text: str, condition: str = "amqp:decode-error", short: bool = False) -> None:
@@ -22,5 +22,7 @@ class DecodeError(Exception):
 
 
 class EncodeError(ValueError):
-    """A value that the wire cannot carry: an unknown type, a number out of range, a frame that is too large. The
-    caller's mistake, raised by whatever encodes."""
+    """A value that cannot be encoded: an unknown type, a number out of range, or a frame that is too large.
+
+    Raised by all encoders because of an error of the caller.
+    """

@@ -19,7 +19,7 @@ from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.short import read_disposition, read_flow, read_transfer
 from leveret.wire.amqp10.transport import Transfer
 
-# The kinds of what `receive` returns beside performatives, whose kinds are their descriptors.
+# Kinds of the other items that `receive` returns; the kinds of performatives are their descriptors.
 FAILURE: Final = 1
 HEADER: Final = 2
 EMPTY: Final = 3
@@ -39,14 +39,14 @@ _AMQP_FRAMES: Final = 1
 _SASL_FRAMES: Final = 2
 _NOTHING: Final = 3
 
-# What reading a frame costs that is in none of the short forms, in µs, and bytes of it (as a power of two) that cost 1 µs.
+# Cost in µs of a frame that is not in a short form, and bytes of it per µs (as a power of two).
 FRAME_COST: Final = 8
 FRAME_COST_SHIFT: Final = 3
 
 _U32: Final = struct.Struct(">I").unpack_from
 _FRAME: Final = struct.Struct(">IBBH").unpack_from
 _MAGIC: Final = 0x414D5150
-# Largest and smallest kinds of what AMQP frames carry, and the same of SASL frames.
+# Ranges of the kinds of performatives in AMQP frames and in SASL frames.
 _FIRST_PERFORMATIVE: Final = 0x10
 _LAST_PERFORMATIVE: Final = 0x18
 _FIRST_SASL: Final = 0x40
@@ -54,10 +54,10 @@ _LAST_SASL: Final = 0x44
 
 
 class Failure(Performative):
-    """The peer sent what is no frame or no performative. It is the last item: the reader discards what follows.
+    """The peer sent a malformed frame or performative. It is the last item: the reader discards further input.
 
-    condition   the error condition to close the connection with (transport 2.8.15, 2.8.16)
-    text        what is wrong, and where
+    condition   the error condition of the close (transport 2.8.15, 2.8.16)
+    text        description and position of the error
     """
 
     __slots__ = ("condition", "text")
@@ -83,12 +83,12 @@ class Header(Performative):
         self.revision = revision
 
     def is_supported(self) -> bool:
-        """Whether the version is 1.0.0."""
+        """Return whether the version is 1.0.0."""
         return self.major == 1 and self.minor == 0 and self.revision == 0
 
 
 class Empty(Performative):
-    """An AMQP frame without a body: a sign of life (transport 2.4.5)."""
+    """An AMQP frame without a body: a heartbeat (transport 2.4.5)."""
 
     __slots__ = ()
 
@@ -98,15 +98,15 @@ class Empty(Performative):
 
 
 class FrameReader:
-    """Turns what comes into protocol headers, performatives, empty frames and, at the end, a failure.
+    """Converts input to protocol headers, performatives, empty frames and, at the end, a failure.
 
-    max_frame_size      what our `open` says; it counts once the peer's `open` has come
-    first_frame_size    the limit until then, and of SASL frames; not less than 512
-    max_values          values that the performative of one frame may consist of
-    max_cost            of what is read at once, in units of about 1 µs: then the rest waits
-    cost                of what the last call of `receive` has read
+    max_frame_size      the value in our `open`; applies after the peer's `open`
+    first_frame_size    the limit until then, and of SASL frames; at least 512
+    max_values          maximum number of values in the performative of a frame
+    max_cost            units of about 1 µs after which `receive` leaves the rest to the next call
+    cost                of the last call of `receive`
     buffered            bytes that were not read
-    more                whether there are whole frames among them: `receive` has to be called again
+    more                whether complete frames are buffered, so that `receive` must be called again
     """
 
     __slots__ = ("_expected", "_limit", "_need", "_rest", "cost", "first_frame_size", "max_cost", "max_frame_size",
@@ -114,7 +114,7 @@ class FrameReader:
 
     def __init__(self, max_frame_size: int, first_frame_size: int = 8192, header: bool = True,
                  max_values: int = NO_LIMIT, max_cost: int = NO_LIMIT) -> None:
-        """With `header` false, the protocol header of AMQP has been read by somebody else."""
+        """With `header` false, the caller has read the protocol header of AMQP."""
         self.max_values = max_values
         self.max_cost = max_cost
         self.cost = 0
@@ -131,7 +131,7 @@ class FrameReader:
         return len(self._rest)
 
     def receive(self, data: bytes) -> list[Performative]:
-        """What the octets complete. Never raises; after a `Failure` it returns nothing any more."""
+        """Return the items that `data` completes. Never raises; returns nothing after a `Failure`."""
         items: list[Performative] = []
         self.cost = 0
         self.more = False
@@ -160,7 +160,7 @@ class FrameReader:
                 continue
             if size > self._limit:
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR,
-                           f"a frame of {size} bytes, {self._limit} are allowed")
+                           f"a frame of {size} bytes, expected at most {self._limit}")
                 return items
             body = pos + (offset << 2)
             stop = pos + size
@@ -193,7 +193,7 @@ class FrameReader:
         return items
 
     def _header(self, data: bytes, pos: int, items: list[Performative]) -> bool:
-        """Reads the protocol header at `pos`."""
+        """Read the protocol header at `pos`."""
         magic: int = _U32(data, pos)[0]
         if magic != _MAGIC:
             self._fail(items, 0, CONNECTION_FRAMING_ERROR, "expected a protocol header")
@@ -205,12 +205,12 @@ class FrameReader:
         elif header.protocol == AMQP:
             self._expected = _AMQP_FRAMES
         else:
-            # TLS, or an unknown protocol: what follows is nothing that this reader could read.
+            # TLS, or an unknown protocol: this reader cannot read what follows.
             self._expected = _NOTHING
         return True
 
     def _frame(self, data: bytes, start: int, body: int, stop: int, channel: int, items: list[Performative]) -> bool:
-        """Reads the body of the frame that begins at `start`, which is none of the short forms."""
+        """Read the body of the frame that begins at `start`, which is in none of the short forms."""
         if body == stop:
             if self._expected == _SASL_FRAMES:
                 self._fail(items, 0, CONNECTION_FRAMING_ERROR, "a SASL frame without a body")
@@ -235,7 +235,7 @@ class FrameReader:
         return True
 
     def _checked(self, composite: Composite, body: int, channel: int) -> Performative:
-        """The composite type if it may be in a frame."""
+        """Return a composite if it may be in a frame. Raises DecodeError."""
         if self._expected == _SASL_FRAMES:
             allowed = _FIRST_SASL <= composite.kind <= _LAST_SASL
         else:
@@ -251,7 +251,7 @@ class FrameReader:
 
 
 def _read_short(data: bytes, body: int, stop: int, channel: int) -> Performative | None:
-    """A performative of the hot path in one of its usual forms, or None."""
+    """Return a performative of the hot path if it is in a usual form, otherwise None."""
     if stop - body < 6 or data[body] != codes.DESCRIBED or data[body + 1] != codes.SMALL_ULONG:
         return None
     kind = data[body + 2]

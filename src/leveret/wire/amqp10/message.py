@@ -35,7 +35,7 @@ _PACK_DATA_HEAD: Final = struct.Struct(">BBBBI").pack
 
 
 def header(sections: Sections) -> Header | None:
-    """The header. DecodeError when it is malformed."""
+    """Return the header. Raises DecodeError if it is malformed."""
     if sections.header == ABSENT:
         return None
     value = decode_composite(sections.data, sections.header, sections.header_end)[0]
@@ -43,7 +43,7 @@ def header(sections: Sections) -> Header | None:
 
 
 def properties(sections: Sections) -> Properties | None:
-    """The properties. DecodeError when they are malformed."""
+    """Return the properties. Raises DecodeError if they are malformed."""
     if sections.properties == ABSENT:
         return None
     value = decode_composite(sections.data, sections.properties, sections.properties_end)[0]
@@ -51,23 +51,25 @@ def properties(sections: Sections) -> Properties | None:
 
 
 def delivery_annotations(sections: Sections) -> Any:
-    """The delivery annotations as a map, or None. DecodeError when they are malformed."""
+    """Return the delivery annotations as a map, or None. Raises DecodeError if they are malformed."""
     return _annotations(sections.data, sections.delivery_annotations, sections.delivery_annotations_end)
 
 
 def message_annotations(sections: Sections) -> Any:
-    """The message annotations as a map, or None. DecodeError when they are malformed."""
+    """Return the message annotations as a map, or None. Raises DecodeError if they are malformed."""
     return _annotations(sections.data, sections.message_annotations, sections.message_annotations_end)
 
 
 def footer(sections: Sections) -> Any:
-    """The footer as a map, or None. DecodeError when it is malformed."""
+    """Return the footer as a map, or None. Raises DecodeError if it is malformed."""
     return _annotations(sections.data, sections.footer, sections.footer_end)
 
 
 def application_properties(sections: Sections) -> Any:
-    """The application properties as a map with str keys, or None. DecodeError when they are malformed; values of
-    compound types, which should not be, are let pass."""
+    """Return the application properties as a map with str keys, or None. Raises DecodeError if they are malformed.
+
+    Values of compound types are accepted, although the specification does not allow them.
+    """
     start = sections.application_properties
     if start == ABSENT:
         return None
@@ -77,8 +79,11 @@ def application_properties(sections: Sections) -> Any:
 
 
 def body(sections: Sections) -> list[Any]:
-    """The values of the body's sections in order: bytes of `data`, lists of `amqp-sequence`, the one value of
-    `amqp-value` (a class where AMQP 1.0 defines its type). DecodeError when they are malformed."""
+    """Return the values of the body sections in order. Raises DecodeError if they are malformed.
+
+    They are the bytes of `data`, the lists of `amqp-sequence`, or the one value of `amqp-value` (an object if AMQP 1.0
+    defines its type).
+    """
     values: list[Any] = []
     pos = sections.body
     while ABSENT < pos < sections.body_end:
@@ -96,14 +101,14 @@ def _annotations(data: bytes, start: int, stop: int) -> Any:
 
 
 def _check_keys(data: bytes, start: int, stop: int, allowed: bytes, expected: str) -> None:
-    """Refuse the map in the section between `start` and `stop` for a key of another type, before anything is built."""
+    """Raise DecodeError if the map between `start` and `stop` has a key of another type. Nothing is built."""
     code = check_keys(data, value_end(data, start + 1, stop), stop, allowed)
     if code >= 0:
         raise DecodeError(start, f"{expected} as key, not {codes.TYPES.get(code, 'a described value')}")
 
 
 def _content(data: bytes, start: int, stop: int) -> Any:
-    """What is in the section between `start` and `stop`, behind its descriptor."""
+    """Return the value of the section between `start` and `stop`, after its descriptor."""
     pos = value_end(data, start + 1, stop)
     if data[pos] == codes.DESCRIBED:
         return decode_value(data, pos, stop)[0]
@@ -111,7 +116,7 @@ def _content(data: bytes, start: int, stop: int) -> Any:
 
 
 def encode_header(durable: bool, priority: int, ttl: int, first_acquirer: bool, delivery_count: int) -> bytes:
-    """A header with these fields; -1 is an absent priority or ttl. Empty when all of them are absent, False or 0."""
+    """Encode a header; -1 is an absent priority or ttl. Empty if all fields are absent, False or 0."""
     content = b"\x41" if durable else b"\x40"
     count = 5
     if not delivery_count:
@@ -132,27 +137,30 @@ def encode_header(durable: bool, priority: int, ttl: int, first_acquirer: bool, 
 
 
 def encode_properties(value: Properties) -> bytes:
-    """The properties section. EncodeError for a field that does not fit its type."""
+    """Encode a properties section. Raises EncodeError for a field that does not fit its type."""
     return encode_composite(value)
 
 
 def encode_delivery_annotations(value: Any) -> bytes:
-    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(DELIVERY_ANNOTATIONS, value)
 
 
 def encode_message_annotations(value: Any) -> bytes:
-    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(MESSAGE_ANNOTATIONS, value)
 
 
 def encode_footer(value: Any) -> bytes:
-    """The section with this map. EncodeError for a key that is neither symbol nor ulong."""
+    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(FOOTER, value)
 
 
 def encode_application_properties(value: Any) -> bytes:
-    """The section with this map. EncodeError for a key that is no plain str, or a value that is no simple one."""
+    """Encode the section from a map.
+
+    Raises EncodeError for a key that is not a plain str, or a value of a compound type.
+    """
     pairs = _pairs(value)
     for key, item in pairs:
         if type(key) is not str:
@@ -163,24 +171,24 @@ def encode_application_properties(value: Any) -> bytes:
 
 
 def encode_data(value: bytes) -> bytes:
-    """A section of octets."""
+    """Encode a `data` section."""
     return _head(DATA) + encode_binary(value)
 
 
 def encode_data_head(size: int) -> bytes:
-    """What comes before the octets of a `data` section of this size."""
+    """Encode the bytes before the content of a `data` section of this size."""
     if size < 256:
         return bytes((0, codes.SMALL_ULONG, DATA, codes.BINARY_8, size))
     return _PACK_DATA_HEAD(0, codes.SMALL_ULONG, DATA, codes.BINARY_32, size)
 
 
 def encode_sequence(values: list[Any]) -> bytes:
-    """A section with a list of values."""
+    """Encode an `amqp-sequence` section."""
     return _head(AMQP_SEQUENCE) + encode_list(values)
 
 
 def encode_body_value(value: Any) -> bytes:
-    """A section with one value, which may be an object of a composite type (as the coordinator is sent)."""
+    """Encode an `amqp-value` section, whose value may be an object of a composite type (as sent to a coordinator)."""
     return _head(AMQP_VALUE) + encode_any(value)
 
 

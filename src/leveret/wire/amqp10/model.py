@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-# The primitive types that fields have in the end; ANY is `*`, COMPOSITE a composite type by its name.
+# The primitive types of fields. ANY is `*`, COMPOSITE is a composite type by name.
 ANY: Final = 0
 BOOLEAN: Final = 1
 UBYTE: Final = 2
@@ -28,11 +28,11 @@ KIND_NAMES: Final[list[str]] = [*KINDS, "composite"]
 
 
 class RestrictedSpec:
-    """A type with the values of another one.
+    """A type that restricts the values of another one.
 
     source      the other one; `base` is the primitive type (or "*") at the end of the chain
     descriptor  numeric, or 0: only the sections of a message have one
-    choices     the values that it allows, by name; empty when it allows all
+    choices     the allowed values by name; empty if all are allowed
     """
 
     __slots__ = ("base", "choices", "descriptor", "name", "provides", "source", "symbol")
@@ -51,9 +51,9 @@ class FieldSpec:
     """A field of a composite type.
 
     name       in Python: hyphens are underscores; `spec_name` is as in the specification
-    type       the name of its type; `kind` is the primitive type behind it; `choices` are the values that it allows
-    requires   what the value's type must provide, or ""
-    default    what it means when it is absent
+    type       the name of its type; `kind` is the primitive type behind it; `choices` are the allowed values
+    requires   the role that the value's type must provide, or ""
+    default    the value if it is absent
     symbols    whether the keys of a map are symbols (`fields`)
     """
 
@@ -76,7 +76,7 @@ class FieldSpec:
 
 
 class CompositeSpec:
-    """A composite type; `symbol` is its symbolic descriptor, `provides` the roles that it can play."""
+    """A composite type. `symbol` is its symbolic descriptor; `provides` lists its roles."""
 
     __slots__ = ("descriptor", "fields", "name", "provides", "symbol")
 
@@ -89,12 +89,12 @@ class CompositeSpec:
 
     @property
     def class_name(self) -> str:
-        """The name of its class in Python."""
+        """The name of the Python class."""
         return "".join(word.capitalize() for word in self.name.split("-"))
 
 
 class Types:
-    """All types, by name. `descriptors` are the numeric ones by the symbolic ones."""
+    """All types by name. `descriptors` maps symbolic descriptors to numeric ones."""
 
     __slots__ = ("composites", "definitions", "descriptors", "restricted")
 

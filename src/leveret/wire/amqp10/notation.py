@@ -1,11 +1,11 @@
 """The notation of the tables of types, and its parser.
 
-A line begins with what it declares; one that is indented by four blanks or more continues the line before it.
+A line begins with the kind of declaration; a line indented by four blanks or more continues the previous one.
 
     define min-max-frame-size 512              a number with a name
     restricted role boolean | sender=false receiver=true
                                                a restricted type, its source, and its values by name if they are listed
-    restricted data 0x75 binary -> section     one with a descriptor; behind the arrow is what it provides
+    restricted data 0x75 binary -> section     one with a descriptor; the roles that it provides follow the arrow
     composite flow 0x13 -> frame | uint incoming-window!, boolean drain=false echo=false, symbol capabilities[]
                                                a composite type, its descriptor, and its fields by type
 
@@ -22,7 +22,7 @@ from leveret.wire.amqp10.model import KINDS, CompositeSpec, FieldSpec, Restricte
 
 
 def parse(texts: list[str]) -> Types:
-    """The types that the tables describe together. ValueError, with the line, for what is not in the notation."""
+    """Return the types that the tables describe together. Raises ValueError, with the line, for an invalid declaration."""
     types = Types()
     for text in texts:
         for line in _logical_lines(text):
@@ -96,11 +96,11 @@ def _fields(content: str) -> list[FieldSpec]:
 
 
 def _resolve_restricted(types: Types, restricted: RestrictedSpec) -> None:
-    """Finds the primitive type behind it, and turns its choices into values of that."""
+    """Find the underlying primitive type, and convert the choices to its values."""
     while restricted.base in types.restricted:
         restricted.base = types.restricted[restricted.base].source
     if restricted.base not in KINDS:
-        raise ValueError(f"{restricted.name}: there is no type {restricted.base}")
+        raise ValueError(f"{restricted.name}: type {restricted.base} does not exist")
     kind = KINDS[restricted.base]
     for name, value in restricted.choices.items():
         restricted.choices[name] = _constant(kind, str(value))
@@ -128,7 +128,7 @@ def _resolve_field(types: Types, field: FieldSpec) -> None:
 
 
 def _constant(kind: int, text: str) -> Any:
-    """A value as it stands in a table."""
+    """Return a value as written in a table."""
     if kind == model.BOOLEAN:
         if text not in ("true", "false"):
             raise ValueError(f"{text} is not a boolean")

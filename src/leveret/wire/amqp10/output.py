@@ -23,20 +23,20 @@ _SASL_FRAME: Final = 1
 _PACK_FRAME: Final = struct.Struct(">IBBH").pack
 _PACK_SIZE: Final = struct.Struct(">I").pack
 _PACK_START: Final = struct.Struct(">BBHBBBBBB").pack
-# The delivery id as a uint with four octets, and the head of the tag.
+# The delivery id as a uint of four bytes, and the head of the tag.
 _PACK_DELIVERY: Final = struct.Struct(">BIBB").pack
 _EMPTY: Final = _PACK_FRAME(_HEADER_SIZE, _DOFF, _AMQP_FRAME, 0)
 
 # `message-format` 0 and `settled`.
 _SETTLED: Final = b"\x43\x41"
 _UNSETTLED: Final = b"\x43\x42"
-# How much of the list's size is neither handle nor tag: its count, delivery id, tag head, format and settled.
+# Size of the list without handle and tag: its count, delivery id, tag head, format and settled.
 _LIST_AROUND: Final = 10
 _MAX_SHORT: Final = 200
 
 
 def encode_performative(performative: Composite) -> bytes:
-    """The body of its frame, without a payload. EncodeError for a field that does not fit its type."""
+    """Return the body of the frame, without a payload. Raises EncodeError for a field that does not fit its type."""
     if isinstance(performative, Transfer):
         if (performative.rcv_settle_mode is None and performative.state is None and not performative.resume
                 and not performative.aborted and not performative.batchable):
@@ -56,10 +56,10 @@ def encode_performative(performative: Composite) -> bytes:
 
 
 class Output:
-    """Frames in the order of the calls. `pending` is their octets; `max_frame_size` is what the peer accepts: 512 until
-    its `open` says more.
+    """Frames in the order of the calls.
 
-    Deliveries in a row mostly go to the same link: the parts of their frames that do not change are kept.
+    `pending` is their size in bytes; `max_frame_size` is the maximum that the peer accepts: 512 until its `open`.
+    Successive deliveries mostly go to the same link, so the constant parts of their frames are cached.
     """
 
     __slots__ = ("_channel", "_handle", "_pieces", "_start", "_tag_size", "max_frame_size", "pending")
@@ -74,25 +74,25 @@ class Output:
         self._start = b""
 
     def to_send(self) -> bytes:
-        """Everything that is pending, once."""
+        """Return and clear all pending data."""
         data: bytes = b"".join(self._pieces)
         self._pieces = []
         self.pending = 0
         return data
 
     def send_header(self, protocol: int) -> None:
-        """A protocol header, version 1.0.0: `frames.AMQP`, `TLS` or `SASL`."""
+        """Send a protocol header, version 1.0.0: `frames.AMQP`, `TLS` or `SASL`."""
         self._add(b"AMQP" + bytes((protocol, 1, 0, 0)))
 
     def send_empty(self) -> None:
-        """A sign of life (transport 2.4.5)."""
+        """Send a heartbeat (transport 2.4.5)."""
         self._add(_EMPTY)
 
     def send(self, performative: Performative) -> None:
-        """A performative on its channel; a transfer with its payload, in several frames where one is not enough.
+        """Send a performative on its channel. A transfer is split into several frames if its payload requires that.
 
-        EncodeError, and nothing is sent, for a field that does not fit its type, and for what does not fit the peer's
-        frames: only a payload can be split.
+        Raises EncodeError, without sending anything, for a field that does not fit its type, and for a performative
+        that does not fit the peer's maximum frame size: only a payload can be split.
         """
         if isinstance(performative, Transfer):
             self.send_message(performative, performative.payload)
@@ -101,17 +101,17 @@ class Output:
         type = _SASL_FRAME if performative.kind >= SASL_MECHANISMS else _AMQP_FRAME
         size = _HEADER_SIZE + len(body)
         if size > self.max_frame_size:
-            raise EncodeError(f"a frame of {size} bytes, the peer takes {self.max_frame_size}")
+            raise EncodeError(f"a frame of {size} bytes, the peer accepts {self.max_frame_size}")
         self._add(_PACK_FRAME(size, _DOFF, type, performative.channel) + body)
 
     def send_transfer(self, channel: int, handle: int, delivery_id: int, delivery_tag: bytes, settled: bool,
                       payload: Payload, size: int) -> None:
-        """A whole delivery of message format 0; `size` is the number of octets of `payload`."""
+        """Send a whole delivery of message format 0; `size` is the size of `payload` in bytes."""
         tag_size = len(delivery_tag)
         if channel != self._channel or handle != self._handle or tag_size != self._tag_size:
             self._keep_start(channel, handle, tag_size)
         start = self._start
-        # The frame's size field has four octets, `start` begins behind it.
+        # `start` begins after the frame's size field of four bytes.
         whole = len(start) + tag_size + size + 13
         if delivery_id < 256 or tag_size > _MAX_SHORT or whole > self.max_frame_size:
             self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
@@ -126,7 +126,7 @@ class Output:
         self.pending += whole
 
     def _keep_start(self, channel: int, handle: int, tag_size: int) -> None:
-        """The octets of a short transfer between the frame's size and the delivery id."""
+        """Cache the bytes of a short transfer between the frame size and the delivery id."""
         number = uint(handle)
         size = min(_LIST_AROUND + len(number) + tag_size, 255)
         self._start = _PACK_START(_DOFF, _AMQP_FRAME, channel, 0x00, 0x53, 0x14, 0xC0, size, 5) + number
@@ -135,7 +135,7 @@ class Output:
         self._tag_size = tag_size
 
     def send_message(self, transfer: Transfer, payload: Payload) -> None:
-        """A transfer with this payload instead of its own. EncodeError as in `send`."""
+        """Send a transfer with this payload instead of its own. Raises EncodeError as `send` does."""
         chunks: list[Any] = [payload] if isinstance(payload, bytes) else list(payload)
         left = 0
         for chunk in chunks:
@@ -155,7 +155,7 @@ class Output:
         finally:
             transfer.more = more
         if _HEADER_SIZE + len(head) >= self.max_frame_size:
-            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} bytes, the peer takes {self.max_frame_size}")
+            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} bytes, the peer accepts {self.max_frame_size}")
         following = write_transfer(transfer.handle, None, None, None, None, True)
         last = write_transfer(transfer.handle, None, None, None, None, more)
         index = 0
@@ -163,7 +163,7 @@ class Output:
         while left:
             room = self.max_frame_size - _HEADER_SIZE - len(head)
             if left <= room:
-                # The last frame: its head is not longer than one that says that more will come.
+                # The last frame: its head is not longer than that of a frame with `more`.
                 if head is following:
                     head = last
                 room = left
@@ -185,12 +185,14 @@ class Output:
             head = following
 
     def send_disposition(self, channel: int, role: bool, first: int, last: int, settled: bool, state: int) -> None:
-        """A disposition of the deliveries `first` to `last`; `state` is the descriptor of one without fields
-        (`descriptors.ACCEPTED`, `RELEASED`), or 0."""
+        """Send a disposition of the deliveries `first` to `last`.
+
+        `state` is the descriptor of a state without fields (`descriptors.ACCEPTED`, `RELEASED`), or 0.
+        """
         body = write_disposition(role, first, None if last == first else last, settled,
                                  bytes((0x00, 0x53, state, 0x45)) if state else b"", False)
         self._add(_PACK_FRAME(_HEADER_SIZE + len(body), _DOFF, _AMQP_FRAME, channel) + body)
 
-    def _add(self, octets: bytes) -> None:
-        self._pieces.append(octets)
-        self.pending += len(octets)
+    def _add(self, frame: bytes) -> None:
+        self._pieces.append(frame)
+        self.pending += len(frame)

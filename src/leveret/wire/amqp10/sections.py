@@ -30,17 +30,17 @@ from leveret.wire.amqp10.specs import SECTIONS
 from leveret.wire.amqp10.specs import TYPES as SPECS
 
 ABSENT: Final = -1
-# Sections of a message: nobody writes as many, and looking at more takes too long.
+# Maximum number of sections in a message, which limits the time to parse it.
 MAX_SECTIONS: Final = 10_000
-# No message has as many octets.
+# More bytes than any message has.
 ENDLESS: Final = 1 << 40
 
-# By descriptor: the name of the section, and the primitive type that it is made of.
+# By descriptor: the name of the section, and its primitive type.
 _NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
                                  **{code: spec.name for code, spec in SECTIONS.items()}}
 _TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
                                  **{code: spec.base for code, spec in SECTIONS.items()}}
-# By section, from the header on: the format codes that it may have.
+# By section, starting with the header: its format codes.
 _CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind))
                               for kind in range(HEADER, FOOTER + 1)]
 _PROPERTIES_COUNT: Final = 13
@@ -50,21 +50,21 @@ MAX_SHOWN: Final = 100
 
 
 class Sections:
-    """Where the sections of a message begin and end, as offsets in `data`; ABSENT (-1) where there is none.
+    """The start and end of each section of a message, as offsets in `data`; ABSENT (-1) if there is none.
 
-    header, ..., footer  where each section begins, at the `0x00` of its descriptor, and `..._end` behind it. `body` is
-                where the first section with application data begins, and `body_end` where the last one ends
-    body_kind   the descriptor of those: DATA, AMQP_SEQUENCE, AMQP_VALUE; 0 without any
-    rest        where the message annotations begin, or the bare message without them
-    bare        where the bare message begins: properties, application properties or body
-    end         how far `data` was understood: all of it, or to the section in which it is cut off
+    header, ..., footer  the start of each section, at the `0x00` of its descriptor, and `..._end` its end. `body` is the
+                start of the first section with application data, and `body_end` the end of the last one
+    body_kind   the descriptor of those: DATA, AMQP_SEQUENCE, AMQP_VALUE; 0 if there are none
+    rest        the start of the message annotations, or of the bare message if there are none
+    bare        the start of the bare message: properties, application properties or body
+    end         the end of the parsed data: all of it, or the start of a truncated section
 
-    durable, priority, ttl, first_acquirer, delivery_count: of the header; False, -1, -1 (ms), False, 0 where absent
-    user_id, to, subject: the octets of these properties, None where absent
-    absolute_expiry_time: in ms since 1970, -1 where absent
+    durable, priority, ttl, first_acquirer, delivery_count: of the header; False, -1, -1 (ms), False, 0 if absent
+    user_id, to, subject: the bytes of these properties, None if absent
+    absolute_expiry_time: in ms since 1970, -1 if absent
     """
 
-    # Most fields keep these values: one of these is made for every message that comes in.
+    # Class attributes, because most fields keep these values and every received message has such an object.
     header: int = ABSENT
     header_end: int = ABSENT
     delivery_annotations: int = ABSENT
@@ -98,11 +98,11 @@ class Sections:
 
 
 def split(data: bytes, whole: bool = True) -> Sections:
-    """Finds the sections of a message. With `whole` false, `data` may be cut off anywhere: the section in which it is
-    cut is left out.
+    """Find the sections of a message.
 
-    DecodeError for what is no section, for sections out of order, and for malformed fields that are looked at. What else
-    is in the sections is not looked at. A message without a body is taken, as some clients send it.
+    With `whole` false, `data` may be truncated anywhere: a truncated section is omitted. Other data in the sections is
+    not checked. A message without a body is accepted, because some clients send it. Raises DecodeError for an invalid
+    section, for sections out of order, and for malformed fields that are needed.
     """
     sections = Sections(data)
     pos = 0
@@ -121,14 +121,14 @@ def split(data: bytes, whole: bool = True) -> Sections:
                 kind = _descriptor(data, pos, end)
                 pos = value_end(data, pos + 1, end)
             width = WIDTHS[data[pos]] if pos < end else 0
-            if width == codes.ONE_OCTET_SIZE and pos + 1 < end:
+            if width == codes.ONE_BYTE_SIZE and pos + 1 < end:
                 stop = pos + 2 + data[pos + 1]
-            elif width == codes.FOUR_OCTET_SIZE and pos + 4 < end:
+            elif width == codes.FOUR_BYTE_SIZE and pos + 4 < end:
                 stop = pos + 5 + (data[pos + 1] << 24 | data[pos + 2] << 16 | data[pos + 3] << 8 | data[pos + 4])
             else:
                 stop = value_end(data, pos, end)
             if stop > end:
-                stop = value_end(data, pos, end)  # which says what is wrong
+                stop = value_end(data, pos, end)  # raises the appropriate error
         except DecodeError as error:
             if whole or not error.short:
                 raise
@@ -151,12 +151,12 @@ def split(data: bytes, whole: bool = True) -> Sections:
 
 
 def too_many_sections(position: int) -> DecodeError:
-    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, which is the most",
+    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, the maximum",
                        RESOURCE_LIMIT_EXCEEDED)
 
 
 def check_order(kind: int, last: int, position: int) -> None:
-    """DecodeError where a section cannot follow another one (0: none)."""
+    """Raise DecodeError if a section cannot follow another one (0: none)."""
     if kind <= last:
         if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
             raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
@@ -165,19 +165,22 @@ def check_order(kind: int, last: int, position: int) -> None:
 
 
 def section_at(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Descriptor of the section at `pos`, format code of its value, and its octets, which may be more than there are
-    before `end`. DecodeError for what is no section; a short one where too little of it is there to tell."""
+    """Return the descriptor of the section at `pos`, the format code of its value, and its size in bytes.
+
+    The size may exceed the data before `end`. Raises DecodeError for an invalid section, a short one if too little of
+    it is there.
+    """
     kind = _descriptor(data, pos, end)
     at = constructor(data, value_end(data, pos + 1, end), end, 0)
     code = data[at]
     width = WIDTHS[code]
-    if (width == codes.ONE_OCTET_SIZE and at + 1 >= end) or (width == codes.FOUR_OCTET_SIZE and at + 4 >= end):
+    if (width == codes.ONE_BYTE_SIZE and at + 1 >= end) or (width == codes.FOUR_BYTE_SIZE and at + 4 >= end):
         raise DecodeError(at, f"expected the size of a {TYPES[code]}", short=True)
     return kind, code, content_end(data, code, at + 1, ENDLESS) - pos
 
 
 def check_type(kind: int, position: int, code: int) -> None:
-    """DecodeError where the value of a section of application data is of another type than its descriptor says."""
+    """Raise DecodeError if the value of a section of application data does not have the type of its descriptor."""
     if kind == DATA:
         if code != codes.BINARY_8 and code != codes.BINARY_32:
             raise _wrong_type(kind, position, code)
@@ -186,9 +189,11 @@ def check_type(kind: int, position: int, code: int) -> None:
 
 
 def section_ranges(data: bytes, most: int = 0) -> list[tuple[int, int, int]]:
-    """Descriptor, begin and end of each section in the order of their numbers, which a `received` state counts (messaging
-    3.4.1): each `data` and `amqp-sequence` is one. The last may be cut off, and has the descriptor 0 when even that is not
-    whole. DecodeError for what is no section, and for more than `most` of them (0: any number)."""
+    """Return descriptor, start and end of each section, in the order of a `received` state (messaging 3.4.1).
+
+    Each `data` and `amqp-sequence` counts as one. The last section may be truncated; its descriptor is 0 if even that
+    is incomplete. Raises DecodeError for an invalid section, and for more than `most` of them (0: no limit).
+    """
     ranges: list[tuple[int, int, int]] = []
     pos = 0
     end = len(data)
@@ -209,7 +214,7 @@ def section_ranges(data: bytes, most: int = 0) -> list[tuple[int, int, int]]:
 
 
 def _descriptor(data: bytes, pos: int, end: int) -> int:
-    """The numeric descriptor of the section at `pos`."""
+    """Return the numeric descriptor of the section at `pos`."""
     if data[pos] != codes.DESCRIBED:
         raise DecodeError(pos, f"expected a section, not a value with the format code 0x{data[pos]:02x}")
     start = pos + 1
@@ -230,7 +235,7 @@ def _descriptor(data: bytes, pos: int, end: int) -> int:
 
 
 def _note(sections: Sections, kind: int, start: int, pos: int, stop: int) -> None:
-    """Keeps the section `kind` between `start` and `stop`, whose value begins at `pos`."""
+    """Record the section `kind` between `start` and `stop`, whose value begins at `pos`."""
     data = sections.data
     if kind == DATA:
         code = data[pos]
@@ -289,7 +294,7 @@ def _wrong_type(kind: int, pos: int, code: int) -> DecodeError:
 
 
 def _note_header(sections: Sections, start: int, pos: int, stop: int) -> None:
-    """Takes the fields out of the header whose list is at `pos`."""
+    """Record the fields of the header whose list is at `pos`."""
     if _scan_header(sections, pos, stop):
         return
     header = decode_composite(sections.data, start, stop)[0]
@@ -302,7 +307,7 @@ def _note_header(sections: Sections, start: int, pos: int, stop: int) -> None:
 
 
 def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
-    """The same for a header in one of its usual forms; False for others, some fields may have been set then."""
+    """Record the fields of a header in a usual form. Returns False for others, possibly after setting some fields."""
     data = sections.data
     if data[pos] == codes.LIST_0:
         return True
@@ -350,7 +355,7 @@ def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
 
 
 def _note_properties(sections: Sections, pos: int, stop: int) -> None:
-    """Takes `user-id`, `to`, `subject` and `absolute-expiry-time` out of the properties whose list is at `pos`."""
+    """Record `user-id`, `to`, `subject` and `absolute-expiry-time` of the properties whose list is at `pos`."""
     data = sections.data
     if data[pos] == codes.LIST_8 and stop - pos > 2 and data[pos + 2] <= stop - pos - 3:
         count = data[pos + 2]
@@ -369,18 +374,18 @@ def _note_properties(sections: Sections, pos: int, stop: int) -> None:
             pos += 1
             continue
         width = WIDTHS[code]
-        if width == codes.ONE_OCTET_SIZE and start + 1 < stop:
+        if width == codes.ONE_BYTE_SIZE and start + 1 < stop:
             pos += 2 + data[start + 1]
         else:
             pos = value_end(data, start, stop)
         if pos > stop:
-            pos = value_end(data, start, stop)  # which says what is wrong
+            pos = value_end(data, start, stop)  # raises the appropriate error
         if index == 2 or index == 3:
-            octets = _sized(data, start, pos, codes.STRING_8, codes.STRING_32, "to" if index == 2 else "subject")
+            content = _sized(data, start, pos, codes.STRING_8, codes.STRING_32, "to" if index == 2 else "subject")
             if index == 2:
-                sections.to = octets
+                sections.to = content
             else:
-                sections.subject = octets
+                sections.subject = content
         elif index == 1:
             sections.user_id = _sized(data, start, pos, codes.BINARY_8, codes.BINARY_32, "user-id")
         elif index == 8:
@@ -390,7 +395,7 @@ def _note_properties(sections: Sections, pos: int, stop: int) -> None:
 
 
 def _sized(data: bytes, start: int, stop: int, short: int, long: int, name: str) -> bytes:
-    """The octets of a value with a size, whose format code is `short` or `long`."""
+    """Return the bytes of a value with a size, whose format code is `short` or `long`."""
     code = data[start]
     if code == short:
         return data[start + 2 : stop]

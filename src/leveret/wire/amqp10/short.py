@@ -1,8 +1,7 @@
-"""The three performatives of the hot path, `transfer`, `disposition` and `flow`, in the forms that they nearly always
-have, without generic values in between.
+"""Fast paths for `transfer`, `disposition` and `flow` in their usual forms, without generic values in between.
 
-The readers return None for whatever else there is, malformed octets among it: the generic decoder has the last word. The
-writers give the same octets as the generic encoder.
+The readers return None for any other form, including malformed data, which the generic decoder then handles. The
+writers give the same bytes as the generic encoder.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.messaging import Accepted, Released
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
 
-# The states without fields. They are never changed, so one of each is enough.
+# The states without fields. They are immutable, so they are shared.
 ACCEPTED_STATE: Final = Accepted()
 RELEASED_STATE: Final = Released()
 
@@ -46,7 +45,7 @@ _DISPOSITION: Final = 0x15
 
 
 def read_transfer(data: bytes, pos: int, stop: int, count: int, channel: int) -> Transfer | None:
-    """The transfer whose `count` fields are between `pos` and `stop`; its payload is empty."""
+    """Return the transfer whose `count` fields are between `pos` and `stop`, without its payload."""
     handle = -1
     delivery_id: int | None = None
     tag: bytes | None = None
@@ -168,7 +167,7 @@ def read_transfer(data: bytes, pos: int, stop: int, count: int, channel: int) ->
 
 
 def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int) -> Disposition | None:
-    """The disposition whose `count` fields are between `pos` and `stop`."""
+    """Return the disposition whose `count` fields are between `pos` and `stop`."""
     last: int | None = None
     settled = batchable = False
     state: Any = None
@@ -248,7 +247,7 @@ def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int)
 
 
 def read_flow(data: bytes, pos: int, stop: int, count: int, channel: int) -> Flow | None:
-    """The flow whose `count` fields are between `pos` and `stop`."""
+    """Return the flow whose `count` fields are between `pos` and `stop`."""
     if count < 4 or count > 11:
         return None
     numbers: list[int | None] = []
@@ -302,7 +301,7 @@ def read_flow(data: bytes, pos: int, stop: int, count: int, channel: int) -> Flo
 
 
 def uint(value: int) -> bytes:
-    """`encode.encode_uint`, quicker."""
+    """Encode a uint faster than `encode.encode_uint`."""
     if 0 <= value <= 255:
         return _UINTS[value]
     if 0 < value <= 0xFFFFFFFF:
@@ -323,7 +322,7 @@ def _performative(descriptor: int, count: int, content: bytes) -> bytes:
 
 def write_transfer(handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None,
                    settled: bool | None, more: bool) -> bytes:
-    """A transfer whose other fields are absent."""
+    """Encode a transfer whose other fields are absent."""
     content = uint(handle)
     count = 1
     if more:
@@ -350,7 +349,7 @@ def write_transfer(handle: int, delivery_id: int | None, tag: bytes | None, mess
 
 
 def write_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes, batchable: bool) -> bytes:
-    """A disposition. `state` is encoded, empty when absent."""
+    """Encode a disposition. `state` is encoded, empty if absent."""
     content = (b"\x41" if role else b"\x42") + uint(first)
     count = 2
     if batchable:
@@ -373,7 +372,7 @@ def write_disposition(role: bool, first: int, last: int | None, settled: bool, s
 
 
 def write_flow(flow: Flow) -> bytes:
-    """A flow without properties."""
+    """Encode a flow without properties."""
     numbers = [flow.next_incoming_id, flow.incoming_window, flow.next_outgoing_id, flow.outgoing_window, flow.handle,
                flow.delivery_count, flow.link_credit, flow.available]
     count = 8

@@ -1,4 +1,4 @@
-"""All types of AMQP 1.0's four tables."""
+"""All types of the four tables of AMQP 1.0."""
 
 from __future__ import annotations
 

@@ -122,10 +122,10 @@ class Described:
 class Array:
     """Values of one type.
 
-    type         the AMQP name of the type, for example "uint"; known of an empty array, too
-    items        the values. They may be plain Python values: an int in an array of uint is one
-    descriptors  of an array of described values, the descriptor of every element, the outermost first; `items` are then
-                 what is described
+    type         the AMQP name of the type, for example "uint"; known even if the array is empty
+    items        the values, which may be plain Python values: an int in an array of uint is a uint
+    descriptors  in an array of described values, the descriptors of each element, the outermost first; `items` are then the
+                 described values
     """
 
     __slots__ = ("descriptors", "items", "type")
@@ -147,7 +147,7 @@ class Array:
 
 
 class Map:
-    """A map that a dict cannot or should not hold, as a list of pairs in their order."""
+    """A map that a dict cannot or should not contain, as an ordered list of pairs."""
 
     __slots__ = ("pairs",)
 

@@ -1,5 +1,7 @@
-"""The sections of a message that comes in pieces (messaging 3.2): which octets belong to what, without the message as a
-whole. It is for large messages: the application data is handed on as it comes."""
+"""Parser of the sections of a message that is received in parts (messaging 3.2), without the message as a whole.
+
+It is for large messages: the application data is forwarded as it arrives.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, DATA, FOOTER
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.sections import MAX_SECTIONS, check_order, check_type, section_at, too_many_sections
 
-# A descriptor that is longer than this is none of a section.
+# A longer descriptor is not that of a section.
 MAX_DESCRIPTOR_SIZE: Final = 4096
 
 
 class Walk:
-    """Takes the octets of one message.
+    """Parses the data of one message.
 
-    head, tail  the sections before the application data, and those behind it: what `split` wants
-    body_size   octets that the section of application data has which came first, 0 before
-    sections    how many have begun
-    pending     octets of which it is not known yet what they are
+    head, tail  the sections before and after the application data, as `split` expects them
+    body_size   size in bytes of the first section of application data, 0 before it
+    sections    number of sections that have begun
+    pending     bytes that are not classified yet
     """
 
     __slots__ = ("_kind", "_last", "_left", "_position", "body_size", "head", "pending", "sections", "tail")
@@ -35,48 +37,48 @@ class Walk:
         self._left = 0
         self._position = 0
 
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Octets that are kept here."""
         return len(self.head) + len(self.tail) + len(self.pending)
 
-    def feed(self, octets: bytes) -> list[bytes]:
-        """The application data among the octets that come next. DecodeError for what is no message."""
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the application data in the next bytes. Raises DecodeError if they are not part of a message."""
         body: list[bytes] = []
         if not self._left:
-            octets = self.pending + octets
+            data = self.pending + data
             self.pending = b""
         at = 0
-        end = len(octets)
-        # Sections of application data follow each other: they are handed on in one piece, however small they are.
+        end = len(data)
+        # Sections of application data follow each other: they are returned in one piece, however small they are.
         begin = -1
         while at < end:
-            if not self._left and not self._begin(octets, at, end):
+            if not self._left and not self._begin(data, at, end):
                 break
             stop = min(at + self._left, end)
             self._left -= stop - at
             self._position += stop - at
             if self._kind < DATA:
-                self.head += octets[at:stop]
+                self.head += data[at:stop]
             elif self._kind == FOOTER:
                 if begin >= 0:
-                    body.append(octets[begin:at])
+                    body.append(data[begin:at])
                     begin = -1
-                self.tail += octets[at:stop]
+                self.tail += data[at:stop]
             elif begin < 0:
                 begin = at
             at = stop
         if begin >= 0:
-            body.append(octets[begin:at])
+            body.append(data[begin:at])
         return body
 
-    def _begin(self, octets: bytes, at: int, end: int) -> bool:
-        """The beginning of a section; False where too little of it has come."""
+    def _begin(self, data: bytes, at: int, end: int) -> bool:
+        """Parse the beginning of a section. Returns False if too little of it has arrived."""
         try:
-            kind, code, size = section_at(octets, at, end)
+            kind, code, size = section_at(data, at, end)
         except DecodeError as error:
             if not error.short or end - at > MAX_DESCRIPTOR_SIZE:
                 raise
-            self.pending = octets[at:end]
+            self.pending = data[at:end]
             return False
         check_order(kind, self._last, self._position)
         if self.sections > MAX_SECTIONS:
@@ -91,6 +93,6 @@ class Walk:
         return True
 
     def finish(self) -> None:
-        """That was all of the message. DecodeError where it is cut off."""
+        """End the message. Raises DecodeError if it is truncated."""
         if self._left or self.pending:
             raise DecodeError(self._position, f"expected {self._left or 'more'} bytes of a section", short=True)

@@ -23,7 +23,7 @@ class SpooledMessage:
 
     def held(self) -> int:
         """Return the number of its bytes in memory."""
-        return self._walk.held()
+        return self._walk.buffered()
 
     def sections(self) -> int:
         """Return the number of sections that have begun."""
