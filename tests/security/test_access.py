@@ -108,7 +108,7 @@ def test_an_operation_needs_its_permissions_and_no_others(process: LeveretProces
                 operation(channel)
 
 
-def test_names_that_the_expressions_do_not_match(process: LeveretProcess, root: BlockingChannel) -> None:
+def test_names_outside_the_expressions_are_refused(process: LeveretProcess, root: BlockingChannel) -> None:
     root.queue_declare("other")
     with connect(process, user_name(frozenset(OPERATIONS))) as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (
@@ -122,7 +122,7 @@ def test_names_that_the_expressions_do_not_match(process: LeveretProcess, root: 
     root.queue_delete("other")
 
 
-def test_what_does_not_exist_is_refused_all_the_same(process: LeveretProcess) -> None:
+def test_missing_entities_are_refused_like_existing_ones(process: LeveretProcess) -> None:
     """Whoever may not see a name does not learn whether it is taken."""
     with connect(process, "nothing") as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (

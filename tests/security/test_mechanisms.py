@@ -29,7 +29,7 @@ def step(name: str, response: bytes, **facts: Any) -> Any:
 # What is offered
 
 
-def test_what_is_offered_depends_on_the_connection() -> None:
+def test_offered_mechanisms_depend_on_the_connection() -> None:
     assert offered(ALL, Context()) == ["PLAIN"]
     assert offered(ALL, Context(decode_table=decode)) == ["PLAIN", "AMQPLAIN"]
     assert offered(ALL, Context(certificate={"subject": SUBJECT})) == ["PLAIN", "EXTERNAL"]
@@ -37,13 +37,13 @@ def test_what_is_offered_depends_on_the_connection() -> None:
     assert offered(ALL, Context(anonymous_user="guest")) == ["PLAIN", "ANONYMOUS"]
 
 
-def test_the_order_is_that_of_the_configuration() -> None:
+def test_mechanisms_are_offered_in_the_configured_order() -> None:
     context = Context(decode_table=decode, anonymous_user="guest")
     assert offered(["ANONYMOUS", "AMQPLAIN", "PLAIN"], context) == ["ANONYMOUS", "AMQPLAIN", "PLAIN"]
 
 
 @pytest.mark.parametrize("name", ["AMQPLAIN", "EXTERNAL", "ANONYMOUS", "SCRAM-SHA-256", "", "plain"])
-def test_what_was_not_offered_is_not_made(name: str) -> None:
+def test_mechanisms_that_were_not_offered_are_not_created(name: str) -> None:
     assert create(name, ["PLAIN"], Context(decode_table=decode, anonymous_user="guest")) is None
 
 
@@ -64,7 +64,7 @@ def test_plain_refuses(response: bytes) -> None:
     assert isinstance(step("PLAIN", response), Failure)
 
 
-def test_a_password_does_not_show() -> None:
+def test_passwords_are_not_in_the_repr() -> None:
     assert "secret" not in repr(step("PLAIN", b"\0alice\0secret"))
 
 
@@ -76,7 +76,7 @@ def test_amqplain() -> None:
     assert outcome == NeedsPassword("alice", b"secret")
 
 
-def test_amqplain_takes_octets() -> None:
+def test_amqplain_accepts_bytes() -> None:
     outcome = step("AMQPLAIN", b"", decode_table=lambda octets: {"LOGIN": b"alice", "PASSWORD": bytearray(b"x")})
     assert outcome == NeedsPassword("alice", b"x")
 

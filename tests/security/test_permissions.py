@@ -33,7 +33,7 @@ from leveret.security.permissions import CONFIGURE, READ, WRITE, Permission, all
     ("^(?!\\Q(a\\E).(b|c)", "(ab", False), ("^(?!\\Q(a\\E).(b|c)", "xc", True),
     ("^(?!amq\\.).*", "", False), ("^(?!shop).*", "a\udcff", True),
 ])
-def test_expressions_match_as_rabbitmqs(pattern: str, name: str, matches: bool) -> None:
+def test_expressions_match_as_in_rabbitmq(pattern: str, name: str, matches: bool) -> None:
     for operation, permission in ((CONFIGURE, Permission(pattern, "x", "x")), (WRITE, Permission("x", pattern, "x")),
                                   (READ, Permission("x", "x", pattern))):
         check_permission(permission)
@@ -45,7 +45,7 @@ def test_expressions_match_as_rabbitmqs(pattern: str, name: str, matches: bool) 
     "(a{1,3}b)*", "(?:ab){2,}", "(?i)abc", "(?P<n>a+)", "[]+]*", "[^]+]*", "a?b?c?d?e?f?", "(a?)*", "[\\]+]+",
     "^(a|a)*$", "^(a{1,8})+$", "a*a*a*a*b", "x" * MAX_PATTERN_LENGTH,
 ])
-def test_expressions_that_are_taken(pattern: str) -> None:
+def test_accepted_expressions(pattern: str) -> None:
     Pattern(pattern)
 
 
@@ -61,7 +61,7 @@ def test_expressions_that_are_taken(pattern: str) -> None:
     ("a\\Z", "write '\\\\z'"), ("a{1,1001}", "at most 1000"), ("((a{100}){100}){10}", "at most 1000"),
     ("(\\pL{1,200}){1,5}", "128 KiB"), ("\ud800", "not Unicode text"),
 ])
-def test_expressions_that_are_refused(pattern: str, reason: str) -> None:
+def test_refused_expressions(pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Pattern(pattern)
     with pytest.raises(PreconditionFailed, match="write permission"):
@@ -76,7 +76,7 @@ def test_long_names_match_nothing() -> None:
     assert not Pattern("^(?!y).*").matches("x" * (MAX_SUBJECT_LENGTH + 1))
 
 
-def test_decisions_are_kept() -> None:
+def test_decisions_are_cached() -> None:
     before = matches.cache_info()
     for _ in range(3):
         assert allows(Permission("", "", "^kept-[0-9]$"), READ, "kept-1")
@@ -104,8 +104,8 @@ _alternatives = st.lists(st.lists(_words, max_size=3).map("".join), min_size=1, 
 
 @given(st.lists(_alternatives, min_size=1, max_size=2), st.lists(_words, max_size=3).map("".join), st.booleans(),
        st.text("ab.", max_size=5))
-def test_negated_prefixes_mean_what_they_mean_to_a_matcher_that_has_them(negated: list[str], rest: str, whole: bool,
-                                                                         name: str) -> None:
+def test_negated_prefixes_match_like_pythons_lookaheads(negated: list[str], rest: str, whole: bool,
+                                                        name: str) -> None:
     pattern = "^" + "".join(f"(?!{one})" for one in negated) + rest
     expected = (re.fullmatch if whole else re.search)(pattern, name) is not None
     assert Pattern(pattern, whole=whole).matches(name) is expected

@@ -132,7 +132,7 @@ def test_passwords_are_prepared(store: UserStore) -> None:
 
 
 @pytest.mark.parametrize("flag", ["n,,", "y,,"])
-def test_clients_that_bind_no_channel(store: UserStore, flag: str) -> None:
+def test_clients_without_channel_binding(store: UserStore, flag: str) -> None:
     add(store, "alice")
     assert isinstance(log_in(store, "alice", "secret", flag=flag), Success)
 
@@ -155,12 +155,12 @@ def test_a_client_that_acts_as_itself(store: UserStore, flag: str, name: str) ->
     "p=tls-unique,,", "p=tls-server-end-point,,", "p=tls-exporter,,", "p=tls-unique,a=alice,", "n,a=bob,", "n,a=,",
     "n,a=alic,", "n,b=alice,", "x,a=alice,", "x,,", ",,", "n,", "",
 ])
-def test_what_is_not_supported_is_refused(store: UserStore, flag: str) -> None:
+def test_unsupported_features_are_refused(store: UserStore, flag: str) -> None:
     add(store, "alice")
     assert isinstance(log_in(store, "alice", "secret", flag=flag), Failure)
 
 
-def test_a_flag_that_was_changed_on_the_way(store: UserStore) -> None:
+def test_a_changed_channel_binding_flag_is_detected(store: UserStore) -> None:
     """Whoever takes the offer of -PLUS away turns y into n: the proof covers it."""
     add(store, "alice")
     client = ScramClient("SCRAM-SHA-256", "alice", "secret", flag="y,,")
@@ -169,7 +169,7 @@ def test_a_flag_that_was_changed_on_the_way(store: UserStore) -> None:
     assert isinstance(server.step(client.final(challenge.data)), Failure)
 
 
-def test_a_nonce_that_would_not_fit_a_frame(store: UserStore) -> None:
+def test_a_nonce_that_exceeds_a_frame_is_refused(store: UserStore) -> None:
     add(store, "alice")
     client = ScramClient("SCRAM-SHA-256", "alice", "secret", nonce="n" * 256)
     challenge = first(begin(store, "SCRAM-SHA-256"), client.first())
@@ -177,7 +177,7 @@ def test_a_nonce_that_would_not_fit_a_frame(store: UserStore) -> None:
     assert isinstance(first(begin(store, "SCRAM-SHA-256"), b"n,,n=alice,r=" + b"n" * 257), Failure)
 
 
-def test_a_message_that_is_far_too_long() -> None:
+def test_an_oversized_message_is_refused() -> None:
     """Nothing is prepared, looked up or kept of it."""
     server = create("SCRAM-SHA-256", BOTH, Context(scram_keys=lambda name, mechanism: pytest.fail(name)))
     assert server is not None
@@ -205,7 +205,7 @@ def test_no_message_breaks_it(message: bytes, last: bytes) -> None:
     assert isinstance(server.step(last), Failure)
 
 
-def test_what_is_offered() -> None:
+def test_scram_is_offered_if_all_users_have_keys() -> None:
     context = Context(scram_keys=lambda name, mechanism: None)  # type: ignore[arg-type,return-value]
     assert offered([*BOTH, "PLAIN"], context) == [*BOTH, "PLAIN"]
     assert offered([*BOTH, "PLAIN"], Context()) == ["PLAIN"]
@@ -248,14 +248,14 @@ def test_the_salts_of_the_mechanisms_and_of_brokers_differ(store: UserStore) -> 
     assert len({keyring.salt(name, "alice") for name in BOTH} | {Keyring().salt(BOTH[0], "alice")}) == 3
 
 
-def test_nobody_gets_in_by_keys_that_are_made_up(store: UserStore) -> None:
+def test_fake_keys_never_log_in(store: UserStore) -> None:
     for mechanism, octets in KEY_BYTES.items():
         one, two = store.scram_keys("nobody", mechanism), store.scram_keys("nobody", mechanism)
         assert one.stored_key != two.stored_key
         assert len(one.stored_key) == len(one.server_key) == octets
 
 
-def test_the_cost_is_what_cyrus_sasl_takes_at_most() -> None:
+def test_the_cost_is_the_maximum_of_cyrus_sasl() -> None:
     assert Keyring(BOTH).iterations == ITERATIONS == 0x10000
 
 
@@ -293,7 +293,7 @@ def old(metadata: Metadata) -> UserStore:
     return open_store(metadata)
 
 
-def test_a_user_of_before_gets_keys_at_the_next_login_by_password(old: UserStore, metadata: Metadata) -> None:
+def test_an_older_user_gets_keys_at_the_next_password_login(old: UserStore, metadata: Metadata) -> None:
     before = old.get("alice")
     generation = old.generation
     assert not is_in(old, "alice", "secret")
@@ -315,7 +315,7 @@ def test_a_user_of_before_gets_keys_at_the_next_login_by_password(old: UserStore
     assert again.verify("alice", b"secret")
 
 
-def test_keys_of_a_password_that_was_replaced_meanwhile_are_not_kept(old: UserStore) -> None:
+def test_keys_of_a_replaced_password_are_discarded(old: UserStore) -> None:
     assert old.verify("alice", b"secret")
     old.change("alice", secret=old.secret("alice", b"new"))
     old.keep_keys("alice")
@@ -323,7 +323,7 @@ def test_keys_of_a_password_that_was_replaced_meanwhile_are_not_kept(old: UserSt
     assert not is_in(old, "alice", "secret")
 
 
-def test_a_password_that_scram_cannot_take(store: UserStore) -> None:
+def test_a_password_that_scram_does_not_support(store: UserStore) -> None:
     for number, password in enumerate((b"\xff\xfe", "bell\u0007".encode())):
         add(store, f"u{number}", password)
         assert store.verify(f"u{number}", password)
@@ -344,7 +344,7 @@ def test_a_mechanism_that_is_turned_on_later(metadata: Metadata) -> None:
     assert is_in(both, "alice", "secret", "SCRAM-SHA-512")
 
 
-def test_without_scram_no_keys_are_made(metadata: Metadata) -> None:
+def test_without_scram_no_keys_are_created(metadata: Metadata) -> None:
     store = open_store(metadata, ["PLAIN"])
     add(store, "alice")
     assert store.verify("alice", b"secret")
@@ -361,7 +361,7 @@ def test_a_later_format_is_refused(metadata: Metadata) -> None:
 # The configuration's users
 
 
-def test_passwords_in_clear(store: UserStore) -> None:
+def test_clear_text_passwords(store: UserStore) -> None:
     store.declare({"alice": DeclaredUser(user=User(name="alice"), password=b"one")})
     assert store.scram_ready()
     assert is_in(store, "alice", "one", "SCRAM-SHA-512")
@@ -391,8 +391,8 @@ def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.M
     assert made == ["one", "two"]
 
 
-def test_hashed_passwords_get_keys_at_a_login_and_keep_them_when_the_file_is_read_again(
-        store: UserStore, metadata: Metadata) -> None:
+def test_hashed_passwords_keep_their_keys_over_a_reload(
+store: UserStore, metadata: Metadata) -> None:
     declared = {"alice": DeclaredUser(user=User(name="alice", password_hash="hash:terces"))}
     store.declare(declared)
     assert not store.scram_ready()
@@ -424,7 +424,7 @@ def test_guest(store: UserStore) -> None:
     assert not is_in(store, "guest", "guest")
 
 
-def test_users_without_a_password_keep_nobody_waiting(store: UserStore) -> None:
+def test_users_without_a_password_do_not_disable_scram(store: UserStore) -> None:
     store.add(User(name="by certificate"))
     assert store.scram_ready()
     assert not is_in(store, "by certificate", "")

@@ -100,7 +100,7 @@ def test_client_certificates(authority: Authority, tmp_path: Path, verify: str, 
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
-def test_reload_changes_what_new_connections_get(authority: Authority, name: str | None) -> None:
+def test_reload_changes_the_certificate_of_new_connections(authority: Authority, name: str | None) -> None:
     server = ServerTls(settings(authority))
     old, _ = handshake(server, client_context(authority), name)
     server.reload(settings(authority, "renewed"))
@@ -109,7 +109,7 @@ def test_reload_changes_what_new_connections_get(authority: Authority, name: str
     assert subjects == [((("commonName", "server"),),), ((("commonName", "renewed"),),)]
 
 
-def test_reload_changes_who_is_trusted(authority: Authority, tmp_path: Path) -> None:
+def test_reload_changes_trusted_authorities(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
     first = settings(authority, ca=authority.path, verify="required")
     server = ServerTls(first)
@@ -122,7 +122,7 @@ def test_reload_changes_who_is_trusted(authority: Authority, tmp_path: Path) -> 
         handshake(server, known)
 
 
-def test_a_reload_that_fails_leaves_everything(authority: Authority, tmp_path: Path) -> None:
+def test_a_failed_reload_changes_nothing(authority: Authority, tmp_path: Path) -> None:
     first = settings(authority)
     server = ServerTls(first)
     with pytest.raises(TlsError, match=r"gone\.crt cannot be read: No such file"):
@@ -132,7 +132,7 @@ def test_a_reload_that_fails_leaves_everything(authority: Authority, tmp_path: P
     handshake(server, client_context(authority))
 
 
-def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_refused(authority: Authority, tmp_path: Path) -> None:
     cert, key = authority.issue("server")
     _, other_key = authority.issue("other")
     _, locked_key = authority.issue("locked", password=b"secret")

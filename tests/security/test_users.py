@@ -75,7 +75,7 @@ def test_every_login_costs_one_hash(store: UserStore, hasher: CountingHasher) ->
         assert len(hasher.calls) == 1, name
 
 
-def test_a_second_login_costs_none_right_or_wrong(store: UserStore, hasher: CountingHasher) -> None:
+def test_a_second_login_costs_no_hash_right_or_wrong(store: UserStore, hasher: CountingHasher) -> None:
     add(store, "alice")
     for name, password, right in (("alice", b"secret", True), ("alice", b"wrong", False), ("nobody", b"x", False)):
         assert store.cached_verdict(name, password) is None
@@ -86,7 +86,7 @@ def test_a_second_login_costs_none_right_or_wrong(store: UserStore, hasher: Coun
         assert hasher.calls == []
 
 
-def test_a_change_of_the_user_ends_the_verdicts(store: UserStore) -> None:
+def test_changing_a_user_invalidates_its_verdicts(store: UserStore) -> None:
     add(store, "alice")
     assert store.verify("alice", b"secret")
     store.change("alice", secret=store.secret("alice", b"new"))
@@ -100,19 +100,19 @@ def test_a_change_of_the_user_ends_the_verdicts(store: UserStore) -> None:
     assert store.verify("alice", b"third")
 
 
-def test_a_verdict_of_an_unknown_user_ends_when_it_is_added(store: UserStore) -> None:
+def test_adding_a_user_invalidates_verdicts_for_its_name(store: UserStore) -> None:
     assert not store.verify("alice", b"secret")
     add(store, "alice")
     assert store.verify("alice", b"secret")
 
 
-def test_names_and_passwords_do_not_run_together(store: UserStore) -> None:
+def test_digests_separate_names_and_passwords(store: UserStore) -> None:
     add(store, "a", b"bc")
     assert store.verify("a", b"bc")
     assert not store.verify("ab", b"c")
 
 
-def test_the_verdicts_are_bounded_and_wrong_ones_do_not_drive_out_right_ones() -> None:
+def test_verdicts_are_bounded_and_wrong_ones_do_not_evict_right_ones() -> None:
     verdicts = Verdicts(2)
     verdicts.put(b"right", True)
     for wrong in (b"1", b"2", b"3"):
@@ -134,7 +134,7 @@ def test_a_verdict_holds_for_a_minute() -> None:
     assert verdicts.get(b"right") is False and not verdicts.was_right(b"right")
 
 
-def test_a_password_in_clear_costs_no_hash_when_it_is_right(store: UserStore, hasher: CountingHasher) -> None:
+def test_a_right_clear_text_password_costs_no_hash(store: UserStore, hasher: CountingHasher) -> None:
     assert store.cached_verdict("guest", b"guest") is True
     store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces")})
     assert store.cached_verdict("clear", b"secret") is True
@@ -145,7 +145,7 @@ def test_a_password_in_clear_costs_no_hash_when_it_is_right(store: UserStore, ha
     assert store.cached_verdict("clear", b"secret") is None
 
 
-def test_who_was_right_before_is_known_until_the_user_changes(store: UserStore) -> None:
+def test_right_passwords_are_remembered_until_the_user_changes(store: UserStore) -> None:
     add(store, "alice")
     assert not store.was_right(store.digest("alice", b"secret"))
     store.verify("alice", b"secret")
@@ -157,7 +157,7 @@ def test_who_was_right_before_is_known_until_the_user_changes(store: UserStore) 
     assert store.cached_verdict("alice", b"secret") is None
 
 
-def test_hashes_are_argon2id_salted_and_of_the_same_cost_as_nobodys() -> None:
+def test_hashes_are_salted_argon2id_of_the_same_cost_as_the_dummy_hash() -> None:
     hasher = Hasher()
     first, second = hasher.hash(b"secret"), hasher.hash(b"secret")
     assert first != second
@@ -175,7 +175,7 @@ def test_an_empty_password_is_no_password(store: UserStore) -> None:
         store.secret("alice", b"")
 
 
-def test_text_of_any_octets_is_a_name(store: UserStore) -> None:
+def test_names_may_have_any_bytes(store: UserStore) -> None:
     assert not store.verify("\udcff", b"x")
 
 
@@ -278,7 +278,7 @@ def test_declared_users_are_not_stored(store: UserStore, metadata: Metadata) -> 
     assert metadata == {}
 
 
-def test_what_does_not_exist_and_what_exists(store: UserStore) -> None:
+def test_missing_and_existing_users_are_refused(store: UserStore) -> None:
     add(store, "alice")
     for change in (lambda: store.delete("bob"), lambda: store.change("bob", tags=[]), lambda: store.source("bob"),
                    lambda: store.set_permission("bob", "/", Permission()),
@@ -304,7 +304,7 @@ def test_every_change_is_a_new_generation(store: UserStore) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_deleted_vhost_takes_its_permissions_along(store: UserStore, metadata: Metadata) -> None:
+def test_deleting_a_vhost_deletes_its_permissions(store: UserStore, metadata: Metadata) -> None:
     add(store, "alice")
     store.set_permission("alice", "a", Permission(".*"))
     store.set_permission("alice", "b", Permission(".*"))
@@ -328,7 +328,7 @@ def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> N
     assert not store.may("nobody", "/", "configure", "apple")
 
 
-def test_expressions_that_cannot_be_used_change_nothing(store: UserStore) -> None:
+def test_invalid_expressions_change_nothing(store: UserStore) -> None:
     add(store, "alice")
     with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is not a regular"):
         store.set_permission("alice", "/", Permission(".*", "(", ".*"))
@@ -349,8 +349,8 @@ def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
     assert not store.may("boss", "v", "read", "q")
 
 
-def test_stored_expressions_that_are_not_supported_any_more(store: UserStore, metadata: Metadata, hasher: CountingHasher,
-                                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_stored_expressions_allow_nothing(store: UserStore, metadata: Metadata, hasher: CountingHasher,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
     """They allow nothing, which the log says; everything else of the user works."""
     add(store, "alice")
     store.set_permission("alice", "/", Permission("kept", "kept", "^shop"))

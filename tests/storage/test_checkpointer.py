@@ -50,8 +50,8 @@ def database(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, SlowConnectio
     writer.close()
 
 
-def test_a_round_needs_a_whole_commit_after_the_round_before(
-        database: tuple[sqlite3.Connection, SlowConnection, Checkpointer]) -> None:
+def test_a_round_begins_only_after_a_complete_commit(
+database: tuple[sqlite3.Connection, SlowConnection, Checkpointer]) -> None:
     writer, slow, checkpointer = database
 
     def commit() -> None:

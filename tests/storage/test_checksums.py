@@ -123,7 +123,7 @@ def test_a_definition_that_is_out_of_order_is_dropped(tmp_path: Path) -> None:
     assert sqlite_log(tmp_path).open().metadata == salvaged
 
 
-def test_a_damaged_structure_is_not_said_to_be_dropped(tmp_path: Path) -> None:
+def test_a_damaged_structure_cannot_be_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     file = tmp_path / "log-0.sqlite"
     with sqlite3.connect(file) as connection:
@@ -233,7 +233,7 @@ def test_changed_definitions_are_refused_by_name(tmp_path: Path, statement: str,
     assert sqlite_log(tmp_path).open().clean
 
 
-def test_dropping_says_what_it_drops_and_keeps_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropping_logs_the_losses_and_keeps_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bodies = filled(tmp_path)
     flip(tmp_path, "data", 2, 100)
     harness = harness_of(tmp_path, DROPPING)
@@ -262,7 +262,7 @@ def test_settlements_in_a_dropped_row_stay(tmp_path: Path) -> None:
     harness.log.close()
 
 
-def test_entries_of_a_dropped_message_go_with_it(tmp_path: Path) -> None:
+def test_entries_of_a_dropped_message_are_dropped(tmp_path: Path) -> None:
     """A fan-out whose message is lost: no queue keeps an entry without a message."""
     harness = harness_of(tmp_path)
     left, right = FakeQueue(1), FakeQueue(2)

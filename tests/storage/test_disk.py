@@ -79,14 +79,14 @@ def test_every_parent_of_a_segment_is_synced_after_its_rename(tmp_path: Path, ca
     assert calls.synced_after("rename") == [directory, root / "home", root]
 
 
-def test_a_staged_content_is_synced_up_to_the_data_directory(tmp_path: Path, calls: Calls) -> None:
+def test_an_upload_is_synced_up_to_the_data_directory(tmp_path: Path, calls: Calls) -> None:
     body = UploadFiles(tmp_path, 0).create("name", 3)
     body.append(b"abc")
     body.sync()
     assert [path for _, path in calls.made] == [tmp_path / "staged" / "name", tmp_path / "staged", tmp_path]
 
 
-def test_only_what_is_below_is_synced(tmp_path: Path, calls: Calls) -> None:
+def test_only_directories_below_the_limit_are_synced(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "c").mkdir()
     disk.sync_directories(tmp_path / "a" / "b", tmp_path / "a")
@@ -113,7 +113,7 @@ def test_the_overflow_file_is_private(tmp_path: Path, umask: int) -> None:
     log.close()
 
 
-def test_a_staged_content_is_private(tmp_path: Path, umask: int) -> None:
+def test_an_upload_is_private(tmp_path: Path, umask: int) -> None:
     body = UploadFiles(tmp_path, 0).create("name", 3)
     body.append(b"abc")
     assert mode(tmp_path / "staged") == 0o700
@@ -126,7 +126,7 @@ def test_a_reserve_is_private(tmp_path: Path, umask: int) -> None:
 
 
 @pytest.mark.parametrize(("file", "directory"), [(0o600, 0o700), (0o640, 0o750)])
-def test_segments_have_the_mode_that_is_set(tmp_path: Path, umask: int, file: int, directory: int) -> None:
+def test_segments_have_the_configured_mode(tmp_path: Path, umask: int, file: int, directory: int) -> None:
     place = tmp_path / "streams" / "home" / "events-1"
     writer = SegmentWriter(str(place), "events", root=str(tmp_path / "streams"), mode=file)
     writer.append(rows(1))
@@ -135,7 +135,7 @@ def test_segments_have_the_mode_that_is_set(tmp_path: Path, umask: int, file: in
     assert [mode(path) for path in (place, place.parent, place.parent.parent)] == [directory] * 3
 
 
-def test_directories_of_before_are_opened_to_the_group(tmp_path: Path) -> None:
+def test_existing_directories_become_accessible_to_the_group(tmp_path: Path) -> None:
     place = tmp_path / "streams" / "home"
     make: Callable[[int], SegmentWriter] = lambda mode: SegmentWriter(str(place), "events", root=str(tmp_path / "streams"),
                                                                       mode=mode)

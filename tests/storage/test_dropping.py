@@ -52,7 +52,7 @@ def restart(process: LeveretProcess) -> None:
     process.extra = []
 
 
-def test_a_stream_goes_on_with_a_gap(process: LeveretProcess) -> None:
+def test_a_stream_continues_after_a_gap(process: LeveretProcess) -> None:
     with process.start():
         fill(process, "events", "stream")
         process.kill()
@@ -80,7 +80,7 @@ def test_a_stream_goes_on_with_a_gap(process: LeveretProcess) -> None:
         process.check_log()
 
 
-def test_segment_files_without_a_definition_stay_for_good(process: LeveretProcess) -> None:
+def test_segment_files_without_a_definition_are_never_deleted(process: LeveretProcess) -> None:
     pytest.importorskip("pyarrow")
     process.config = "[streams]\ngrace = 0\n"
     with process.start():

@@ -29,7 +29,7 @@ def test_registry_knows_the_engines(tmp_path: Path) -> None:
         make_logs("parquet", tmp_path)
 
 
-def test_waiters_are_told_in_the_order_of_their_batches(harness: Harness) -> None:
+def test_waiters_are_notified_in_the_order_of_their_batches(harness: Harness) -> None:
     queue = FakeQueue(1)
     log = harness.log
     harness.publish(queue, b"one")
@@ -53,14 +53,14 @@ def test_nothing_is_confirmed_before_flush(harness: Harness) -> None:
     harness.log.close()
 
 
-def test_close_commits_what_is_pending(harness: Harness) -> None:
+def test_close_commits_pending_records(harness: Harness) -> None:
     harness.publish(FakeQueue(1), b"one")
     waiter = Waiter(harness.log)
     harness.log.close()
     assert len(waiter.batches) == 1
 
 
-def test_what_is_loaded_is_what_was_stored(harness: Harness) -> None:
+def test_loaded_entries_equal_stored_ones(harness: Harness) -> None:
     queue = FakeQueue(3)
     plain = queue.entry(message(b"plain", priority=255))
     empty = queue.entry(message(b"", header=b""))
@@ -98,7 +98,7 @@ def test_what_is_loaded_is_what_was_stored(harness: Harness) -> None:
     harness.log.close()
 
 
-def test_load_keeps_the_order_it_was_asked_for(harness: Harness) -> None:
+def test_load_keeps_the_requested_order(harness: Harness) -> None:
     queue = FakeQueue(1)
     entries = []
     for number in range(5):
@@ -167,7 +167,7 @@ def test_a_range_is_settled_at_once(harness: Harness) -> None:
     harness.log.close()
 
 
-def test_pending_octets_go_back_to_zero(harness: Harness) -> None:
+def test_pending_bytes_return_to_zero(harness: Harness) -> None:
     queue = FakeQueue(1)
     entries = harness.publish(queue, b"a" * 1000, b"b" * 2_000_000)
     harness.log.settle(entries[0])

@@ -59,7 +59,7 @@ def test_a_log_of_format_1_is_migrated(old: Path, caplog: pytest.LogCaptureFixtu
     connection.close()
 
 
-def test_a_migration_that_is_interrupted_begins_anew(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_migration_restarts(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from leveret.storage import sqlite_store
 
     def interrupted(*_: object) -> int:
@@ -124,7 +124,7 @@ def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement:
     assert again.damaged == []
 
 
-def test_a_broker_goes_on_with_it(old: Path) -> None:
+def test_a_broker_continues_with_a_migrated_log(old: Path) -> None:
     leveret_only("it starts on a directory that is there")
     with LeveretProcess(old.parent / "broker", config="", data_dir=old) as process:
         process.start()

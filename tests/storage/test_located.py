@@ -74,7 +74,7 @@ def test_plain_messages_of_several_commits(harness: Harness) -> None:
     compared(harness, entries[3:9])
 
 
-def test_all_that_may_be_beside_a_message(harness: Harness) -> None:
+def test_messages_with_every_kind_of_overlay(harness: Harness) -> None:
     queue = FakeQueue(1)
     transient = message(b"transient")
     transient.persistent = False
@@ -99,7 +99,7 @@ def test_all_that_may_be_beside_a_message(harness: Harness) -> None:
     compared(harness, entries)
 
 
-def test_entries_that_stand_apart_from_their_messages(harness: Harness) -> None:
+def test_entries_stored_separately_from_their_messages(harness: Harness) -> None:
     """A fan-out: what the first queue adds to its entry is not the second one's."""
     first, second = FakeQueue(1), FakeQueue(2)
     mine: list[Entry] = []
@@ -123,7 +123,7 @@ def test_entries_that_stand_apart_from_their_messages(harness: Harness) -> None:
         None, {"of": "the second"}, None, {}, {"of": "the second"}, {}]
 
 
-def test_what_is_located_stays_where_it_is(harness: Harness) -> None:
+def test_located_rows_are_not_moved(harness: Harness) -> None:
     """Rows that are mostly garbage are copied elsewhere; not while somebody reads them."""
     assert isinstance(harness.log, SqliteLog)
     harness.log.trimmer.floor = 0
@@ -156,7 +156,7 @@ def test_what_is_located_stays_where_it_is(harness: Harness) -> None:
     again.close()
 
 
-def test_what_is_being_copied_is_not_there_yet(harness: Harness) -> None:
+def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
     assert isinstance(harness.log, SqliteLog)
     harness.log.trimmer.floor = 0
     stream, queue = FakeQueue(1), FakeQueue(2)

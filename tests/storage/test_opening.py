@@ -40,7 +40,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_new_directory_is_made_and_is_clean(tmp_path: Path) -> None:
+def test_a_new_directory_is_created_clean(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     log = sqlite_log(path)
     recovery = log.open()
@@ -51,7 +51,7 @@ def test_a_new_directory_is_made_and_is_clean(tmp_path: Path) -> None:
     assert sqlite_log(path).open().clean
 
 
-def test_an_unclean_stop_is_seen(tmp_path: Path) -> None:
+def test_an_unclean_stop_is_detected(tmp_path: Path) -> None:
     log = sqlite_log(tmp_path / "a")
     log.open()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -175,7 +175,7 @@ def test_less_than_full_synchronisation_is_refused(tmp_path: Path) -> None:
         sqlite_log(tmp_path, synchronous="NORMAL")
 
 
-def test_the_overflow_file_is_thrown_away(tmp_path: Path) -> None:
+def test_the_overflow_file_is_deleted(tmp_path: Path) -> None:
     first = sqlite_log(tmp_path, durable=False)
     harness = Harness(lambda: first)
     harness.publish(FakeQueue(1), b"gone")
@@ -191,7 +191,7 @@ def test_the_overflow_file_is_thrown_away(tmp_path: Path) -> None:
     second.close()
 
 
-def test_the_reserve_takes_up_space_and_gives_it_back(tmp_path: Path) -> None:
+def test_the_reserve_is_allocated_and_released(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path / "reserve", 1 << 20)
     assert reserve.allocate()
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
@@ -201,7 +201,7 @@ def test_the_reserve_takes_up_space_and_gives_it_back(tmp_path: Path) -> None:
     assert not (tmp_path / "reserve").exists()
 
 
-def test_an_interrupted_creation_is_begun_anew(tmp_path: Path) -> None:
+def test_an_interrupted_creation_restarts(tmp_path: Path) -> None:
     """A power cut, or a full disk, in the middle of creating the database leaves its rollback journal."""
     source = tmp_path / "source.sqlite"
     connection = sqlite3.connect(source, isolation_level=None)

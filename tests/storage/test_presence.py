@@ -46,7 +46,7 @@ def bodies(path: Path, salvage: Salvage | None = None) -> list[bytes]:
     return found
 
 
-def test_a_copy_that_was_stopped_properly_needs_no_write_ahead_log(tmp_path: Path) -> None:
+def test_a_copy_of_a_closed_log_needs_no_write_ahead_log(tmp_path: Path) -> None:
     path = stopped(tmp_path, clean=True)
     assert sorted(file.name for file in path.iterdir()) == ["log-0.lock", "log-0.marker", "log-0.sqlite"]
     assert bodies(path) == [b"kept"]
@@ -81,7 +81,7 @@ def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "empty"])
 @pytest.mark.parametrize("left", ["log-0.sqlite-wal", "log-0.marker", "streams", "staged"])
-def test_a_database_that_is_gone_is_refused(tmp_path: Path, how: str, left: str) -> None:
+def test_a_missing_database_is_refused(tmp_path: Path, how: str, left: str) -> None:
     path = stopped(tmp_path, clean=False)
     database = path / "log-0.sqlite"
     if how == "missing":
@@ -130,8 +130,8 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
 
 @pytest.mark.parametrize("lost", ["log-0.sqlite", "log-0.sqlite-wal"])
 @pytest.mark.parametrize("crash", [False, True])
-def test_files_without_a_definition_are_to_be_kept_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str,
-                                                              crash: bool) -> None:
+def test_files_without_a_definition_are_kept_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str,
+                                                        crash: bool) -> None:
     """What was lost may have named them: that is in the log, and survives a crash of the start that accepts it."""
     path = stopped(tmp_path, clean=False)
     (path / lost).unlink()
@@ -196,7 +196,7 @@ def test_a_store_that_failed_is_opened_again(tmp_path: Path) -> None:
     assert bodies(tmp_path) == [b"kept"]
 
 
-def test_serve_refuses_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_serve_refuses_and_names_the_remedy(tmp_path: Path) -> None:
     leveret_only("its files are removed")
     process = LeveretProcess(tmp_path, config="")
     process.start()

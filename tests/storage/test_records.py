@@ -47,7 +47,7 @@ VALUES = st.recursive(
 )
 
 
-def test_kinds_are_told_apart_by_number_and_say_how_long_they_live() -> None:
+def test_kinds_have_unique_numbers_and_lifetimes() -> None:
     numbers = [kind.number for kind in KINDS]
     assert sorted(numbers) == list(range(1, len(KINDS) + 1))
     assert all(kind.lifetime and 1 <= kind.version <= 7 and kind.number < 32 for kind in KINDS)
@@ -72,7 +72,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(VALUES)
-def test_header_values_come_back_as_they_were(value: Any) -> None:
+def test_header_values_survive_a_round_trip(value: Any) -> None:
     assert same(decode_value(encode_value(value)), value)
 
 
@@ -92,13 +92,13 @@ def test_header_values_of_other_types() -> None:
 
 @given(st.none() | st.binary(max_size=512), st.dictionaries(st.text(), VALUES, max_size=3), st.booleans(),
        st.integers(-1, 1 << 60))
-def test_overlays_come_back_as_they_were(address: bytes | None, headers: dict[str, Any], drop: bool, expires: int) -> None:
+def test_overlays_survive_a_round_trip(address: bytes | None, headers: dict[str, Any], drop: bool, expires: int) -> None:
     overlay = decode_overlay(encode_overlay(Overlay(address, headers, drop, expires)))
     assert (overlay.address, overlay.drop_expiration, overlay.expires_at) == (address, drop, expires)
     assert same(overlay.headers, headers)
 
 
-def test_a_prefix_ends_where_the_record_goes_on() -> None:
+def test_a_prefix_ends_at_the_start_of_the_data() -> None:
     data = b"..." + encode_prefix(1 << 45, 17, 3, 2, Overlay(headers={"a": 1})) + b"rest"
     prefix = Prefix(data, 3)
     assert (prefix.expires_at, prefix.headers_at, prefix.acquired_count, prefix.delivery_count) == (1 << 45, 17, 3, 2)
@@ -128,7 +128,7 @@ def test_an_index_entry_has_its_declared_size() -> None:
     assert struct.unpack_from("<h", entry, 22) == (-7,)
 
 
-def test_damaged_columns_are_seen() -> None:
+def test_damaged_columns_are_detected() -> None:
     entry = INDEX.pack(1, 2, 3, 4, DELIVERY, 0)
     sums = bytes(INDEX_SUMS)
     good = index_head(1, 1, 1, 0) + entry + words_to_bytes(array("Q", (7, 0, 9))) + sums

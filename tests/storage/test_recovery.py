@@ -87,7 +87,7 @@ def test_a_record_that_is_settled_only_on_disk_stays_settled(harness: Harness) -
     harness.log.close()
 
 
-def test_recovered_fan_outs_go_on(harness: Harness) -> None:
+def test_recovered_fan_outs_can_be_settled(harness: Harness) -> None:
     queues = [FakeQueue(id) for id in range(1, 5)]
     entries: list[Entry] = []
     for number in range(30):

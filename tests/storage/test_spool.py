@@ -52,7 +52,7 @@ def space_of(spool: FileSpool) -> int:
     return os.fstat(spool._file.fileno()).st_blocks * 512  # type: ignore[union-attr]
 
 
-def test_bodies_among_each_other(spool: FileSpool) -> None:
+def test_interleaved_bodies(spool: FileSpool) -> None:
     source = random.Random(1)
     kept: list[tuple[StoredBody, bytes]] = []
     for _ in range(200):
@@ -106,7 +106,7 @@ def test_a_full_disk_is_a_refusal(spool: FileSpool, monkeypatch: pytest.MonkeyPa
     assert spool._expected == 0
 
 
-def test_what_was_promised_is_kept_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_for_announced_bodies_is_kept_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = FileSpool(tmp_path, 0)
     monkeypatch.setattr(spool, "_room", lambda: 10 * MIB)
     first = spool.begin(MIB, True)
@@ -119,14 +119,14 @@ def test_what_was_promised_is_kept_free(tmp_path: Path, monkeypatch: pytest.Monk
         spool.begin(11 * MIB, False)
 
 
-def test_a_directory_that_is_gone_is_a_refusal(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
     spool = FileSpool(tmp_path / "nowhere", 0)
     with pytest.raises(ContentTooLarge):
         spool.begin(MIB, False)
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_the_log_takes_bodies_and_gives_them_back(tmp_path: Path, durable: bool) -> None:
+def test_the_log_stores_and_loads_bodies(tmp_path: Path, durable: bool) -> None:
     spool = FileSpool(tmp_path, 0)
 
     def make() -> object:
@@ -206,7 +206,7 @@ def test_the_registry_gives_both_logs_one_spool(tmp_path: Path) -> None:
     assert make_logs("memory", tmp_path)[0].spool is None
 
 
-def test_what_bodies_leave_free_can_be_changed(tmp_path: Path) -> None:
+def test_the_space_to_leave_free_can_be_changed(tmp_path: Path) -> None:
     spool = FileSpool(tmp_path, 0)
     spool.leave_free(1 << 60)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
@@ -216,7 +216,7 @@ def test_what_bodies_leave_free_can_be_changed(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_but_not_below_what_must_stay_free(tmp_path: Path) -> None:
+def test_the_space_to_leave_free_has_a_minimum(tmp_path: Path) -> None:
     spool = FileSpool(tmp_path, 0, at_least=1 << 60)
     spool.leave_free(0)
     with pytest.raises(ContentTooLarge):

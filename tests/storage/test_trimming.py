@@ -37,7 +37,7 @@ def settle(harness: Harness, *entries: Entry) -> None:
         harness.log.settle(entry)
 
 
-def test_an_empty_row_goes_wherever_it_stands(harness: Harness) -> None:
+def test_an_empty_row_is_deleted_wherever_it_is(harness: Harness) -> None:
     queue = FakeQueue(1)
     rows = []
     for number in range(5):
@@ -49,7 +49,7 @@ def test_an_empty_row_goes_wherever_it_stands(harness: Harness) -> None:
     assert on_disk(harness)["log"] == ids[:2] + ids[3:]
 
 
-def test_settlements_go_with_the_rows_that_they_settle(harness: Harness) -> None:
+def test_settlements_are_deleted_with_the_rows_that_they_settle(harness: Harness) -> None:
     queue = FakeQueue(1)
     entries = harness.publish(queue, b"a", b"b", b"c")
     harness.commit()
@@ -77,7 +77,7 @@ def test_a_row_that_holds_settlements_outlives_its_own_records(harness: Harness)
     harness.log.close()
 
 
-def test_what_is_settled_in_its_own_batch_is_never_written(harness: Harness) -> None:
+def test_records_settled_in_their_own_batch_are_never_written(harness: Harness) -> None:
     queue, other = FakeQueue(1), FakeQueue(2)
     entries = harness.publish(queue, b"a" * 100_000, b"b", b"c" * 2_000_000)
     fan = message(b"d" * 50_000)
@@ -109,7 +109,7 @@ def test_a_batch_that_leaves_nothing_costs_no_commit(harness: Harness) -> None:
     harness.log.close()
 
 
-def test_a_fan_out_keeps_one_body_until_the_last_entry_goes(harness: Harness) -> None:
+def test_a_fan_out_keeps_one_body_until_the_last_settlement(harness: Harness) -> None:
     queues = [FakeQueue(id) for id in range(1, 11)]
     item = message(b"z" * 20_000)
     entries = [queue.entry(item) for queue in queues]
@@ -135,7 +135,7 @@ def test_a_fan_out_keeps_one_body_until_the_last_entry_goes(harness: Harness) ->
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
-def test_large_bodies_are_chunks_that_go_with_their_message(harness: Harness) -> None:
+def test_chunks_of_large_bodies_are_deleted_with_the_message(harness: Harness) -> None:
     queue, other = FakeQueue(1), FakeQueue(2)
     body = bytes(range(256)) * 4 * 1024 * 3 + b"tail"
     item = message([body[:5], body[5:2_000_000], body[2_000_000:]], header=b"h" * 1000)
@@ -305,7 +305,7 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     harness.log.close()
 
 
-def test_row_ids_are_never_used_again(harness: Harness, tmp_path: Path) -> None:
+def test_row_ids_are_never_reused(harness: Harness, tmp_path: Path) -> None:
     queue = FakeQueue(1)
     entries = harness.publish(queue, b"a")
     harness.commit()
@@ -334,7 +334,7 @@ def test_sequence_numbers_are_remembered_when_the_queue_is_empty(harness: Harnes
     harness.log.close()
 
 
-def test_nothing_is_remembered_of_queues_that_come_and_go(harness: Harness) -> None:
+def test_short_lived_queues_leave_no_marks(harness: Harness) -> None:
     log: Any = harness.log
     for number in range(1, 20):
         queue = FakeQueue(number)
@@ -351,7 +351,7 @@ def test_nothing_is_remembered_of_queues_that_come_and_go(harness: Harness) -> N
     harness.log.close()
 
 
-def test_a_message_a_commit_does_not_stay_a_row_a_message(harness: Harness) -> None:
+def test_rows_of_single_messages_are_merged(harness: Harness) -> None:
     queue = FakeQueue(1)
     log: Any = harness.log
     log.trimmer.merges.limit = 100

@@ -71,7 +71,7 @@ def test_channel_max_counts_channels_whatever_their_numbers() -> None:
     assert "channel-max of 2" in error.text
 
 
-def test_what_follows_our_close_is_discarded_until_close_ok() -> None:
+def test_input_after_our_close_is_discarded_until_close_ok() -> None:
     engine = open_server(1, 2)
     engine.send(1, "channel.close", {"reply_code": 404})
     engine.to_send()
@@ -85,7 +85,7 @@ def test_what_follows_our_close_is_discarded_until_close_ok() -> None:
     assert names(engine.receive(OPEN + publish_frames(1, b"hello"))) == ["channel.open", "Publish"]
 
 
-def test_a_content_that_our_close_interrupts_is_forgotten() -> None:
+def test_a_content_interrupted_by_our_close_is_dropped() -> None:
     engine = open_server(1)
     assert engine.receive(publish_method(1) + content_header(1, 10) + frame(3, 1, b"hello")) == []
     engine.send(1, "channel.close", {"reply_code": 404})
@@ -106,7 +106,7 @@ def test_when_both_close_at_once_each_answers_and_waits() -> None:
     assert names(pair.server_got) == ["channel.open"]
 
 
-def test_a_close_that_comes_before_ours_is_sent_is_answered_behind_it() -> None:
+def test_a_close_received_before_ours_is_sent_is_answered_after_it() -> None:
     engine = open_server(1, max_body_size=10)
     commands = engine.receive(publish_method(1) + content_header(1, 11) + frame(3, 1, b"x" * 11) + CLOSE)
     assert names(commands) == ["Error", "channel.close"]
@@ -128,7 +128,7 @@ def test_a_channel_may_be_opened_again_without_waiting() -> None:
     assert engine.to_send() == CLOSE_OK + method(1, 20, 11, b"\0\0\0\0")
 
 
-def test_what_is_sent_on_a_channel_that_is_not_open_is_dropped() -> None:
+def test_output_on_a_channel_that_is_not_open_is_dropped() -> None:
     engine = open_server(1)
     engine.receive(CLOSE)
     engine.send(1, "basic.cancel", {"consumer_tag": "t"})
@@ -158,7 +158,7 @@ def test_channels_are_independent() -> None:
         (1, Method), (1, Publish), (3, Method), (3, Publish)]
 
 
-def test_a_publish_is_not_taken_for_one_on_a_channel_that_was_closed_since() -> None:
+def test_a_repeated_publish_on_a_closed_channel_is_not_accepted() -> None:
     engine = open_server(1)
     publish = publish_frames(1, b"x")
     assert names(engine.receive(publish * 3 + CLOSE)) == ["Publish"] * 3 + ["channel.close"]
@@ -175,7 +175,7 @@ def test_a_publish_is_not_taken_for_one_on_a_channel_that_was_closed_since() -> 
     assert engine.receive(publish) == []
 
 
-def test_reopening_an_open_channel_from_the_client_is_the_callers_mistake() -> None:
+def test_reopening_an_open_channel_raises() -> None:
     pair = open_pair(1)
     with pytest.raises(ValueError, match=r"channel\.open cannot be sent"):
         pair.client.send(1, "channel.open")
@@ -240,7 +240,7 @@ def test_a_body_that_is_too_large_closes_its_channel_only() -> None:
     assert names(engine.receive(publish_frames(1, b"x" * 100))) == ["Publish"]
 
 
-def test_every_close_is_answered_once_whoever_tries() -> None:
+def test_every_close_is_answered_once() -> None:
     engine = open_server(1)
     engine.send(1, "channel.close-ok")  # nobody asked
     assert engine.to_send() == b""

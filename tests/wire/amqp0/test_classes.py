@@ -30,7 +30,7 @@ TRANSFER: dict[str, Any] = {
 }
 
 
-def test_a_transfer_comes_back_as_it_was() -> None:
+def test_transfers_survive_a_round_trip() -> None:
     assert decode_transfer(encode_transfer(3, TRANSFER)) == TRANSFER
 
 
@@ -61,7 +61,7 @@ TEXTS = {"correlation_id": "c", "reply_to": "r", "message_id": "m", "type": "t",
 @pytest.mark.parametrize(("kind", "hidden"), [
     (FILE, {"correlation_id", "type", "app_id"}), (STREAM, set(TEXTS)), (MESSAGE, {"type", "cluster_id"}),
 ], ids=["file", "stream", "message"])
-def test_texts_that_a_class_has_no_field_for_are_headers_there(kind: int, hidden: set[str]) -> None:
+def test_texts_without_a_field_become_headers(kind: int, hidden: set[str]) -> None:
     header = encode_header(BASIC, 1, {**TEXTS, "headers": {"n": 1}, "delivery_mode": 2})
     made = from_basic(header, kind, 1)
     fields = decode_transfer(made) if kind == MESSAGE else decode_header(made, QPID, V0_9)[2]
@@ -82,18 +82,18 @@ def test_headers_are_set_and_removed_in_a_class_of_its_own() -> None:
     assert with_headers(header[:-1], {"x": 5}, False) == header[:-1]
 
 
-def test_what_a_stream_has_no_place_for_is_left_out() -> None:
+def test_properties_without_a_stream_field_are_omitted() -> None:
     header = encode_header(BASIC, 1, {"content_type": "t", "user_id": "u", "expiration": "5", "priority": 2})
     assert decode_header(from_basic(header, STREAM, 1), QPID, V0_9)[2] == {"content_type": "t", "priority": 2}
 
 
 @pytest.mark.parametrize("value", [7, "x" * 256, "\u00fc" * 128, None], ids=["number", "long", "octets", "void"])
-def test_a_header_that_is_no_text_of_class_basic_stays_one(value: Any) -> None:
+def test_other_headers_stay_headers(value: Any) -> None:
     header = encode_header(STREAM, 1, {"headers": {"x-basic-type": value}}, QPID, V0_9)
     assert decode_header(to_basic(header))[2] == {"headers": {"x-basic-type": value}, "delivery_mode": 1}
 
 
-def test_nobody_becomes_another_user_by_a_header() -> None:
+def test_a_header_does_not_set_the_user_id() -> None:
     header = encode_header(FILE, 1, {"headers": {"x-basic-user-id": "root"}}, QPID, V0_9)
     assert "user_id" not in decode_header(to_basic(header))[2]
 

@@ -42,7 +42,7 @@ def only_publish(commands: list[Command]) -> Publish:
     return publish
 
 
-def test_what_a_publish_has() -> None:
+def test_fields_of_a_publish() -> None:
     octets = publish_frames(1, b"hello", routing_key="kä", flags=3, delivery_mode=2, priority=7, expiration="1000",
                             user_id="u", headers={"a": 1}, content_type="t")
     publish = only_publish(open_server(1).receive(octets))
@@ -76,14 +76,14 @@ def test_an_empty_body_has_no_frames() -> None:
     assert only_publish(engine.receive(content_header(1, 0))).body == b""
 
 
-def test_empty_frames_within_a_body_are_nothing() -> None:
+def test_empty_frames_within_a_body_are_ignored() -> None:
     engine = open_server(1)
     octets = publish_method(1) + content_header(1, 2) + frame(3, 1, b"") * 3 + frame(3, 1, b"a") + frame(3, 1, b"")
     assert engine.receive(octets) == []
     assert joined(only_publish(engine.receive(frame(3, 1, b"b"))).body) == b"ab"
 
 
-def test_small_pieces_are_put_together() -> None:
+def test_small_pieces_are_joined() -> None:
     engine = open_server(1)
     size = 20000
     octets = publish_method(1) + content_header(1, size) + frame(3, 1, b"ab") * (size // 2)
@@ -127,7 +127,7 @@ def test_publishes_that_differ_in_one_thing_only() -> None:
             assert [shape(command) for command in commands] == [alone[index] for index in order]
 
 
-def test_interleaved_contents_of_two_channels_with_equal_octets() -> None:
+def test_interleaved_equal_contents_of_two_channels() -> None:
     """A header frame of one channel right behind the method of another is not taken for that one's."""
     engine = open_server(1, 2)
     engine.receive(publish_frames(1, b"a") * 2 + publish_frames(2, b"b") * 2 + publish_frames(1, b"a"))
@@ -162,7 +162,7 @@ def test_a_repeated_publish_with_a_garbled_frame_end() -> None:
         assert error.code == 501
 
 
-def test_large_bodies_are_handed_on_as_they_come() -> None:
+def test_large_bodies_are_forwarded_as_they_arrive() -> None:
     engine = open_server(1, spool_threshold=100_000)
     body = bytes(index % 253 for index in range(300_000))
     octets = publish_method(1, flags=1) + content_header(1, len(body), delivery_mode=2)
@@ -199,7 +199,7 @@ def test_a_body_of_exactly_the_threshold_is_not_spooled() -> None:
     assert names(engine.receive(publish_frames(1, b"x" * 2001))) == ["Error"]
 
 
-def test_small_parts_of_a_spooled_body_are_put_together() -> None:
+def test_small_parts_of_a_spooled_body_are_joined() -> None:
     engine = open_server(1, spool_threshold=1000)
     octets = publish_method(1) + content_header(1, 9000) + frame(3, 1, b"abc") * 3000
     commands = engine.receive(octets)
@@ -252,7 +252,7 @@ def test_large_bodies_are_not_copied_over_and_over(chunk: int) -> None:
     assert costs[1] < 1.5 * costs[0] + 0.5
 
 
-def test_one_large_frame_octet_by_octet() -> None:
+def test_one_large_frame_byte_by_byte() -> None:
     engine = open_server(1)
     octets = publish_frames(1, b"x" * 100_000)
     for at in range(len(octets) - 1):
@@ -326,7 +326,7 @@ def test_methods_with_and_without_content_are_not_confused() -> None:
 
 
 @pytest.mark.parametrize("spools", [True, False])
-def test_what_is_staged_is_handed_on_as_it_comes(spools: bool) -> None:
+def test_uploads_are_forwarded_as_they_arrive(spools: bool) -> None:
     pair = open_pair(1, version=V0_9, max_body_size=100)
     pair.server.max_upload_size = 20_000
     pair.server.spools_uploads = spools

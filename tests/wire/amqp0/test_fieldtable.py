@@ -113,7 +113,7 @@ def test_no_dialect_knows_other_tags(name: str, tags: str) -> None:
     ({"a": None}, b"F\0\0\0\x03\x01aV"),
     (None, b"V"),
 ])
-def test_what_python_values_become(value: object, octets: bytes) -> None:
+def test_types_of_python_values(value: object, octets: bytes) -> None:
     assert encode_value(value, RABBITMQ) == octets
 
 
@@ -131,12 +131,12 @@ def test_other_dialects_send_other_tags() -> None:
     Decimal("1e999999"), NotImplemented, {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
     {"\ud800": 1},
 ], ids=repr)
-def test_what_cannot_be_sent(value: object) -> None:
+def test_values_that_cannot_be_encoded(value: object) -> None:
     with pytest.raises(EncodeError):
         encode_value(value, RABBITMQ)
 
 
-def test_a_short_string_takes_255_octets() -> None:
+def test_a_short_string_has_at_most_255_bytes() -> None:
     assert len(encode_short_string("ä" * 127)) == 255
     with pytest.raises(EncodeError, match="256"):
         encode_short_string("ä" * 128)
@@ -178,7 +178,7 @@ def test_of_two_fields_with_one_name_the_last_wins() -> None:
     b"\x01nF\0\0\0\x02\x01n", b"\x01nF\0\0\0\x09t\x01", b"\x01nA\0\0\0\x01I", b"\x01nA\0\0\0\x04S\0\0\0", b"\x01nx\0",
     b"\x01nA\0\0\0\x05S\0\0\0\x01" + b"t\x01",
 ], ids=repr)
-def test_fields_that_end_too_soon(data: bytes) -> None:
+def test_truncated_fields(data: bytes) -> None:
     with pytest.raises(WireError) as caught:
         decode(data)
     assert caught.value.code == 502
@@ -197,7 +197,7 @@ def well_formed(data: bytes, end: int, dialect: Dialect) -> bool:
 
 @given(st.one_of(st.binary(max_size=60), tables.map(lambda table: encode_table(table, RABBITMQ)[4:])),
        st.sampled_from(list(DIALECTS.values())), st.binary(max_size=10), st.data())
-def test_check_and_decoder_agree_on_any_octets(data: bytes, dialect: Dialect, behind: bytes, draw: st.DataObject) -> None:
+def test_check_and_decoder_agree_on_any_bytes(data: bytes, dialect: Dialect, behind: bytes, draw: st.DataObject) -> None:
     if data and draw.draw(st.booleans()):
         at = draw.draw(st.integers(0, len(data) - 1))
         data = data[:at] + bytes((draw.draw(st.integers(0, 255)),)) + data[at + 1 :]

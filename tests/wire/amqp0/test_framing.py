@@ -147,7 +147,7 @@ def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
         assert (error.scope, error.code) == (CONNECTION_SCOPE, code)
 
 
-def test_what_is_no_frame_is_not_waited_for() -> None:
+def test_the_rest_of_an_invalid_frame_is_not_awaited() -> None:
     engine = open_server(1)
     octets = frame(22, 3, b"x" * 1000)  # such as a record of TLS
     assert only_error(engine.receive(octets[:8])).code == 501
@@ -174,7 +174,7 @@ def test_methods_of_rabbitmq_are_not_in_0_9() -> None:
     assert names(open_server(1, version=V0_9).receive(method(1, 60, 80, b"\0" * 9))) == ["Ack"]
 
 
-def test_the_largest_frames_that_are_taken() -> None:
+def test_the_maximum_frame_size() -> None:
     # Some clients take frame-max for the payload: 8 octets more than agreed are let through.
     for size, taken in ((4096 - 8, True), (4096, True), (4097, False)):
         engine = open_server(1, frame_max=4096)

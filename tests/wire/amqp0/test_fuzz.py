@@ -94,7 +94,7 @@ def session(draw: Any, version: Version) -> list[bytes]:
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([SERVER, CLIENT]), st.sampled_from([V0_9_1, V0_9]), st.booleans(), st.lists(st.binary(max_size=80)))
 @example(SERVER, V0_9_1, True, [b"\x01\0\x01\0\0\0\x09\0\x3c\0\x28\0\0\0\0\0\xce" * 3])
-def test_random_octets(role: int, version: Version, opened: bool, pieces: list[bytes]) -> None:
+def test_random_bytes(role: int, version: Version, opened: bool, pieces: list[bytes]) -> None:
     engine = engine_for(role, version, opened)
     for piece in pieces:
         check(engine.receive(piece), engine)

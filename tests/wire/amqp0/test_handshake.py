@@ -146,7 +146,7 @@ def test_what_a_client_may_send_without_waiting() -> None:
     (frame(7, 0, b"x"), 501, 0, 0),
     (frame(1, 0, b"\0\x0a\0"), 501, 0, 0),
 ])
-def test_what_is_not_start_ok(octets: bytes, code: int, class_id: int, method_id: int) -> None:
+def test_methods_other_than_start_ok(octets: bytes, code: int, class_id: int, method_id: int) -> None:
     engine = started()
     error = only_error(engine.receive(octets + START_OK))
     assert (error.scope, error.code, error.class_id, error.method_id) == (CONNECTION_SCOPE, code, class_id, method_id)
@@ -189,7 +189,7 @@ def test_frames_before_open_ok_are_small() -> None:
     assert only_error(engine.receive(frame(1, 0, b"x" * 4097))).code == 501
 
 
-def test_an_oversized_frame_is_refused_before_it_has_come() -> None:
+def test_an_oversized_frame_is_refused_by_its_header() -> None:
     engine = started()
     error = only_error(engine.receive(b"\x01\0\0\xff\xff\xff\xff\0"))
     assert error.code == 501
@@ -305,7 +305,7 @@ def test_rabbitmqs_connection_methods() -> None:
     assert secret.arguments == {"new_secret": "s", "reason": "r"}
 
 
-def test_a_server_that_has_not_begun_hears_nothing() -> None:
+def test_a_server_ignores_input_before_start() -> None:
     engine = Engine(SERVER, V0_9_1)
     assert only_error(engine.receive(START_OK)).code == 503
     assert not engine.can_close
@@ -365,7 +365,7 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "arguments"), [
     ("connection.tune", {}), ("connection.start-ok", {}), ("no.such", {}), ("basic.return", {}),
     ("connection.close", {}), ("connection.blocked", {})])
-def test_mistakes_of_the_caller_are_refused(name: str, arguments: dict[str, Any]) -> None:
+def test_errors_of_the_caller_raise(name: str, arguments: dict[str, Any]) -> None:
     engine = Engine(SERVER, V0_9_1)
     with pytest.raises(ValueError, match=name.split(".")[0]):
         engine.send(0, name, arguments)

@@ -132,7 +132,7 @@ def test_golden_vectors(name: str, arguments: dict[str, Any], octets: str) -> No
     assert decode(spec, payload) == {**all_defaults(spec), **arguments}
 
 
-def test_more_than_eight_bits_take_two_octets() -> None:
+def test_more_than_eight_bits_take_two_bytes() -> None:
     spec = MethodSpec("a.b", 1, 2, False, False, True, True,
                       [model.FieldSpec(f"b{number}", f"b{number}", model.BIT, False, False) for number in range(10)],
                       [], [], False)
@@ -188,7 +188,7 @@ def test_a_reply_text_that_is_too_long_is_cut_between_characters() -> None:
 
 
 @given(st.sampled_from(EVERY_METHOD), st.binary(max_size=80))
-def test_any_octets_decode_or_are_a_syntax_error(method: tuple[Version, str], data: bytes) -> None:
+def test_any_bytes_decode_or_are_a_syntax_error(method: tuple[Version, str], data: bytes) -> None:
     version, name = method
     spec = version.by_name[name]
     try:

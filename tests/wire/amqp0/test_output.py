@@ -76,7 +76,7 @@ def test_deliveries_that_differ_from_the_one_before_in_one_thing() -> None:
 @pytest.mark.parametrize("body", [
     b"x" * 4088, b"x" * 4089, b"x" * 20000, [b"x" * 20000], [b"a" * 4088, b"b"], [b"a" * 5000, b"", b"b" * 5000],
     [b""], [], b""], ids=lambda body: f"{type(body).__name__} {len(joined(body))}")
-def test_bodies_are_split_as_the_peer_takes_them(body: Body) -> None:
+def test_bodies_are_split_by_the_peers_frame_size(body: Body) -> None:
     engine = open_pair(1, frame_max=4096).server
     whole = joined(body)
     deliver(engine, body, len(whole))
@@ -114,7 +114,7 @@ def test_settlements_and_heartbeats() -> None:
     assert (zero, beat.name) == (0, "Heartbeat")
 
 
-def test_what_does_not_fit_a_frame_is_the_callers_mistake() -> None:
+def test_oversized_methods_raise() -> None:
     client = open_pair(1, frame_max=4096).client
     with pytest.raises(ValueError, match="exceeds the maximum of a frame"):
         client.send(1, "queue.declare", {"arguments": {"x": "y" * 5000}})
@@ -123,7 +123,7 @@ def test_what_does_not_fit_a_frame_is_the_callers_mistake() -> None:
     assert client.pending > 4000
 
 
-def test_the_order_is_that_of_the_calls() -> None:
+def test_frames_are_sent_in_the_order_of_the_calls() -> None:
     pair = open_pair(1)
     pair.server.send_ack(1, 1, False)
     pair.server.send(1, "basic.qos-ok")

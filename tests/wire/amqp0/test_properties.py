@@ -139,7 +139,7 @@ def test_fast_and_generic_decoder_agree_on_mutated_headers(chosen: dict[str, Any
 
 
 @given(st.binary(max_size=40), st.integers(0, 0xFFFF))
-def test_fast_and_generic_decoder_agree_on_any_octets(rest: bytes, flags: int) -> None:
+def test_fast_and_generic_decoder_agree_on_any_bytes(rest: bytes, flags: int) -> None:
     assert_agreement(struct.pack(">HHQH", BASIC, 0, 1, flags) + rest)
     assert_agreement(struct.pack(">HHQ", BASIC, 0, 1) + rest)
 
@@ -227,7 +227,7 @@ def test_overlays_change_what_they_name_and_nothing_else(chosen: dict[str, Any],
 
 
 @given(tables)
-def test_overlays_keep_the_other_headers_octets(table: dict[str, Any]) -> None:
+def test_overlays_keep_the_bytes_of_other_headers(table: dict[str, Any]) -> None:
     # A 16-bit integer and a float of 32 bits, which we would send as something else, and a name twice.
     foreign = b"\x01ss\0\x07" + b"\x01ff" + struct.pack(">f", 0.5) + b"\x01ss\0\x08" + b"\x01dt\x01"
     header = struct.pack(">HHQHI", BASIC, 0, 0, 0x2000, len(foreign)) + foreign

@@ -203,7 +203,7 @@ def test_contents_follow_unwrapped() -> None:
 
 
 @pytest.mark.parametrize("again", [1, 4], ids=["anew", "on"])
-def test_a_channel_that_is_opened_again_counts_anew_or_goes_on(again: int) -> None:
+def test_a_reopened_channel_restarts_or_continues_counting(again: int) -> None:
     engine = server()
     ping = of(20, 60)
     engine.receive(request(1, 2, ping) + request(1, 3, of(20, 40, bytes(7))) + request(1, again, of(20, 10, b"\0"))
@@ -216,7 +216,7 @@ def test_a_channel_that_is_opened_again_counts_anew_or_goes_on(again: int) -> No
     assert [sent[2:4] for sent in frames(engine.to_send())] == [(2, 2), (3, 3), (again, again), (again + 1, again + 1)]
 
 
-def test_what_a_closed_channel_never_answered_is_forgotten() -> None:
+def test_unanswered_requests_of_a_closed_channel_are_dropped() -> None:
     engine = server()
     engine.receive(request(1, 2, PING))
     engine.send(1, "channel.close", {"reply_code": 404})
@@ -262,7 +262,7 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
     (publish_frames(1, b"m"), 501, "a frame of type 1: methods of this connection have frames of type 9 and 10, as"
      " connection.open settles"),
 ], ids=lambda value: value if isinstance(value, str) else None)
-def test_what_is_malformed(octets: bytes, code: int, text: str) -> None:
+def test_malformed_requests(octets: bytes, code: int, text: str) -> None:
     engine = server()
     engine.send(1, "channel.flow", {"active": False})
     engine.to_send()
@@ -272,7 +272,7 @@ def test_what_is_malformed(octets: bytes, code: int, text: str) -> None:
     assert frames(engine.to_send()) == [(REQUEST, 0, 1, 0, 0, "connection.close")]
 
 
-def test_a_plain_publish_is_refused_in_the_same_octets_as_the_open() -> None:
+def test_a_plain_publish_is_refused_in_the_same_data_as_the_open() -> None:
     engine = server_at_open()
     commands = engine.receive(request(0, 1, OPEN) + request(1, 1, of(20, 10, b"\0")) + publish_frames(1, b"m"))
     assert not any(isinstance(command, Publish) for command in commands)

@@ -169,7 +169,7 @@ def test_extensions_by_rabbitmq() -> None:
         "constant frame-end",
     ],
 )
-def test_what_is_not_in_the_notation_is_refused(text: str) -> None:
+def test_invalid_notation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="x: "):
         parse("x", text)
 

@@ -192,7 +192,7 @@ def test_states_and_termini() -> None:
     (b"\x40", "expected a described value", "decode-error"),
     (b"\x00\x53\x24\xd0\x00\x00\x00\x04\xff\xff\xff\xff", "expected a list of 4294967295 values", "decode-error"),
 ])
-def test_what_is_refused(octets: bytes, text: str, condition: str) -> None:
+def test_refused_composites(octets: bytes, text: str, condition: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_composite(octets)
     assert text in caught.value.text
@@ -215,7 +215,7 @@ def test_strings_as_keys_of_the_annotations_of_an_outcome() -> None:
     (Received, (0, "x")), (Discharge, ("text",)), (Disposition, (5, 0)), (Open, ("x", None, 5, 70000)),
     (Coordinator, (("é",),)),
 ], ids=lambda item: item.__name__ if isinstance(item, type) else "")
-def test_what_cannot_be_encoded(kind: Any, arguments: tuple[Any, ...]) -> None:
+def test_composites_that_cannot_be_encoded(kind: Any, arguments: tuple[Any, ...]) -> None:
     # Compiled classes refuse some of this at once.
     with pytest.raises((EncodeError, TypeError)):
         encode_composite(kind(*arguments))

@@ -129,7 +129,7 @@ def test_sasl_frames() -> None:
     (frame(b"\x00\x53\x14\xc0\x20\x01\x43"), DECODE),
     (frame(b"\x00\x53\x14\xd0\x00\x00"), DECODE),
 ], ids=lambda item: item.hex()[:40] if isinstance(item, bytes) else "")
-def test_good_items_come_before_what_is_wrong(octets: bytes, condition: str) -> None:
+def test_valid_items_precede_the_failure(octets: bytes, condition: str) -> None:
     amqp = reader()
     items = amqp.receive(frame(encode_composite(Begin(0, 1, 1)), 1) + octets + frame(encode_composite(End()), 1))
     assert [type(item).__name__ for item in items] == ["Begin", "Failure"]
@@ -179,7 +179,7 @@ def test_a_frame_that_is_announced_is_not_buffered_in_vain() -> None:
                                  Disposition(True, 0, 9, True, Modified(True), channel=1),
                                  Transfer(1, 300, b"tag", 0, False, payload=b"abc" * 50, channel=1)]), max_size=6),
        st.data())
-def test_however_octets_are_cut_the_items_are_the_same(sent: list[Performative], data: st.DataObject) -> None:
+def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative], data: st.DataObject) -> None:
     output = Output(4096)
     for item in sent:
         output.send(item)
@@ -234,7 +234,7 @@ def test_deliveries_are_split(limit: int, pieces: list[bytes], delivery_id: int,
         assert int.from_bytes(octets[:4], "big") == limit
 
 
-def test_a_delivery_that_goes_on() -> None:
+def test_a_continued_delivery() -> None:
     output = Output(512)
     first = Transfer(0, 1, b"t", 0, more=True, state=Rejected(Error("c")), payload=b"a" * 1000, channel=1)
     output.send(first)
@@ -245,7 +245,7 @@ def test_a_delivery_that_goes_on() -> None:
     assert plain(items[0]) == plain(Transfer(0, 1, b"t", 0, more=True, state=Rejected(Error("c"))))
 
 
-def test_what_does_not_fit_is_not_sent() -> None:
+def test_oversized_frames_are_not_sent() -> None:
     output = Output(512)
     for performative in (Open("x" * 600), Transfer(0, 1, b"t", 0, state=Rejected(Error("c", "d" * 600)), payload=b"x"),
                          Begin(0, -1, 0)):

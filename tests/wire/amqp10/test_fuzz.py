@@ -102,7 +102,7 @@ def check_reader(octets: bytes, header: bool) -> None:
 
 @settings(max_examples=500)
 @given(garbage, st.booleans())
-def test_random_octets(octets: bytes, header: bool) -> None:
+def test_random_bytes(octets: bytes, header: bool) -> None:
     check_value(octets)
     check_message(octets)
     check_reader(octets, header)
@@ -156,7 +156,7 @@ def test_mutated_frames(sent: list[Any], data: st.DataObject) -> None:
     check_reader(mutated(octets, data), False)
 
 
-def test_what_is_hostile_costs_no_more_than_its_octets() -> None:
+def test_the_cost_of_hostile_input_is_proportional_to_its_size() -> None:
     """Each of these is megabytes of work, or none at all; nothing here is to take seconds."""
     size = 1_000_000
     deep = b"\x00" * size

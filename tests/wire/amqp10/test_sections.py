@@ -75,7 +75,7 @@ def test_sections_are_found(parts: dict[str, bytes], body: list[bytes]) -> None:
 
 
 @given(messages, bodies, st.data())
-def test_messages_that_are_cut_off(parts: dict[str, bytes], body: list[bytes], data: st.DataObject) -> None:
+def test_truncated_messages(parts: dict[str, bytes], body: list[bytes], data: st.DataObject) -> None:
     parts["body"] = b"".join(body)
     octets = b"".join(parts.get(name, b"") for name in NAMES)
     at = data.draw(st.integers(0, len(octets)))
@@ -175,7 +175,7 @@ def test_headers_in_other_forms() -> None:
     (numeric(0x73, [None] * 8 + [5]), "absolute-expiry-time: expected a timestamp"),
     (b"\x00\x53\x73\xc0\x04\x05\x40\x40\x40", "expected a list of 5 values"),
 ], ids=lambda item: item[:40] if isinstance(item, str) else "")
-def test_what_is_refused(data: bytes, text: str) -> None:
+def test_refused_messages(data: bytes, text: str) -> None:
     with pytest.raises(DecodeError) as caught:
         split(data)
     assert text in caught.value.text

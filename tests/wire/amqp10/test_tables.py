@@ -121,7 +121,7 @@ def test_every_composite_type_has_a_class() -> None:
         "class a",
     ],
 )
-def test_what_is_not_in_the_notation_is_refused(text: str) -> None:
+def test_invalid_notation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a"):
         parse([text])
 

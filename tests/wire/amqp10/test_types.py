@@ -110,7 +110,7 @@ def test_round_trip(value: Any) -> None:
 
 
 @given(values, st.data())
-def test_what_is_cut_off_is_an_error(value: Any, data: st.DataObject) -> None:
+def test_truncated_values_are_errors(value: Any, data: st.DataObject) -> None:
     octets = encode_value(value)
     octets = octets[: data.draw(st.integers(0, len(octets) - 1))]
     with pytest.raises(DecodeError):
@@ -185,7 +185,7 @@ def test_nesting_is_limited() -> None:
         value_end(b"\x00" * 100_000, 0, 100_000)
 
 
-def test_elements_without_octets_are_limited() -> None:
+def test_elements_without_bytes_are_limited() -> None:
     def array(count: int) -> bytes:
         return b"\xf0" + struct.pack(">II", 5, count) + b"\x40"
 
@@ -208,7 +208,7 @@ def test_elements_without_octets_are_limited() -> None:
                                    Array("uint", [True]), Array("uint", ["a"]), Array("uint", [ULong(1)]),
                                    Array("long", [UInt(1)]), Array("string", [Symbol("a")]), Array("what", [])],
                          ids=lambda value: type(value).__name__)
-def test_what_cannot_be_encoded(value: Any) -> None:
+def test_values_that_cannot_be_encoded(value: Any) -> None:
     with pytest.raises(EncodeError):
         encode_value(value)
 

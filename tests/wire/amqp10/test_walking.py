@@ -76,7 +76,7 @@ def test_sections_are_found(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_no_message(name: str, seed: int) -> None:
+def test_invalid_messages(name: str, seed: int) -> None:
     with pytest.raises(DecodeError):
         split(WRONG[name])
     with pytest.raises(DecodeError):
