@@ -16,7 +16,7 @@ from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.consumer import Consumer, Holder
 from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
-from leveret.broker.queues.backlog import CHUNK_ENTRIES
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES
 from tests.broker.support import World
 
 

@@ -20,7 +20,7 @@ from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE
 from tests.broker.support import HeldLog, Taker, World, figures
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import START, Taker, World, text_of
 
 

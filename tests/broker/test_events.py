@@ -10,7 +10,7 @@ import pytest
 
 from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
 from leveret.broker.message import make_address
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import ACCEPT, Transaction
 from tests.broker.support import Taker, World, body_of
 

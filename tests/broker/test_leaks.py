@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from leveret.broker.consumer import Consumer
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.leases import operations
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World, figures
 
 

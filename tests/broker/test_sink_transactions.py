@@ -17,7 +17,7 @@ from leveret.broker.errors import (
     ResourceError,
 )
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.sink_transactions import SinkTransactions
 from leveret.broker.transactions import Transaction
 from tests.broker.support import HeldLog, Taker, World

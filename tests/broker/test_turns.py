@@ -13,10 +13,10 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues import delayed
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.browsing import ASK_SHIFT, PORTION, VISIT_WORK
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.classic import delayed
+from leveret.broker.queues.classic.browsing import ASK_SHIFT, PORTION, VISIT_WORK
+from leveret.broker.queues.queue import Queue
+from leveret.broker.streams.queue import StreamQueue
 from tests.broker.support import Taker, World
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUEUE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
-from leveret.broker.queues import stream_filters, stream_tracking
+from leveret.broker.streams import filters, tracking
 from leveret.config import Config
 from leveret.management.admin import CALLS
 from leveret.management.requests.dispatch import OPERATIONS
@@ -96,7 +96,7 @@ def test_arguments_exist(page: Path) -> None:
     known = {*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS, *TYPES, "x-match", "x-death", "x-delivery-count",
              "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-",
              # What messages of streams carry.
-             stream_filters.FILTER_VALUE, stream_tracking.PUBLISHER, stream_tracking.SEQUENCE,
+             filters.FILTER_VALUE, tracking.PUBLISHER, tracking.SEQUENCE,
              # What a sink of Spark says of a row that cannot be published.
              "x-exception-message", "x-original-exchange", "x-original-routing-key",
              # Annotations of AMQP 1.0 that stand for something of 0-9-1.

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.wire.amqp0.commands import Method
 from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.support import Channel, Client, Site, bytes_of

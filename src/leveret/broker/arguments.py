@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import freeze
-from leveret.broker.queues.stream_offsets import interval_of
+from leveret.broker.streams.offsets import interval_of
 
 WHOLE: Final = 0
 FLAG: Final = 1

@@ -18,8 +18,8 @@ from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFa
 from leveret.broker.jobs import Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
-from leveret.broker.queues import limits
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import limits
+from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:

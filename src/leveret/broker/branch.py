@@ -20,9 +20,9 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ACQUIRED, Entry, Message
-from leveret.broker.queues import paging
-from leveret.broker.queues.base import Queue, freeze, thaw
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from leveret.broker.consumer import Holder
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues import limits
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import limits
+from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import LARGE, Transaction
 
 if TYPE_CHECKING:

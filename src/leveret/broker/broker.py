@@ -26,13 +26,14 @@ from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
-from leveret.broker.queues import paging, pending_dead_letters, removal, shares
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues import pending_dead_letters, removal, shares
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.requests import RequestHandler
-from leveret.broker.queues.stream import StreamQueue
-from leveret.broker.queues.stream_recovery import StreamRecords
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.sink_transactions import SinkTransactionSettings
+from leveret.broker.streams.queue import StreamQueue
+from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
 from leveret.broker.uploads import Uploads
 from leveret.broker.vhost import MIXED, Vhost

@@ -15,7 +15,7 @@ from leveret.broker.log import CommitWaiter
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

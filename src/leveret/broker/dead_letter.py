@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay, make_address
-from leveret.broker.queues import limits
+from leveret.broker.queues.classic import limits
 from leveret.broker.routing import check_keys, resolve
 
 if TYPE_CHECKING:
     from leveret.broker.exchanges.base import Exchange
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
 
 

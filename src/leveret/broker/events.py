@@ -23,7 +23,7 @@ from leveret.broker.message import PROTOCOLS, Entry, Message
 from leveret.broker.outcomes import ACCEPTED, REJECTED
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
 
 EVENTS: Final = "amq.leveret.events"

@@ -20,7 +20,7 @@ from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 logger = logging.getLogger("leveret.broker")
 

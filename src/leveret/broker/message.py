@@ -13,7 +13,7 @@ from leveret.broker.bodies import Body
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Row
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # The format of `Message.header`, by the protocol that received the message: the content header of class basic of 0-9-1, the
 # sections of AMQP 1.0, the content header of class basic of 0-9, and that of another class of 0-9.

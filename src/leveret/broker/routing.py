@@ -8,7 +8,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 
 # Steps that an exchange counts for, and besides for each key.
 EXCHANGE_STEPS: Final = 7

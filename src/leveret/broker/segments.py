@@ -16,12 +16,12 @@ from mypy_extensions import mypyc_attr
 from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.kept_files import SEGMENTS, KeptFiles
-from leveret.broker.stream_tables import StreamTables
+from leveret.broker.streams.tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
 if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Located
-    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.streams.queue import StreamQueue
 
 # Kinds of failures that a store reports.
 AGAIN: Final = "again"  # a row of the log has moved: resolve the positions again

@@ -14,9 +14,9 @@ from typing import Final
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import ACQUIRED, Entry, Message, Overlay
-from leveret.broker.queues import limits
-from leveret.broker.queues.base import Queue, freeze, thaw
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.classic import limits
+from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.streams.queue import StreamQueue
 
 ACCEPT: Final = 0
 REQUEUE: Final = 1

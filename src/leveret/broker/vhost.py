@@ -38,19 +38,20 @@ from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
-from leveret.broker.queues import paging, pending_dead_letters
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues import pending_dead_letters
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
-from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.sink_transactions import SinkTransactions
+from leveret.broker.streams.queue import StreamQueue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
-    from leveret.broker.queues.stream_recovery import StreamRecords
+    from leveret.broker.streams.recovery import StreamRecords
 
 log = logging.getLogger("leveret.broker")
 

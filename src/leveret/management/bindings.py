@@ -9,7 +9,7 @@ from msgspec import field
 
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.calls import Arguments, Call, InVhost, Item, plain
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 
 if TYPE_CHECKING:

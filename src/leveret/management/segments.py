@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.queues.stream import StreamQueue
-from leveret.broker.stream_tables import StreamTables
+from leveret.broker.streams.queue import StreamQueue
+from leveret.broker.streams.tables import StreamTables
 from leveret.management.calls import Arguments, Call, Item, NamedInVhost, plain
 from leveret.management.streams import find, partitions
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.streams.queue import StreamQueue
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from leveret.broker.errors import AccessRefused
 from leveret.broker.exchanges.base import Exchange
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.vhost_session import VhostSession
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.arguments import QueueSettings
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"

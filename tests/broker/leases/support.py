@@ -10,7 +10,7 @@ from leveret.broker.errors import BrokerError
 from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import World, text_of
 
 

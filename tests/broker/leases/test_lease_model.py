@@ -12,9 +12,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from leveret.broker.leases import batch_builder, operations, returning
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
-from leveret.broker.queues import paging
-from leveret.broker.queues.backlog import Chunk
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.classic.backlog import Chunk
+from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask, restart
 from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World

@@ -12,7 +12,7 @@ from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed, R
 from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch, decode_runs, encode_runs
 from leveret.broker.log import Loaded
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask, plan, read, restart
 from tests.broker.support import Keeper, Taker, World, figures
 

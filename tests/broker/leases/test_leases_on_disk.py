@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from leveret.broker.leases import operations
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask
 from tests.broker.queues.test_queues_on_disk import DiskWorld
 

@@ -9,8 +9,8 @@ import pytest
 
 import leveret
 from leveret.broker.message import AVAILABLE, Entry
-from leveret.broker.queues import browsing
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import browsing
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World, figures, text_of
 
 BODIES = [f"{number:04}" for number in range(60)]

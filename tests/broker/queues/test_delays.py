@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from leveret.broker.queues import delayed
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import delayed
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World, figures
 
 

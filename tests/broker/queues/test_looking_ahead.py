@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World, figures
 
 

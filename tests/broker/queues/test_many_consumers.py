@@ -7,7 +7,7 @@ import random
 import pytest
 
 from leveret.broker.queues import rings
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World, figures
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.paging import Waiting
+from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Keeper, Taker, World, figures, text_of
 
 

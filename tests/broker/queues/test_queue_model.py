@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import backlog, paging
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import backlog, paging
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Keeper, Taker, World, text_of
 
 PAGE_ABOVE = 8_000

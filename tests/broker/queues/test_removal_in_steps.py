@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.broker import VhostSettings
-from leveret.broker.queues import paging
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.queue import Queue
 from tests.broker.support import Taker, World
 
 MANY = 5_000

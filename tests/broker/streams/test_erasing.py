@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues.stream_erasing import DONE, REWRITING, SEALING
-from leveret.broker.queues.stream_erasing import FAILED as ENDED
 from leveret.broker.segments import FAILED, SegmentSettings
+from leveret.broker.streams.erasing import DONE, REWRITING, SEALING
+from leveret.broker.streams.erasing import FAILED as ENDED
 from tests.broker.streams.segment_store import MemoryStore
 from tests.broker.streams.test_sealing import MINUTE, bodies, fill, manifest, restarted, sealed_world, settle, stream
 from tests.broker.streams.test_streams import Reading

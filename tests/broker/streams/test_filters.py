@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Overlay, make_address
-from leveret.broker.queues.stream_filters import StreamFilter
+from leveret.broker.streams.filters import StreamFilter
 from tests.broker.support import World
 
 

@@ -12,7 +12,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message, Overlay, make_address
 from leveret.broker.queues import record_batches
 from leveret.broker.queues.record_batches import RecordBatch
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.streams.queue import StreamQueue
 from tests.broker.streams.test_streams import append, numbers, stream
 from tests.broker.support import Taker, World
 

@@ -9,8 +9,8 @@ import pytest
 from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Overlay
-from leveret.broker.queues.stream import StreamQueue
 from leveret.broker.segments import FAILED, Segment, SegmentSettings
+from leveret.broker.streams.queue import StreamQueue
 from tests.broker.streams.segment_store import MemoryStore
 from tests.broker.streams.test_streams import Reading, append
 from tests.broker.support import HeldLog, World

@@ -8,8 +8,9 @@ import pytest
 
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import Entry, Overlay
-from leveret.broker.queues import stream_chunks, stream_tracking
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.streams import chunks
+from leveret.broker.streams.queue import StreamQueue
+from leveret.broker.streams.tracking import MAX_PUBLISHERS
 from leveret.broker.transactions import Transaction
 from tests.broker.support import HeldLog, Taker, World
 
@@ -252,7 +253,7 @@ def test_offsets_go_on_after_retention_has_taken_everything() -> None:
 def test_a_deep_stream_is_read_from_disk() -> None:
     world = World(page_above=3_000_000)
     queue = stream(world)
-    size = stream_chunks.CHUNK_ENTRIES * 3 + 10
+    size = chunks.CHUNK_ENTRIES * 3 + 10
     append(world, queue, *numbers(0, size))
     assert queue.memory <= 3_000_000 + 4096 * 800
     assert sum(chunk.messages is not None for chunk in queue.chunks) < len(queue.chunks)
@@ -452,7 +453,7 @@ class TestNamedPublishers:
     def test_those_silent_for_longest_are_forgotten(self) -> None:
         world = World()
         tracking = stream(world).tracking
-        for number in range(stream_tracking.MAX_PUBLISHERS):
+        for number in range(MAX_PUBLISHERS):
             assert not tracking.is_duplicate({"x-stream-publisher": str(number), "x-stream-sequence": 7})
         assert tracking.is_duplicate({"x-stream-publisher": "0", "x-stream-sequence": 7})
         tracking.is_duplicate({"x-stream-publisher": "one more", "x-stream-sequence": 7})

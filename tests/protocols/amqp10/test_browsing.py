@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10.messaging import Accepted, Modified, Rejected, Released, Source
 from leveret.wire.amqp10.sections import split

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.jobs import MAX_AT_ONCE, STEP_WORK
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import QUEUE_WORK
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Modified, Released, Source

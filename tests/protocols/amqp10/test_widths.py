@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queues.stream_offsets import starting_point
+from leveret.broker.streams.offsets import starting_point
 from leveret.protocols.amqp10.message_times import MAX_DELAY
 from leveret.wire.amqp10.messaging import Accepted, Header, Properties
 from leveret.wire.amqp10.sections import split

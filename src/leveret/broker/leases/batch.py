@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leveret.broker.queues.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Chunk
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Chunk
 
 
 class Batch:

@@ -14,12 +14,12 @@ from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import expiry, paging
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.leases.lease import Lease
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # Called with the batch, with None if nothing was ready, or with the error.
 Done = Callable[[Batch | None, BrokerError | None], None]

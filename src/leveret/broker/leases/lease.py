@@ -9,13 +9,13 @@ from leveret.broker import metadata
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.returning import Return, return_pieces
-from leveret.broker.queues.backlog import Chunk
+from leveret.broker.queues.classic.backlog import Chunk
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.leases.batch_builder import BatchBuilder
     from leveret.broker.leases.reading import Reader
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 
 class Lease(Timed):

@@ -17,7 +17,7 @@ from leveret.broker.leases.lease import Lease, Leases, place_of, settle
 from leveret.broker.leases.returning import return_pieces
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 MAX_NAME_BYTES: Final = 255
 MAX_MESSAGES: Final = 10_000_000

@@ -15,13 +15,13 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ACQUIRED, Entry, with_offset
-from leveret.broker.queues import paging
+from leveret.broker.queues.classic import paging
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.leases.lease import Lease
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 LEASE: Final = "x-lease"
 EPOCH: Final = "x-lease-epoch"

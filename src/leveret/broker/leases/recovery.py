@@ -10,11 +10,11 @@ from leveret.broker import metadata
 from leveret.broker.leases.batch import Batch, decode_runs
 from leveret.broker.leases.lease import Lease, Leases
 from leveret.broker.log import RecoveredQueue, Recovery
-from leveret.broker.queues.backlog import CHUNK_ENTRIES, Chunk
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 log = logging.getLogger("leveret.broker")
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import ENTRY_OVERHEAD
-from leveret.broker.queues import limits, paging
-from leveret.broker.queues.backlog import Chunk, merged
+from leveret.broker.queues.classic import limits, paging
+from leveret.broker.queues.classic.backlog import Chunk, merged
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 
 class Return(CommitWaiter):

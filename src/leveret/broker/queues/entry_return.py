@@ -9,7 +9,7 @@ from leveret.broker.message import Entry
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 
 def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry], None]) -> None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.message import ENTRY_OVERHEAD
-from leveret.broker.queues import delayed, paging, removal
+from leveret.broker.queues import removal
+from leveret.broker.queues.classic import delayed, paging
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 logger = logging.getLogger("leveret.broker")
 

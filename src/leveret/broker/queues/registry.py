@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.arguments import STREAM, QueueSettings
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.queues.queue import Queue
+from leveret.broker.streams.queue import StreamQueue
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost

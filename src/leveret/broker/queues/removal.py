@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import metadata
 from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import ACQUIRED, ARCHIVED
-from leveret.broker.queues import delayed, paging
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues.classic import delayed, paging
+from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Log, Recovery
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 logger = logging.getLogger("leveret.broker")
 

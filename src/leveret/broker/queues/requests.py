@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost

@@ -14,11 +14,11 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.queues import expiry, selective
+from leveret.broker.queues.classic import expiry, selective
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # Fewer consumers that have left are not worth clearing away.
 MIN_STRAYS: Final = 32

@@ -12,7 +12,7 @@ from leveret.broker.message import ENTRY_OVERHEAD
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # No queue gets less, bytes: with fewer entries in memory, paging costs more than it frees.
 MIN_SHARE: Final = 32 << 10

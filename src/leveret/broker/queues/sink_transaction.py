@@ -18,7 +18,7 @@ from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFail
 from leveret.broker.jobs import Job
 from leveret.broker.log import Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message, Overlay
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue

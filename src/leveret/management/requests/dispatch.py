@@ -25,7 +25,7 @@ from leveret.management.requests.operation import Asked, AskingSession, Fields, 
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
     from leveret.security.users import UserStore
 

@@ -15,7 +15,7 @@ from leveret.management.calls import plain
 from leveret.management.requests.operation import Answer, Arguments, Asked, Fields, Later, Operation
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
-from leveret.broker.queues.stream import StreamQueue
+from leveret.broker.streams.queue import StreamQueue
 from leveret.management.calls import plain
 from leveret.management.requests.operation import Arguments, Asked, Fields, Later, Operation
 from leveret.management.streams import partitions

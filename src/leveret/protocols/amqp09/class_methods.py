@@ -8,7 +8,7 @@ from leveret.broker.arguments import BROWSE
 from leveret.broker.errors import NotAllowed, PreconditionFailed, ResourceLocked
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import ClassConsumer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import CONNECTION, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, KIND_SHIFT, Entry, Message
 from leveret.broker.queues import rings
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091.consumers import ChannelConsumer
 from leveret.protocols.amqp10.link.outgoing import FILTER_WORK

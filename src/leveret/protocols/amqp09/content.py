@@ -6,7 +6,7 @@ from typing import Any
 
 from leveret.broker.broker import HeaderReader
 from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message
-from leveret.broker.queues.expiry import expires_at
+from leveret.broker.queues.classic.expiry import expires_at
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 from leveret.wire.amqp0 import offsets

@@ -15,8 +15,8 @@ from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues import limits
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.classic import limits
+from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 from leveret.broker.uploads import Upload
 from leveret.protocols.amqp09.bodies import Incoming, Tail

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from leveret.broker.errors import NotAllowed, NotFound, ResourceLocked
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from leveret.broker.errors import (
 )
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.paging import Waiting
+from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp09.answers import Answer
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import NO_CONSUME, is_set, mix, publisher_of

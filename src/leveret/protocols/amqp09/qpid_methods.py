@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.queue_methods import find
 from leveret.protocols.amqp09.realms import PASSIVE

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFound, ResourceLocked
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ

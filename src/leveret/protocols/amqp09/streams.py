@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.dead_letter import split_address
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed, Timers
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp09.content import address_of, as_class

@@ -18,7 +18,7 @@ from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp09.channel import Channel
     from leveret.protocols.amqp09.messages import Messages
     from leveret.protocols.amqp091.channel import Channel as Channel091

@@ -14,8 +14,8 @@ from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBro
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import NOT_BASIC
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.paging import Waiting
+from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.queue import Queue
 from leveret.protocols import direct_reply
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel import REPLY_TO, Channel

@@ -17,7 +17,7 @@ from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
-from leveret.broker.queues.base import Queue, freeze, thaw
+from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost

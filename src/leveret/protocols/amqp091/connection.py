@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import alarms, handshake, methods
 from leveret.protocols.amqp091.channel import Channel

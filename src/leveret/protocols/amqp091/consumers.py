@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import NOT_BASIC, Entry, Message
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from leveret.broker.errors import NotFound
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols import definitions
 from leveret.protocols.amqp091.channel import REPLY_TO, Channel
 from leveret.protocols.amqp091.names import without_line_ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message, Overlay
-from leveret.broker.queues import expiry
+from leveret.broker.queues.classic import expiry
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.message_times import expiry_of
 from leveret.protocols.convert import origins, to_amqp10

@@ -41,7 +41,7 @@ from leveret.wire.amqp10.transactions import Coordinator
 from leveret.wire.amqp10.transport import Attach, Detach, Error
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 

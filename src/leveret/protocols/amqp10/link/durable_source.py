@@ -17,7 +17,7 @@ from leveret.protocols.amqp10.session.serial_numbers import MODULUS
 from leveret.protocols.amqp10.terminus import terminus_store
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
 
 # Deliveries of a link that wait for the disk at a time.

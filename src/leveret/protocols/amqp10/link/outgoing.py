@@ -11,9 +11,10 @@ from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
-from leveret.broker.queues import browsing, entry_return
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.paging import Waiting
+from leveret.broker.queues import entry_return
+from leveret.broker.queues.classic import browsing
+from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.protocols import definitions
 from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused, fields_of, name_in, shown
 from leveret.protocols.convert.values import text_of

@@ -13,7 +13,7 @@ from leveret.wire.amqp10 import codes, constants
 from leveret.wire.amqp10.annotations import find_annotation
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.terminus.addresses import Node
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic

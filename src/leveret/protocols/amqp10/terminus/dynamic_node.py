@@ -8,7 +8,7 @@ from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 LIFETIME: Final = "lifetime-policy"
 

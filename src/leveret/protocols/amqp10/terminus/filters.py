@@ -13,8 +13,8 @@ from leveret.broker.arguments import STREAM
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases import reading
 from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
-from leveret.broker.queues.base import Queue
-from leveret.broker.queues.expiry import expires_at
+from leveret.broker.queues.classic.expiry import expires_at
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import sections_of
 from leveret.protocols.convert.values import plain

@@ -25,7 +25,7 @@ from leveret.protocols.amqp10.terminus.terminus import NEVER, Terminus
 from leveret.wire.amqp10.messaging import Source, Target
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
 
 log = logging.getLogger("leveret.broker")

@@ -18,7 +18,7 @@ from leveret.protocols.amqp10.transaction import acquisition
 from leveret.wire.amqp10.composite import Composite
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.queues import entry_return
-from leveret.broker.queues.base import Queue, freeze, thaw
+from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.transaction.retirement import Retirement

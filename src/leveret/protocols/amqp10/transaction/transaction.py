@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
-from leveret.broker.queues.base import Queue, freeze, thaw
+from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.transactions import ACCEPT, LARGE, Transaction

@@ -14,11 +14,12 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_AMQP09, KIND_SHIFT, Entry, Overlay
-from leveret.broker.queues import delayed, expiry, limits, pending_dead_letters
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues import pending_dead_letters
+from leveret.broker.queues.classic import delayed, expiry, limits
+from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # A head shorter than this reads the next chunk if the queue's share of memory allows it.
 LOW_HEAD: Final = 2048

@@ -33,8 +33,9 @@ from leveret.broker.message import (
     own_overlay,
 )
 from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import browsing, delayed, draining, expiry, getting, limits, paging, removal, rings, selective
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues import removal, rings
+from leveret.broker.queues.classic import browsing, delayed, draining, expiry, getting, limits, paging, selective
+from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.events import Watch

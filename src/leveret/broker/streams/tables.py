@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.timers import Timed, Timers
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.stream import StreamQueue
     from leveret.broker.segments import SegmentStore
+    from leveret.broker.streams.queue import StreamQueue
 
 log = logging.getLogger("leveret.broker")
 

@@ -24,16 +24,16 @@ from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues import removal, rings
-from leveret.broker.queues.base import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.record_batches import PACKED, UNTIL
-from leveret.broker.queues.stream_chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
-from leveret.broker.queues.stream_erasing import Erasing
-from leveret.broker.queues.stream_filters import StreamFilter
-from leveret.broker.queues.stream_offsets import FIRST, LAST, StartingPoint, starting_point
-from leveret.broker.queues.stream_reading import Reader, serve
-from leveret.broker.queues.stream_sealed import SealedPart
-from leveret.broker.queues.stream_sealing import Sealing, trim_chunk
-from leveret.broker.queues.stream_tracking import PUBLISHER_BYTES, Tracking, name_of
+from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
+from leveret.broker.streams.erasing import Erasing
+from leveret.broker.streams.filters import StreamFilter
+from leveret.broker.streams.offsets import FIRST, LAST, StartingPoint, starting_point
+from leveret.broker.streams.reading import Reader, serve
+from leveret.broker.streams.sealed import SealedPart
+from leveret.broker.streams.sealing import Sealing, trim_chunk
+from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:

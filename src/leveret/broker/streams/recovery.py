@@ -6,13 +6,13 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
-from leveret.broker.queues.stream_chunks import CHUNK_TIME, StreamChunk
-from leveret.broker.queues.stream_tracking import Progress
 from leveret.broker.segments import Segment
+from leveret.broker.streams.chunks import CHUNK_TIME, StreamChunk
+from leveret.broker.streams.tracking import Progress
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue, Recovery
-    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.streams.queue import StreamQueue
 
 _KINDS: Final = frozenset((metadata.STREAM_CHUNK, metadata.STREAM_OFFSET, metadata.STREAM_PUBLISHER))
 

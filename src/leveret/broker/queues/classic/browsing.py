@@ -18,14 +18,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
-from leveret.broker.queues import expiry, paging
-from leveret.broker.queues.backlog import SEQ, Backlog, Chunk
+from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Loaded, Log
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
 READ_ENTRIES: Final = 256

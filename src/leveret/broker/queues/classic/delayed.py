@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import Loaded, Log
 from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import paging
+from leveret.broker.queues.classic import paging
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # What is made visible at a time, and what of it is read back at a time.
 MAX_RELEASED_AT_ONCE: Final = 1000

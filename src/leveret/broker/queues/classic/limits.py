@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_AMQP09, Entry, Message
-from leveret.broker.queues import paging
-from leveret.broker.queues.backlog import SEQ, Backlog
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.classic.backlog import SEQ, Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 MAXLEN: Final = "maxlen"
 # The classes of contents of 0-9, in the second byte of their headers.

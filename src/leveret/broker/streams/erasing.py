@@ -12,12 +12,12 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.log import CommitWaiter
-from leveret.broker.queues.stream_sealing import SealedWaiter
 from leveret.broker.segments import Segment, Written
+from leveret.broker.streams.sealing import SealedWaiter
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.stream import StreamQueue
     from leveret.broker.segments import Segments
+    from leveret.broker.streams.queue import StreamQueue
 
 log = logging.getLogger("leveret.broker")
 

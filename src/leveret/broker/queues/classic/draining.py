@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD
-from leveret.broker.queues import expiry, paging, rings
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues import rings
+from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 
 def drain_levels(queue: Queue) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Message
-from leveret.broker.queues.stream_chunks import StreamChunk
 from leveret.broker.segments import FAILED, MISSING, Segment
+from leveret.broker.streams.chunks import StreamChunk
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.streams.queue import StreamQueue
 
 log = logging.getLogger("leveret.broker")
 

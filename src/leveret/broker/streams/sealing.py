@@ -16,13 +16,13 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter
-from leveret.broker.queues.stream_chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
 from leveret.broker.segments import AGAIN, FIRST_RETRY, MAX_RETRY_DELAY, SealTask, Segment, Written
+from leveret.broker.streams.chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.stream import StreamQueue
     from leveret.broker.segments import Segments
+    from leveret.broker.streams.queue import StreamQueue
 
 log = logging.getLogger("leveret.broker")
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.consumer import Consumer
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, Entry
-from leveret.broker.queues import expiry, paging, rings
-from leveret.broker.queues.backlog import CHUNK_BYTES, SEQ, Backlog
+from leveret.broker.queues import rings
+from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, SEQ, Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 # To ask so many consumers, and one more, takes 1 µs at least; one less than a power of two.
 ASKED: Final = 7

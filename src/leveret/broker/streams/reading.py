@@ -12,12 +12,12 @@ from leveret.broker.consumer import Consumer
 from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
 from leveret.broker.outcomes import ACCEPTED
 from leveret.broker.queues.record_batches import RecordBatch
-from leveret.broker.queues.stream_chunks import StreamChunk
-from leveret.broker.queues.stream_filters import StreamFilter
-from leveret.broker.queues.stream_tracking import Progress
+from leveret.broker.streams.chunks import StreamChunk
+from leveret.broker.streams.filters import StreamFilter
+from leveret.broker.streams.tracking import Progress
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.stream import StreamQueue
+    from leveret.broker.streams.queue import StreamQueue
 
 
 class Reader:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry
-from leveret.broker.queues import paging
-from leveret.broker.queues.backlog import Backlog
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.queue import Queue
 
 EXPIRED: Final = "expired"
 

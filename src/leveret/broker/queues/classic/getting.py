@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ACQUIRED, ENTRY_OVERHEAD, Entry, is_for
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
-from leveret.broker.queues import expiry, paging
-from leveret.broker.queues.limits import LEVELS_SHIFT
+from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.queues.classic.limits import LEVELS_SHIFT
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.backlog import Backlog
-    from leveret.broker.queues.base import Queue
+    from leveret.broker.queues.classic.backlog import Backlog
+    from leveret.broker.queues.queue import Queue
 
 
 def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | None:

@@ -1,0 +1,1 @@
+"""Classic queues, and quorum queues, which differ only in their defaults."""

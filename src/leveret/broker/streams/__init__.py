@@ -1,0 +1,1 @@
+"""Streams: queues that readers do not empty, and their sealing."""
