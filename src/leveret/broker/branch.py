@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ACQUIRED, Entry, Message
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.streams.queue import StreamQueue
@@ -368,8 +368,7 @@ class Branch:
                 item.row.log.settle(entry)
                 continue
             queue.hidden.discard(item.seq)
-            entry.state = ACQUIRED
-            entry.acquired_count = max(entry.acquired_count, 1)
+            settlement.restore(entry)
             queue.unacked += 1
             self.settlements.append((entry, outcome))
         self._read()

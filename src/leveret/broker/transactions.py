@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from leveret.broker import settlement
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
-from leveret.broker.message import ACQUIRED, Entry, Message, Overlay
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.streams.queue import StreamQueue
@@ -105,7 +106,7 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             entry.queue.unacked = self.unacked
-            entry.state = ACQUIRED
+            settlement.undo(entry)
         while settlements:
             yield from logged(_restoring(settlements, left))
         self.settled = 0
@@ -241,7 +242,7 @@ def _restoring(settlements: list[tuple[Entry, int]], left: list[tuple[Entry, int
                 entry.row = None
                 if not queue.deleted:
                     row.log.store(entry)
-            entry.state = ACQUIRED
+            settlement.undo(entry)
             queue.unacked += 1
             queue.settled -= 1
             left.append((entry, outcome))

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
+from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import expiry, paging
 from leveret.broker.queues.classic.backlog import Backlog
 
@@ -177,7 +178,7 @@ class BatchBuilder:
             _store(queue, entry)
             row = entry.row
             assert row is not None
-            entry.state = ARCHIVED  # the object is unused from now on; its position is in the batch
+            settlement.archive(entry)  # the object is unused from now on; its position is in the batch
             batch.add(priority, row.id, entry.slot, entry.seq, message.size, message.publisher)
             leases.count += 1
             leases.bytes += message.size

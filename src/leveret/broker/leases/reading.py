@@ -10,11 +10,12 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker import settlement
 from leveret.broker.arguments import CONSUMER_ARGUMENTS
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ACQUIRED, Entry, with_offset
+from leveret.broker.message import Entry, with_offset
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
@@ -74,9 +75,7 @@ class Reader(CommitWaiter):
             loaded.popleft()
             self.next += 1
             delivered += 1
-            entry.state = ACQUIRED
-            entry.acquired_count += 1
-            entry.holder = consumer
+            settlement.acquire(entry, consumer)
             consumer.deliver(entry)
             entry.holder = None
             if queue.watch is not None:
@@ -110,9 +109,7 @@ class Reader(CommitWaiter):
                     queue.watch.delivered(entry, consumer.protocol(), True)
             delivered += record_batch.count
             packed = Entry(queue, record_batch.message(queue.name, first, self.next), 0)
-            packed.state = ACQUIRED
-            packed.acquired_count = 1
-            packed.holder = consumer
+            settlement.acquire(packed, consumer)
             consumer.deliver(packed)
             packed.holder = None
         return delivered

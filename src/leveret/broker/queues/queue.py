@@ -6,8 +6,8 @@ consumers in `self.ring`, those that took an entry last time they were asked. Wh
 `guarded` is set only where limits, a TTL or a delivery limit need a look at each push, `selective` only where some
 consumer does not take every entry.
 
-An entry is AVAILABLE (in a backlog), ACQUIRED (held by a consumer or a `get`) or ARCHIVED (gone); `settle`, `requeue` and
-`dead_letter` are the transitions that end an acquisition.
+An entry is AVAILABLE (in a backlog), ACQUIRED (unacked) or ARCHIVED (removed); `settle`, `requeue` and `dead_letter` end an
+acquisition. The module `settlement` has the transitions.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker import settlement
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading
 from leveret.broker.message import (
-    ACQUIRED,
-    ARCHIVED,
     AT_ONCE,
-    AVAILABLE,
     DEFAULT_PRIORITY,
     ENTRY_OVERHEAD,
     FORMAT_CLASS_AMQP09,
@@ -296,7 +294,7 @@ class Queue:
     def insert_new(self, entry: Entry) -> None:
         """Make a prepared entry visible."""
         if self.deleted:
-            self._forget(entry)
+            settlement.settle(entry)
             return
         overlay = entry.overlay
         if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
@@ -333,7 +331,7 @@ class Queue:
         if others have come behind them in the meantime."""
         if self.deleted:
             for entry in entries:
-                self._forget(entry)
+                settlement.settle(entry)
             return
         run: list[Entry] = []
         backlog = self.backlog
@@ -456,9 +454,7 @@ class Queue:
         """Acquire an entry, which is in no backlog any more, for a consumer."""
         self.memory -= entry.message.size + ENTRY_OVERHEAD
         self.delivered += 1
-        entry.state = ACQUIRED
-        entry.holder = consumer
-        entry.acquired_count += 1
+        settlement.acquire(entry, consumer)
         watch = self.watch
         if watch is not None:
             watch.delivered(entry, consumer.protocol())
@@ -514,28 +510,16 @@ class Queue:
             holder.unacked -= 1
             entry.holder = None
         self.unacked -= 1
-        entry.state = ARCHIVED
-        row = entry.row
-        if row is not None:
-            row.log.settle(entry)
+        settlement.settle(entry)
         self.settled += 1
 
     def archive(self, entry: Entry) -> None:
-        entry.state = ARCHIVED
-        row = entry.row
-        if row is not None:
-            row.log.settle(entry)
+        settlement.settle(entry)
         self.settled += 1
 
     def retract(self, entry: Entry) -> None:
         """Take back a prepared entry, which is not visible yet."""
-        self._forget(entry)
-
-    def _forget(self, entry: Entry) -> None:
-        entry.state = ARCHIVED
-        row = entry.row
-        if row is not None:
-            row.log.settle(entry)
+        settlement.settle(entry)
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         """Give an acquired entry back: to its old place, or to the dead letters past the delivery limit."""
@@ -548,7 +532,7 @@ class Queue:
                 entry.holder = None  # the entry may wait here for long after its channel and connection are gone
         self.unacked -= 1
         if self.deleted:
-            self._forget(entry)
+            settlement.settle(entry)
             return
         if failed:
             entry.delivery_count += 1
@@ -558,9 +542,7 @@ class Queue:
                 return
             if self.settings.type == QUORUM:
                 self._show_deliveries(entry)
-        if entry.row is not None:
-            entry.row.log.update(entry)  # so that it is redelivered after a restart, too
-        entry.state = AVAILABLE
+        settlement.requeue(entry)
         message = entry.message
         self.level_of(message.priority).insert(entry)
         self.memory += message.size + ENTRY_OVERHEAD
@@ -604,7 +586,7 @@ class Queue:
             entry.holder = None
         self.unacked -= 1
         if self.deleted:
-            self._forget(entry)
+            settlement.settle(entry)
         else:
             self.dead_letter(entry, reason)
 

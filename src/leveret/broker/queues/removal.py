@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.log import RecoveredQueue
-from leveret.broker.message import ACQUIRED, ARCHIVED
+from leveret.broker.message import ACQUIRED
 from leveret.broker.queues.classic import delayed, paging
 from leveret.broker.queues.classic.backlog import Backlog
 
@@ -63,7 +63,7 @@ def _take_apart(queue: Queue, backlogs: list[Backlog], delays: delayed.Delays | 
                 while group and taken < PIECE:
                     entry = group.popleft()
                     taken += 1
-                    entry.state = ARCHIVED
+                    settlement.archive(entry)
                     row = entry.row
                     if row is None:
                         continue

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry, Message, Overlay
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues import removal, rings
 from leveret.broker.queues.queue import Queue
@@ -197,7 +197,7 @@ class StreamQueue(Queue):
             self.pending.pop()
             self.next_seq = entry.seq
             self.published -= 1
-            self._forget(entry)
+            settlement.settle(entry)
 
     def insert_new(self, entry: Entry) -> None:
         """What was prepared shows itself."""
@@ -584,7 +584,7 @@ class StreamQueue(Queue):
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
         self.unacked -= 1
-        entry.state = ARCHIVED
+        settlement.archive(entry)
         self.settled += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:

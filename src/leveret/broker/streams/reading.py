@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.consumer import Consumer
-from leveret.broker.message import ACQUIRED, ARCHIVED, ONLY_OFFSET, Entry, Message, Overlay, with_offset
+from leveret.broker.message import ONLY_OFFSET, Entry, Message, Overlay, with_offset
 from leveret.broker.outcomes import ACCEPTED
 from leveret.broker.queues.record_batches import RecordBatch
 from leveret.broker.streams.chunks import StreamChunk
@@ -102,8 +103,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
                 return False
             entry = Entry(stream, message, seq)
             entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
-            entry.state = ACQUIRED
-            entry.acquired_count = 1
+            settlement.acquire(entry, None)
             seq += 1
             delivered += 1
             if progress is not None:
@@ -112,7 +112,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
                 watch.delivered(entry, consumer.protocol())
             if consumer.no_ack:
                 consumer.deliver(entry)
-                entry.state = ARCHIVED
+                settlement.archive(entry)
                 if watch is not None:
                     watch.settled(entry, ACCEPTED, consumer.protocol())
                 stream.acknowledged(reader, seq - 2)
@@ -175,9 +175,7 @@ def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
             if not record_batch.count and not 0 <= reader.until <= seq:
                 continue
         entry = Entry(stream, record_batch.message(stream.name, reader.covered - 1, reader.next - 1), reader.next)
-        entry.state = ACQUIRED
-        entry.acquired_count = 1
-        entry.holder = consumer
+        settlement.acquire(entry, consumer)
         reader.covered = reader.next
         consumer.unacked += 1
         stream.unacked += 1

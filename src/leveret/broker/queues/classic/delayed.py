@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.log import Loaded, Log
-from leveret.broker.message import ARCHIVED, ENTRY_OVERHEAD, Entry
+from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import paging
 from leveret.broker.timers import Timed
 
@@ -271,7 +272,7 @@ def clear(queue: Queue) -> None:
         return
     queue.broker.timers.cancel(delays)
     for entry in delays.recent.values():
-        entry.state = ARCHIVED
+        settlement.archive(entry)
     queue.memory -= delays.memory
     # The timers may remember it for a while.
     delays.queue = None

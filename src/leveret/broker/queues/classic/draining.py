@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ACQUIRED, ARCHIVED, ENTRY_OVERHEAD
+from leveret.broker.message import ENTRY_OVERHEAD
 from leveret.broker.queues import rings
 from leveret.broker.queues.classic import expiry, paging
 from leveret.broker.queues.classic.backlog import Backlog
@@ -81,20 +82,15 @@ def drain_backlog(queue: Queue, backlog: Backlog) -> None:
             head.popleft()
             freed += message.size + ENTRY_OVERHEAD
             delivered += 1
-            entry.state = ACQUIRED
-            entry.holder = consumer
-            entry.acquired_count += 1
+            settlement.acquire(entry, consumer)
             if not consumer.no_ack:
                 consumer.unacked += 1
                 queue.unacked += 1
                 consumer.deliver(entry)
             else:
                 consumer.deliver(entry)
-                entry.state = ARCHIVED
                 entry.holder = None
-                row = entry.row
-                if row is not None:
-                    row.log.settle(entry)
+                settlement.settle(entry)
                 queue.settled += 1
     finally:
         queue.memory -= freed

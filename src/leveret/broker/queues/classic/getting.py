@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ACQUIRED, ENTRY_OVERHEAD, Entry, is_for
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, is_for
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues.classic import expiry, paging
 from leveret.broker.queues.classic.limits import LEVELS_SHIFT
@@ -59,9 +60,7 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
                 paging.load_more(queue, backlog)
             queue.memory -= entry.message.size + ENTRY_OVERHEAD
             queue.delivered += 1
-            entry.state = ACQUIRED
-            entry.holder = None
-            entry.acquired_count += 1
+            settlement.acquire(entry, None)
             watch = queue.watch
             if watch is not None:
                 watch.delivered(entry, GET_PROTOCOL)

@@ -12,9 +12,9 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.log import Loaded, RecoveredQueue, Recovery
-from leveret.broker.message import ACQUIRED, Entry
+from leveret.broker.message import Entry
 from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.addresses import TEMPORARY_KEY, TOPIC_SCHEME, key_of_topic
 from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
@@ -186,9 +186,9 @@ class _Load:
             entry.row = item.row
             entry.slot = item.slot
             entry.overlay = item.overlay
-            entry.acquired_count = max(item.acquired_count, 1)
+            entry.acquired_count = item.acquired_count
             entry.delivery_count = item.delivery_count
-            entry.state = ACQUIRED
+            settlement.restore(entry)
             queue.unacked += 1
             sent.terminus.queue = queue
             sent.terminus.unsettled[sent.tag] = Unsettled(entry, None, sent.head)
