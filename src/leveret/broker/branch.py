@@ -22,7 +22,6 @@ from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue, freeze, thaw
-from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ class Branch:
         for entry, outcome in self.settlements:
             row = entry.row
             # What has gone through a stream stays there.
-            if row is not None and row.log is entry.queue.log and not isinstance(entry.queue, StreamQueue):
+            if row is not None and row.log is entry.queue.log and not entry.queue.replayable:
                 seqs.setdefault((entry.queue.id, outcome), []).append(entry.seq)
             yield 1
         for (queue_id, outcome), found in seqs.items():

@@ -454,10 +454,11 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.events.rebind()
             for queue in vhost.queues.values():
-                paging.start(queue)
+                queue.start()
                 lease_recovery.start(queue)
-                if isinstance(queue, StreamQueue):
-                    streams.append(queue)
+                stream = queue.as_stream()
+                if stream is not None:
+                    streams.append(stream)
             for queue in list(vhost.pending_dead_letters.values()):
                 pending_dead_letters.move(queue)
             vhost.sink_transactions.start()

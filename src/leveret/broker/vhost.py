@@ -39,13 +39,11 @@ from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.queues import pending_dead_letters
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import make_queue
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.sink_transactions import SinkTransactions
-from leveret.broker.streams.queue import StreamQueue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -67,7 +65,6 @@ STRICT_DELIVERY_LIMIT: Final = 5
 # The value of a vhost in the metadata once it is `mixed`; b"" before.
 # Units of work of adding or removing a queue, and of adding a stream besides.
 QUEUE_WORK: Final = 20
-STREAM_WORK: Final = 60
 # Units of work of removing a binding.
 BINDING_WORK: Final = 5
 MIXED: Final = b"mixed"
@@ -396,9 +393,7 @@ class Vhost:
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         queue.stored = kept
         self.broker.work += QUEUE_WORK
-        if isinstance(queue, StreamQueue):
-            self.broker.work += STREAM_WORK
-            queue.begin_sealing()
+        queue.begin()
         self.queues[name] = queue
         if self.events.bound:
             self.events.watch(queue)
@@ -644,8 +639,7 @@ class Vhost:
             queue.has_delayed = value.get("has_delayed", False)
             queue.delivered_until = value.get("handed_out_until", 0)
             leases.restore(queue)
-            if isinstance(queue, StreamQueue):
-                queue.begin_sealing()
+            queue.begin()
             self._restore_entries(queue, recovery, streams)
             if queue.delivered_until != value.get("handed_out_until", 0):
                 self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
@@ -708,12 +702,7 @@ class Vhost:
 
     def _restore_entries(self, queue: Queue, recovery: Recovery, streams: StreamRecords) -> None:
         queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
-        if isinstance(queue, StreamQueue):
-            streams.restore(queue)
-            return
-        recovered = recovery.queues.get(queue.id)
-        if recovered is not None:
-            paging.recover(queue, recovered, not recovery.clean)
+        queue.recover(recovery, streams)
 
     # Checks
 

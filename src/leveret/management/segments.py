@@ -98,8 +98,8 @@ def _tables(admin: Admin) -> StreamTables:
 def _chosen(admin: Admin, arguments: Streams) -> list[StreamQueue]:
     if arguments.name is not None:
         return [find(admin, NamedInVhost(name=arguments.name, vhost=arguments.vhost or "/"))]
-    return [queue for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()
-            if isinstance(queue, StreamQueue)]
+    found = (queue.as_stream() for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values())
+    return [stream for stream in found if stream is not None]
 
 
 def tables(admin: Admin, arguments: Streams) -> Iterator[Item]:

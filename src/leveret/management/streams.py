@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
 from leveret.management.calls import Call, InVhost, Item, NamedInVhost, plain
 
@@ -69,15 +70,16 @@ def _why_unsealed(stream: StreamQueue) -> str | None:
 def find(admin: Admin, arguments: NamedInVhost) -> StreamQueue:
     """Return the stream with this name. Raises `NotFound`."""
     queue = admin.vhost(arguments.vhost).find_queue(arguments.name)
-    if not isinstance(queue, StreamQueue):
+    stream = None if queue is None else queue.as_stream()
+    if stream is None:
         what = "no stream" if queue is None else "queue, but no stream,"
         raise NotFound(f"{what} '{arguments.name}' in vhost '{arguments.vhost}'")
-    return queue
+    return stream
 
 
 def list_streams(admin: Admin, arguments: InVhost) -> Iterator[Item]:
-    found = [queue for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()]
-    return (describe(queue) for queue in found if isinstance(queue, StreamQueue))
+    found = [queue.as_stream() for vhost in admin.vhosts(arguments.vhost) for queue in vhost.queues.values()]
+    return (describe(stream) for stream in found if stream is not None)
 
 
 def show(admin: Admin, arguments: NamedInVhost) -> Item:
@@ -135,8 +137,9 @@ def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
     exchange = vhost.exchanges.get(name)
     if exchange is None or exchange.type != HASH:
         raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
-    found = [binding.destination for binding in exchange.bindings()]
-    return [queue for queue in found if isinstance(queue, StreamQueue)]
+    found = [binding.destination.as_stream() for binding in exchange.bindings()
+             if isinstance(binding.destination, Queue)]
+    return [stream for stream in found if stream is not None]
 
 
 async def add_super(admin: Admin, arguments: AddSuper) -> Item:

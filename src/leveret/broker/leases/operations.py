@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import STREAM
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.batch_builder import BatchBuilder, Done, Written
 from leveret.broker.leases.lease import Lease, Leases, place_of, settle
 from leveret.broker.leases.returning import return_pieces
+from leveret.broker.queues import capabilities
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
@@ -224,8 +224,8 @@ def _age(now: int, then: int) -> float:
 def _check_queue(queue: Queue) -> None:
     settings = queue.settings
     reason = ""
-    if settings.type == STREAM:
-        reason = "a stream; read it by offsets"
+    if not queue.supports(capabilities.LEASE):
+        reason = queue.unsupported[capabilities.LEASE]
     elif not queue.durable:
         reason = "not durable, and leased messages must survive a restart"
     elif queue.exclusive_owner is not None:

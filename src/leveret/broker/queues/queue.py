@@ -13,11 +13,12 @@ acquisition. The module `settlement` has the transitions.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker import settlement
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
+from leveret.broker.errors import NotImplementedByBroker
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading
 from leveret.broker.message import (
@@ -31,14 +32,16 @@ from leveret.broker.message import (
     own_overlay,
 )
 from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import removal, rings
+from leveret.broker.queues import capabilities, removal, rings
 from leveret.broker.queues.classic import browsing, delayed, draining, expiry, getting, limits, paging, selective
 from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.events import Watch
     from leveret.broker.leases.lease import Leases
-    from leveret.broker.log import Log
+    from leveret.broker.log import Log, Recovery
+    from leveret.broker.streams.queue import StreamQueue
+    from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
 
@@ -67,7 +70,18 @@ class Hidden:
 
 
 class Queue:
-    """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not."""
+    """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not.
+
+    A queue type is a subclass and one line in the registry. It declares what it can do, so that nobody asks for its type:
+
+    unsupported  the operations of `capabilities` that it leaves out, each with the reason: what the queue is
+    replayable   consumers remove nothing: each reads from an offset of its own
+    pageable     entries may be paged out
+    """
+
+    unsupported: ClassVar[dict[str, str]] = {}
+    replayable: ClassVar[bool] = False
+    pageable: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                  arguments: dict[str, Any], settings: QueueSettings) -> None:
@@ -171,6 +185,40 @@ class Queue:
         self.guarded = watch is not None or self._has_guards()
         rings.set_selective(self)
         selective.offer_again(self)
+
+    def begin(self) -> None:
+        """Begin what belongs to the type, once the queue is declared or its definition restored."""
+
+    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+        """Take over the entries that the log has of the queue."""
+        recovered = recovery.queues.get(self.id)
+        if recovered is not None:
+            paging.recover(self, recovered, not recovery.clean)
+
+    def start(self) -> None:
+        """Start timers and first reads, once all queues are recovered and the log commits."""
+        paging.start(self)
+
+    # Capabilities
+
+    def supports(self, operation: str) -> bool:
+        return operation not in self.unsupported
+
+    def check_supports(self, operation: str) -> None:
+        """Raise NotImplementedByBroker for an operation that the type leaves out."""
+        reason = self.unsupported.get(operation)
+        if reason is not None:
+            raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is {reason}",
+                                         closes_connection=True)
+
+    def as_stream(self) -> StreamQueue | None:
+        """Return the queue if it has offsets, segments and tracked consumers."""
+        return None
+
+    @property
+    def announces_activity(self) -> bool:
+        """Whether consumers are told when they become active: RabbitMQ does so for all those of a quorum queue."""
+        return self.settings.single_active_consumer or self.settings.type == QUORUM
 
     # Figures
 
@@ -472,6 +520,7 @@ class Queue:
     def get(self, no_ack: bool, kind: int = 0, scope: object | None = None) -> Entry | None:
         """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
         for this content class of 0-9, with a `scope` the next that this one has not refused."""
+        self.check_supports(capabilities.GET)
         return getting.get(self, no_ack, kind, scope)
 
     def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
@@ -666,6 +715,7 @@ class Queue:
 
     def purge(self) -> int:
         """Drop all ready entries; those with consumers stay (0-9-1 queue.purge.02). Returns how many."""
+        self.check_supports(capabilities.PURGE)
         count = removal.purge(self)
         if self.watch is not None:
             self.watch.removed("purged", count)

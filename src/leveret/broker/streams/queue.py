@@ -13,17 +13,18 @@ once for all readers that wait for them.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
-from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues import removal, rings
+from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
@@ -37,10 +38,14 @@ from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
+    from leveret.broker.log import Recovery
     from leveret.broker.segments import Segment
+    from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
 OFFSET: Final = "x-stream-offset"
+# Units of work of a declaration.
+STREAM_WORK: Final = 60
 
 
 class _Appended(CommitWaiter):
@@ -92,6 +97,15 @@ class StreamQueue(Queue):
     erasing   the latest erasure, None where there was none since the start
     """
 
+    unsupported: ClassVar[dict[str, str]] = {
+        GET: "a stream, which is not read by basic.get: consume from it",
+        PURGE: "a stream, which is not purged: its retention is set by 'x-max-length-bytes', 'x-max-age' and"
+               " 'x-stream-max-segments'",
+        BROWSE: "a stream, whose consumers always browse",
+        LEASE: "a stream; read it by offsets",
+    }
+    replayable: ClassVar[bool] = True
+
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                  arguments: dict[str, Any], settings: QueueSettings) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
@@ -118,14 +132,21 @@ class StreamQueue(Queue):
         self.max_age = -1 if settings.max_age is None else settings.max_age
         self.guarded = False
 
-    def begin_sealing(self) -> None:
+    def begin(self) -> None:
         """Have the stream sealed from now on, where the broker does so."""
+        self.broker.work += STREAM_WORK
         hub = self.broker.segments
         if hub is None:
             self.broker.note_unsealed()
         elif hub.settings.sealing:
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
+
+    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+        streams.restore(self)
+
+    def as_stream(self) -> StreamQueue | None:
+        return self
 
     # Figures
 
@@ -545,10 +566,6 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def get(self, no_ack: bool, kind: int = 0, scope: object | None = None) -> Entry | None:
-        raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not read by"
-                                     " basic.get: consume from it", closes_connection=True)
-
     def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
         return False
 
@@ -600,11 +617,6 @@ class StreamQueue(Queue):
         self._settled(entry, REJECTED)
 
     # The end
-
-    def purge(self) -> int:
-        raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is a stream, which is not purged:"
-                                     " its retention is set by 'x-max-length-bytes', 'x-max-age' and"
-                                     " 'x-stream-max-segments'", closes_connection=True)
 
     def delete(self) -> int:
         count = self.ready_count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from leveret.broker.arguments import QUORUM, STREAM
 from leveret.management.requests.operation import Arguments, Asked, Fields, Operation
 
 
@@ -14,8 +13,7 @@ def describe(asked: Asked, arguments: Queue) -> Fields:
     """Return the type of a queue, its `messages` (those that a stream retains), and those that are `leased`."""
     asked.check("read", arguments.queue)
     queue = asked.vhost.queue(arguments.queue, asked.session)
-    kind = queue.settings.type
-    return {"type": kind if kind in (STREAM, QUORUM) else "classic", "durable": queue.durable,
+    return {"type": queue.settings.type, "durable": queue.durable,
             "messages": queue.ready_count + queue.delayed_count + queue.unacked, "leased": queue.leased_count}
 
 

@@ -83,10 +83,11 @@ def find(asked: Asked, name: str) -> StreamQueue:
     """Return a stream that the user may read. Raises `AccessRefused`, `NotFound` or `PreconditionFailed`."""
     asked.check("read", name)
     queue = asked.vhost.queue(name, asked.session)
-    if not isinstance(queue, StreamQueue):
+    stream = queue.as_stream()
+    if stream is None:
         raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{asked.vhost.name}' is not a stream, but a"
                                  f" {queue.settings.type} queue")
-    return queue
+    return stream
 
 
 def describe_super(asked: Asked, arguments: Super) -> Fields:
@@ -145,7 +146,7 @@ def match(asked: Asked, arguments: Match) -> Later:
         pattern = Pattern(arguments.pattern, whole=True)
     except ValueError as error:
         raise PreconditionFailed(f"pattern {arguments.pattern[:80]!r} {error}") from None
-    names = [queue.name for queue in asked.vhost.queues.values() if isinstance(queue, StreamQueue)]
+    names = [queue.name for queue in asked.vhost.queues.values() if queue.replayable]
     if len(names) > MAX_MATCHED:
         raise PreconditionFailed(f"vhost '{asked.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED} for"
                                  " a pattern")

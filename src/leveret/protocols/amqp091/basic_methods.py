@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from leveret.broker.arguments import BROWSE, STREAM, parse_consumer_arguments
+from leveret.broker.arguments import BROWSE, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import NOT_BASIC
+from leveret.broker.queues import capabilities
 from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.protocols import direct_reply
@@ -114,7 +115,7 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
                             " exclusive consumers are not permitted")
     if LEASE in arguments:
         reading.check(found, arguments, no_ack)
-    elif found.settings.type == STREAM:
+    elif found.replayable:
         _check_reader(channel, found, no_ack)
     found.check_consumer(arguments)
     consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
@@ -140,9 +141,9 @@ def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
 
 def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
     """Raise PreconditionFailed if a browsing consumer acknowledges, is exclusive, or reads a stream."""
-    if queue.settings.type == STREAM:
+    if not queue.supports(capabilities.BROWSE):
         raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
-                                 f" '{channel.connection.vhost_name}': consumers of a stream always browse")
+                                 f" '{channel.connection.vhost_name}': it is {queue.unsupported[capabilities.BROWSE]}")
     if not no_ack or exclusive:
         raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
                                  f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively")

@@ -9,7 +9,6 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import STREAM
 from leveret.broker.errors import AccessRefused, BrokerError, ResourceError
 from leveret.protocols.amqp10.errors import LinkRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import direct_reply, unsettled_map
@@ -279,14 +278,14 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     # The queue of a subscription is the link's own, and nobody would ever empty it.
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
     # What reads a stream takes nothing away from it.
-    browses = copies and not is_subscription and queue.settings.type != STREAM and not wanted.lease
+    browses = copies and not is_subscription and not queue.replayable and not wanted.lease
     if not browses and queue.is_exclusive():
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
     # What is not there after a restart cannot have a state then, and what is shared, or a stream's, has none of its own.
     durable = source.durable if queue.stored else 0
-    if subscription is not None or queue.settings.type == STREAM or wanted.lease:
+    if subscription is not None or queue.replayable or wanted.lease:
         durable = min(durable, CONFIGURATION)
     if browses:
         if terminus.queue is not queue:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.arguments import QUORUM
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
@@ -351,8 +350,7 @@ class OutgoingLink(Link):
     def announce(self) -> None:
         """Tell the client whether it is the active consumer: once it has given credit, and when that changes. As in
         RabbitMQ, all receivers of a quorum queue are told, and here those of any queue with a single active consumer."""
-        settings = self.consumer.queue.settings
-        if settings.single_active_consumer or settings.type == QUORUM:
+        if self.consumer.queue.announces_activity:
             self.send_flow({ACTIVE: self.consumer.active})
 
     def send_flow(self, properties: Any = None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Final
 
-from leveret.broker.arguments import STREAM
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases import reading
 from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
@@ -99,7 +98,7 @@ class Wanted:
             if self.filters or self.no_local:
                 raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]}' of queue '{queue.name}' is read without"
                                          " other filters")
-        if queue.settings.type == STREAM:
+        if queue.replayable:
             if browses:
                 self.stream.setdefault("x-stream-offset", "first")
             queue.check_consumer(self.stream)

@@ -1,0 +1,10 @@
+"""Operations that a queue type may leave out, as keys of `Queue.unsupported`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GET: Final = "get"
+PURGE: Final = "purge"
+BROWSE: Final = "browse"
+LEASE: Final = "lease"
