@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from leveret.broker import arguments as a
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queues import registry
 
 
 def parsed(values: dict[str, Any], *, durable: bool = True, exclusive: bool = False, auto_delete: bool = False,
            strict: bool = False) -> a.QueueSettings:
-    return a.parse_queue_arguments(values, durable=durable, exclusive=exclusive, auto_delete=auto_delete, strict=strict)
+    return registry.parse_queue_arguments(values, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
+                                          strict=strict)
 
 
 def test_nothing_said() -> None:
@@ -165,7 +167,7 @@ WHAT = "queue 'q' in vhost '/'"
 
 
 def difference(current: dict[str, Any], received: dict[str, Any]) -> str | None:
-    return a.equivalent(a.QUEUE_ARGUMENTS, current, received, WHAT)
+    return a.equivalent(registry.QUEUE_ARGUMENTS, current, received, WHAT)
 
 
 @pytest.mark.parametrize(("current", "received"), [
@@ -211,7 +213,7 @@ def test_every_table_is_equivalent_to_itself(table: dict[str, Any]) -> None:
     assert difference(table, dict(reversed(table.items()))) is None
 
 
-@given(st.dictionaries(st.sampled_from([*a.QUEUE_ARGUMENTS, "x-other"]), nested))
+@given(st.dictionaries(st.sampled_from([*registry.QUEUE_ARGUMENTS, "x-other"]), nested))
 def test_no_value_raises_anything_but_a_refusal(values: dict[str, Any]) -> None:
     try:
         parsed(values)

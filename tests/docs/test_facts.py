@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, QUEUE_ARGUMENTS, TEN_YEARS
+from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.broker.streams import filters, tracking
 from leveret.config import Config
 from leveret.management.admin import CALLS

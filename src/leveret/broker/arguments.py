@@ -102,12 +102,12 @@ def shown(value: Any) -> str:
     return f"'{text if len(text) <= 60 else text[:57] + '...'}'"
 
 
-def _declared(*arguments: Argument) -> dict[str, Argument]:
+def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
     return {argument.name: argument for argument in arguments}
 
 
-QUEUE_ARGUMENTS: Final = _declared(
-    Argument("x-queue-type", TEXT, choices=(CLASSIC, QUORUM, STREAM), default=CLASSIC),
+# Of every queue type, unless the type refuses it. `queues.registry` adds the arguments that only one type has.
+SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
     Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
     Argument("x-max-length", WHOLE, unit="messages"),
@@ -120,7 +120,6 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-delivery-limit", WHOLE, -1, MAX_INT64, "failed deliveries, -1 for no limit"),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
-    Argument("x-max-age", INTERVAL),
     # How RabbitMQ places and stores a queue: accepted so that declarations written for it work, without effect here.
     Argument("x-queue-mode", TEXT, choices=("default", "lazy")),
     Argument("x-queue-version", WHOLE, 1, 2),
@@ -132,19 +131,18 @@ QUEUE_ARGUMENTS: Final = _declared(
     Argument("x-max-in-memory-bytes", WHOLE, unit="bytes"),
     Argument("x-initial-cluster-size", WHOLE, 1),
     Argument("x-stream-max-segment-size-bytes", WHOLE, unit="bytes"),
-    Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
     Argument("x-stream-filter-size-bytes", WHOLE, 16, 255, unit="bytes"),
     Argument("x-ha-policy", ANYTHING, compared=False),
     Argument("x-ha-policy-params", ANYTHING, compared=False),
 )
 
-EXCHANGE_ARGUMENTS: Final = _declared(
+EXCHANGE_ARGUMENTS: Final = declared_by_name(
     Argument("alternate-exchange", TEXT),
     Argument("hash-header", TEXT),
     Argument("hash-property", TEXT, choices=("message_id", "correlation_id", "timestamp")),
 )
 
-CONSUMER_ARGUMENTS: Final = _declared(
+CONSUMER_ARGUMENTS: Final = declared_by_name(
     Argument("x-priority", WHOLE, -MAX_INT64, MAX_INT64),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     Argument("x-cancel-on-ha-failover", FLAG),
@@ -173,15 +171,8 @@ CONSUMER_ARGUMENTS: Final = _declared(
     Argument("x-lease-count", WHOLE, 1, needs="x-lease"),
 )
 
-# What a stream has no use for: its messages leave it by retention alone.
-NOT_OF_STREAMS: Final = (
-    "x-message-ttl", "x-expires", "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-    "x-dead-letter-strategy", "x-max-priority", "x-delivery-limit", "x-single-active-consumer", "x-queue-mode",
-)
-
-
-def _parse(declared: dict[str, Argument], arguments: dict[str, Any], strict: bool
-           ) -> tuple[dict[str, Any], dict[str, Any]]:
+def parse_arguments(declared: dict[str, Argument], arguments: dict[str, Any], strict: bool
+                    ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Known arguments by name, validated, and the unknown ones as they came."""
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
@@ -204,7 +195,7 @@ def _parse(declared: dict[str, Argument], arguments: dict[str, Any], strict: boo
 class QueueSettings:
     """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in bytes.
 
-    type                     CLASSIC, QUORUM or STREAM
+    type                     a name of the registry of queue types
     message_ttl, expires     how long a message, and the unused queue, live
     max_length, max_length_bytes, overflow   the limit and what happens at it (DROP_HEAD unless said otherwise)
     dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
@@ -216,12 +207,13 @@ class QueueSettings:
     consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
     max_age                  how long a stream keeps a message
     segment_size             bytes of bodies that make a segment of a stream; max_segments: most sealed ones
+    known                    validated arguments by name, for those that only one type has
     unknown                  unknown arguments, as received
     """
 
     __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
-                 "delivery_limit", "expires", "max_age", "max_length", "max_length_bytes", "max_priority", "max_segments",
-                 "message_ttl", "overflow", "segment_size", "single_active_consumer", "type", "unknown")
+                 "delivery_limit", "expires", "known", "max_age", "max_length", "max_length_bytes", "max_priority",
+                 "max_segments", "message_ttl", "overflow", "segment_size", "single_active_consumer", "type", "unknown")
 
     def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
         self.type: str = known.get("x-queue-type", CLASSIC)
@@ -242,6 +234,7 @@ class QueueSettings:
         self.max_age: int | None = None if age is None else interval_of(age)
         self.segment_size: int | None = known.get("x-stream-max-segment-size-bytes")
         self.max_segments: int | None = known.get("x-stream-max-segments")
+        self.known = known
         self.unknown = unknown
 
 
@@ -274,38 +267,12 @@ class ConsumerSettings:
         self.unknown = unknown
 
 
-def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
-                          strict: bool) -> QueueSettings:
-    """Validate the arguments of queue.declare.
-
-    Raises PreconditionFailed for a known argument with a bad value, for properties that a quorum queue cannot have, and
-    with `strict` for an unknown argument.
-    """
-    known, unknown = _parse(QUEUE_ARGUMENTS, arguments, strict)
-    settings = QueueSettings(known, unknown)
-    if settings.type in (QUORUM, STREAM):
-        bad = ("durable=false" if not durable else "exclusive=true" if exclusive else
-               "auto-delete=true" if auto_delete else "")
-        if bad:
-            raise PreconditionFailed(f"invalid property {bad} with 'x-queue-type' '{settings.type}', expected a durable "
-                                     "queue that is neither exclusive nor auto-delete")
-    if settings.type == STREAM:
-        for name in NOT_OF_STREAMS:
-            if name in known:
-                raise PreconditionFailed(f"invalid arg '{name}': received with 'x-queue-type' 'stream', whose messages "
-                                         "leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only")
-    elif settings.max_age is not None:
-        raise PreconditionFailed("invalid arg 'x-max-age': received without 'x-queue-type' 'stream', expected together "
-                                 "with it; 'x-message-ttl' is that of other queues")
-    elif settings.max_segments is not None:
-        raise PreconditionFailed("invalid arg 'x-stream-max-segments': received without 'x-queue-type' 'stream', expected "
-                                 "together with it")
-    return settings
-
-
 def parse_exchange_arguments(arguments: dict[str, Any], *, strict: bool) -> ExchangeSettings:
-    """Validate the arguments of exchange.declare; raises PreconditionFailed as `parse_queue_arguments` does."""
-    known, unknown = _parse(EXCHANGE_ARGUMENTS, arguments, strict)
+    """Validate the arguments of exchange.declare.
+
+    Raises PreconditionFailed for a known argument with a bad value, and with `strict` for an unknown argument.
+    """
+    known, unknown = parse_arguments(EXCHANGE_ARGUMENTS, arguments, strict)
     if "hash-header" in known and "hash-property" in known:
         raise PreconditionFailed("invalid arg 'hash-property': received together with 'hash-header', "
                                  "expected one of them")
@@ -313,8 +280,11 @@ def parse_exchange_arguments(arguments: dict[str, Any], *, strict: bool) -> Exch
 
 
 def parse_consumer_arguments(arguments: dict[str, Any], *, strict: bool) -> ConsumerSettings:
-    """Validate the arguments of basic.consume; raises PreconditionFailed as `parse_queue_arguments` does."""
-    return ConsumerSettings(*_parse(CONSUMER_ARGUMENTS, arguments, strict))
+    """Validate the arguments of basic.consume.
+
+    Raises PreconditionFailed for a known argument with a bad value, and with `strict` for an unknown argument.
+    """
+    return ConsumerSettings(*parse_arguments(CONSUMER_ARGUMENTS, arguments, strict))
 
 
 def inequivalent(name: str, what: str, received: Any, current: Any) -> str:

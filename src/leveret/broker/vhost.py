@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker import metadata
 from leveret.broker.arguments import (
     EXCHANGE_ARGUMENTS,
-    QUEUE_ARGUMENTS,
     QueueSettings,
     equivalent,
     inequivalent,
     parse_exchange_arguments,
-    parse_queue_arguments,
 )
 from leveret.broker.branches import Branches
 from leveret.broker.dead_letter import DeadLetters, split_address
@@ -40,7 +38,7 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.queue import Queue
-from leveret.broker.queues.registry import make_queue
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.sink_transactions import SinkTransactions
