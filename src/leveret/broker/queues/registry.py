@@ -18,6 +18,7 @@ from leveret.broker.arguments import (
     parse_arguments,
 )
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queues import last_value
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
 
@@ -57,6 +58,7 @@ TYPES: Final[dict[str, QueueType]] = {
     CLASSIC: QueueType(Queue),
     QUORUM: QueueType(Queue, durable=True),
     STREAM: STREAM_TYPE,
+    last_value.LAST_VALUE: QueueType(last_value.LastValueQueue, last_value.ARGUMENTS),
 }
 
 # All arguments of queue.declare; which of them the queue type takes is checked afterwards.

@@ -165,6 +165,16 @@ class Backlog:
             return
         head.insert(bisect_left(head, seq, key=SEQ), entry)
 
+    def take(self, entry: Entry) -> bool:
+        """Remove an entry that is in memory; False if it is not there."""
+        for entries in (self.head, self.young):
+            if entries:
+                index = bisect_left(entries, entry.seq, key=SEQ)
+                if index < len(entries) and entries[index] is entry:
+                    del entries[index]
+                    return True
+        return False
+
     def merge(self, entries: list[Entry]) -> int:
         """Put several entries to their places by sequence number, in which order they come. Returns how many that are there
         already had to be moved for it."""

@@ -53,6 +53,8 @@ def page_out(queue: Queue, backlog: Backlog) -> None:
     """Start to page out: from now on entries keep only their position once they are committed."""
     broker = queue.broker
     if backlog.young is None:
+        if not queue.pageable:
+            return
         backlog.young = deque()
         broker.paging[queue.id] = queue
     elif len(backlog.young) > YOUNG_ENTRIES:
@@ -62,7 +64,7 @@ def page_out(queue: Queue, backlog: Backlog) -> None:
 def page_young(queue: Queue, backlog: Backlog) -> None:
     """Replace committed young entries by their positions, oldest first."""
     young = backlog.young
-    if young is None:
+    if young is None or not queue.pageable:
         return
     overflow = queue.broker.overflow
     while young:
@@ -116,6 +118,8 @@ def page_more(queue: Queue) -> bool:
 
 def page_down(queue: Queue, share: int) -> None:
     """Page out the tail of each level of a queue that has more than `share` bytes in memory, down to half of it."""
+    if not queue.pageable:
+        return
     keep = share // 2
     overflow = queue.broker.overflow
     if queue.delays is not None:

@@ -1,0 +1,206 @@
+"""A queue that keeps one message a key (`x-queue-type: last-value`): a new message replaces the one with the same key.
+
+The key is the value of a header. Its name is the argument `x-last-value-key`, by default the one that Qpid's clients set.
+Messages without the header are kept as in a classic queue. An entry that a consumer holds is not replaced; if it is
+requeued after a newer one of its key has come, it is dropped. Newer means published later: of the higher sequence number.
+
+All entries stay in memory, because a new message must find the one that it replaces. After a start the queue delivers
+nothing until it has read all of them for their keys.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from leveret.broker.arguments import TEXT, Argument, QueueSettings
+from leveret.broker.exchanges.base import freeze
+from leveret.broker.message import ARCHIVED, AVAILABLE, ENTRY_OVERHEAD, Entry, Message
+from leveret.broker.queues.capabilities import LEASE
+from leveret.broker.queues.classic import paging
+from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Recovery
+    from leveret.broker.streams.recovery import StreamRecords
+    from leveret.broker.vhost import Vhost
+
+LAST_VALUE: Final = "last-value"
+KEY: Final = "x-last-value-key"
+DEFAULT_KEY: Final = "qpid.LVQ_key"
+ARGUMENTS: Final = (Argument(KEY, TEXT, default=DEFAULT_KEY),)
+# The reason in events.
+REPLACED: Final = "replaced"
+# Keys that a drain checks for entries that have left.
+CHECKED_KEYS: Final = 1000
+
+
+class _Reading(Waiting):
+    """Waits for entries that a start found."""
+
+    def __init__(self, queue: LastValueQueue) -> None:
+        self.queue = queue
+
+    def loaded(self) -> None:
+        self.queue.read_next()
+
+
+class LastValueQueue(Queue):
+    """One last-value queue of one vhost.
+
+    header   the name of the header with the key, and `needle` its bytes: a message without them has no key
+    latest   the newest visible entry of each key, which may have left since
+    keys     the keys of `latest`, in the order in which they are checked for that
+    """
+
+    unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
+    pageable: ClassVar[bool] = False
+
+    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
+                 arguments: dict[str, Any], settings: QueueSettings) -> None:
+        super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
+        self.header: str = settings.known.get(KEY, DEFAULT_KEY)
+        self.needle = self.header.encode("utf-8", "surrogateescape")
+        self.latest: dict[Any, Entry] = {}
+        self.keys: deque[Any] = deque()
+
+    def _has_guards(self) -> bool:
+        return True
+
+    def _key_of(self, message: Message) -> Any:
+        """The key of a message, None if it has none."""
+        if self.needle not in message.header:
+            return None
+        value = self.broker.decode_headers(message).get(self.header)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "surrogateescape")
+        return None if value is None else freeze(value)
+
+    # In
+
+    def insert_new(self, entry: Entry) -> None:
+        overlay = entry.overlay
+        is_delayed = overlay is not None and overlay.visible_at > self.broker.timers.now()
+        if not self.deleted and not is_delayed:
+            key = self._key_of(entry.message)
+            if key is not None and not self._replace(key, entry):
+                self._remove(entry)
+                return
+        super().insert_new(entry)
+
+    def insert_many(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.insert_new(entry)
+
+    def requeue(self, entry: Entry, failed: bool = True) -> None:
+        super().requeue(entry, failed)
+        if entry.state == AVAILABLE:
+            self._keep_latest(entry)
+
+    def _keep_latest(self, entry: Entry) -> None:
+        """Drop a ready entry that has been replaced, or the one that it replaces."""
+        key = self._key_of(entry.message)
+        if key is not None and not self._replace(key, entry):
+            self._drop(entry)
+
+    def _replace(self, key: Any, entry: Entry) -> bool:
+        """Make an entry the latest of its key, and drop the one before. False if there is a newer one."""
+        before = self.latest.get(key)
+        if before is None:
+            self.keys.append(key)
+        elif before is not entry and before.state != ARCHIVED:
+            if before.seq > entry.seq:
+                return False
+            self._drop(before)
+        self.latest[key] = entry
+        return True
+
+    def _drop(self, entry: Entry) -> None:
+        """Drop an entry if it is ready."""
+        backlog = self.level_of(entry.message.priority)
+        if entry.state == AVAILABLE and backlog.take(entry):
+            self.memory -= entry.message.size + ENTRY_OVERHEAD
+            self.broker.work += 1 + (len(backlog) >> 10)
+            self._remove(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        if self.watch is not None:
+            self.watch.left(entry, REPLACED)
+        self.archive(entry)
+
+    # Out
+
+    def drain(self) -> None:
+        super().drain()
+        self._forget_keys()
+
+    def settle(self, entry: Entry) -> None:
+        super().settle(entry)
+        self.activate()  # so that its key is forgotten
+
+    def _forget_keys(self) -> None:
+        """Forget entries that have left, as soon as there are more keys than entries; some of them in the next turn."""
+        latest = self.latest
+        live = self.ready_count + self.unacked
+        forgotten = 0
+        for checked in range(len(self.keys)):
+            if len(latest) <= live:
+                return
+            if checked == CHECKED_KEYS:
+                self.broker.work += checked >> 3
+                if forgotten:
+                    self.broker.jobs.again.add(self)
+                return
+            key = self.keys.popleft()
+            if latest[key].state == ARCHIVED:
+                del latest[key]
+                forgotten += 1
+            else:
+                self.keys.append(key)
+
+    def purge(self) -> int:
+        count = super().purge()
+        self._forget_all()
+        return count
+
+    def delete(self) -> int:
+        count = super().delete()
+        self._forget_all()
+        return count
+
+    def _forget_all(self) -> None:
+        self.latest = {}
+        self.keys = deque()
+
+    # After a start
+
+    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+        super().recover(recovery, streams)
+        self.freeze()
+
+    def start(self) -> None:
+        super().start()
+        self.read_next()
+
+    def read_next(self) -> None:
+        """Read the next entries that the start found; when all are read, drop those that had been replaced."""
+        for level in self.all_levels():
+            if level.chunks:
+                if not level.loading:
+                    paging.load(self, level)
+                self.wait_loaded(_Reading(self))
+                return
+        self.broker.jobs.run_steps(self._index())
+
+    def _index(self) -> Iterator[int]:
+        try:
+            for level in self.all_levels():
+                level.settle_young()
+                for entry in list(level.head):
+                    if entry.state == AVAILABLE:
+                        self._keep_latest(entry)
+                    yield 2
+        finally:
+            self.thaw()

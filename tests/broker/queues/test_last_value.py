@@ -1,0 +1,179 @@
+"""Last-value queues: a new message replaces the ready one with the same key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.leases import operations
+from leveret.broker.queues.queue import Queue
+from tests.broker.leases.support import restart
+from tests.broker.support import Taker, World, figures, text_of
+
+TYPE = {"x-queue-type": "last-value", "x-last-value-key": "symbol"}
+
+
+def declare(world: World, **arguments: Any) -> Queue:
+    return world.vhost.declare_queue("q", None, durable=True, arguments={**TYPE, **arguments})
+
+
+def quote(world: World, queue: Queue, *bodies: str, **options: Any) -> None:
+    """Push messages such as `a1`, whose key is the letter."""
+    for body in bodies:
+        assert world.push(queue, body, headers={"symbol": body[0]}, **options)
+
+
+class TestReplacing:
+    def test_a_new_message_replaces_the_one_with_its_key(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1", "a2", "c1", "b2", "a3")
+        assert queue.ready_count == 3
+        assert queue.ready_bytes == 6
+        assert world.contents(queue) == ["c1", "b2", "a3"]
+
+    def test_messages_without_a_key_stay(self, world: World) -> None:
+        queue = declare(world)
+        world.push(queue, "x", "y", headers={"other": "symbol"})
+        quote(world, queue, "a1", "a2")
+        assert world.contents(queue) == ["x", "y", "a2"]
+
+    def test_the_default_key_is_that_of_qpid(self, world: World) -> None:
+        queue = world.queue(queue_type="last-value")
+        for body in ("1", "2"):
+            world.push(queue, body, headers={"qpid.LVQ_key": "k"})
+        assert world.contents(queue) == ["2"]
+
+    def test_numbers_and_flags_are_different_keys(self, world: World) -> None:
+        queue = declare(world)
+        for body, key in (("number", 1), ("flag", True), ("text", "1"), ("number again", 1)):
+            world.push(queue, body, headers={"symbol": key})
+        assert world.contents(queue) == ["flag", "text", "number again"]
+
+    def test_across_priorities(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1", priority=9)
+        quote(world, queue, "a2", priority=1)
+        assert world.contents(queue) == ["b1", "a2"]
+
+    def test_a_full_queue_replaces_before_it_drops(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 2})
+        quote(world, queue, "a1", "b1", "a2")
+        assert world.contents(queue) == ["b1", "a2"]
+
+    def test_nothing_is_paged_out(self) -> None:
+        world = World(overflow=True, page_above=1)
+        queue = declare(world)
+        quote(world, queue, *[f"{letter}1" for letter in "abcdefgh"])
+        world.broker.page_down()
+        quote(world, queue, "a2")
+        assert queue.ready_count == 8
+        assert world.contents(queue)[-1] == "a2"
+
+
+class TestDelivered:
+    def test_what_a_consumer_holds_is_not_replaced(self, world: World) -> None:
+        queue = declare(world)
+        taker = Taker(queue, credit=1)
+        quote(world, queue, "a1")
+        world.end_turn()
+        quote(world, queue, "a2", "a3")
+        assert taker.history == ["a1"]
+        assert figures(queue)[0] == 1
+
+    def test_an_older_entry_is_dropped_when_it_comes_back(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1")
+        entry = queue.get(False)
+        assert entry is not None
+        quote(world, queue, "a2")
+        queue.requeue(entry)
+        assert world.contents(queue) == ["a2"]
+        assert queue.memory == 0
+
+    def test_the_latest_entry_comes_back(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1")
+        entry = queue.get(False)
+        assert entry is not None
+        queue.requeue(entry)
+        assert world.contents(queue) == ["a1", "b1"]
+
+    def test_a_settled_key_starts_again(self, world: World) -> None:
+        queue = declare(world)
+        for body in ("a1", "a2", "a3"):
+            quote(world, queue, body)
+            entry = queue.get(False)
+            assert entry is not None
+            assert text_of(entry) == body
+            queue.settle(entry)
+
+    def test_keys_of_removed_messages_are_forgotten(self, world: World) -> None:
+        queue = declare(world)
+        for number in range(3000):
+            world.push(queue, "m", headers={"symbol": number})
+        taker = Taker(queue)
+        world.run()
+        for entry in taker.taken:
+            queue.settle(entry)
+        world.run()
+        assert vars_of(queue) == (0, 0)
+
+    def test_purge_forgets_keys(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1")
+        assert queue.purge() == 2
+        assert vars_of(queue) == (0, 0)
+        quote(world, queue, "a2")
+        assert world.contents(queue) == ["a2"]
+
+
+def vars_of(queue: Any) -> tuple[int, int]:
+    return len(queue.latest), len(queue.keys)
+
+
+class TestRestart:
+    def test_replaced_messages_are_gone(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1", "a2", persistent=True)
+        after = restart(world)
+        found = after.vhost.queues["q"]
+        after.run()
+        assert found.ready_count == 2
+        assert after.contents(found) == ["b1", "a2"]
+
+    def test_recovered_messages_are_replaced(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", "b1", persistent=True)
+        after = restart(world)
+        found = after.vhost.queues["q"]
+        quote(after, found, "a2", persistent=True)  # before the recovered ones are read
+        after.run()
+        quote(after, found, "b2", persistent=True)
+        assert after.contents(found) == ["a2", "b2"]
+
+    def test_nothing_is_delivered_before_all_keys_are_known(self, world: World) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", persistent=True)
+        after = restart(world)
+        found = after.vhost.queues["q"]
+        taker = Taker(found)
+        quote(after, found, "a2")
+        after.run()
+        assert taker.history == ["a2"]
+
+
+class TestDeclaration:
+    def test_the_key_needs_the_type(self, world: World) -> None:
+        with pytest.raises(PreconditionFailed, match="received without 'x-queue-type' 'last-value'"):
+            world.queue(last_value_key="k")
+
+    def test_another_key_is_not_equivalent(self, world: World) -> None:
+        declare(world)
+        with pytest.raises(PreconditionFailed, match="inequivalent arg 'x-last-value-key'"):
+            declare(world, **{"x-last-value-key": "other"})
+
+    def test_it_has_no_leases(self, world: World) -> None:
+        with pytest.raises(PreconditionFailed, match="it is a last-value queue"):
+            operations.acquire(declare(world), "reader")
