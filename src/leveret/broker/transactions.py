@@ -17,7 +17,6 @@ from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
-from leveret.broker.streams.queue import StreamQueue
 
 ACCEPT: Final = 0
 REQUEUE: Final = 1
@@ -238,7 +237,7 @@ def _restoring(settlements: list[tuple[Entry, int]], left: list[tuple[Entry, int
         if outcome == ACCEPT:
             queue = entry.queue
             row = entry.row
-            if row is not None and not isinstance(queue, StreamQueue):  # what has gone through a stream stays there
+            if row is not None and not queue.replayable:  # what has gone through a stream stays there
                 entry.row = None
                 if not queue.deleted:
                     row.log.store(entry)
