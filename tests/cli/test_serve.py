@@ -442,7 +442,7 @@ def test_sighup_takes_over_certificates(tmp_path: Path, authority: Authority) ->
         after = len(process.log())
         assert process.process is not None
         process.process.send_signal(signal.SIGHUP)
-        assert "renewed.crt has no CERTIFICATE" in until(process, "configuration not reloaded", after)
+        assert "renewed.crt does not contain a CERTIFICATE" in until(process, "configuration not reloaded", after)
         assert server_subject(process, authority) == "renewed"
         held.channel().queue_declare("", exclusive=True)  # connections of before go on
         held.close()

@@ -211,9 +211,9 @@ CYCLE["again"] = [CYCLE]
 
 
 @pytest.mark.parametrize(("keywords", "complaint"), [
-    *[({name: "x" * 256}, f"^{name}: .*255 bytes.*256") for name in TEXTS],
+    *[({name: "x" * 256}, f"^{name}: .*256 bytes, expected at most 255") for name in TEXTS],
     *[({name: 5}, f"^{name}: 5; expected a str") for name in TEXTS],
-    ({"content_type": "é" * 128}, "^content_type: .*255 bytes"),
+    ({"content_type": "é" * 128}, "^content_type: .*256 bytes, expected at most 255"),
     ({"app_id": "\ud800"}, "^app_id: .*Unicode"),
     ({"priority": 256}, "^priority: 256; expected an integer from 0 to 255"),
     ({"priority": -1}, "^priority: -1;"),
@@ -228,7 +228,7 @@ CYCLE["again"] = [CYCLE]
     ({"expiration": True}, "^expiration: True;"),
     ({"expiration": b"5"}, "^expiration: b'5';"),
     ({"expiration": 10**5000}, "^expiration: "),
-    ({"expiration": "1" * 256}, "^expiration: .*255 bytes"),
+    ({"expiration": "1" * 256}, "^expiration: .*256 bytes, expected at most 255"),
     ({"timestamp": -1}, "^timestamp: -1; expected a datetime or seconds"),
     ({"timestamp": 2**64}, "^timestamp: .*; expected a datetime or seconds"),
     ({"timestamp": float("nan")}, "^timestamp: nan;"),
@@ -237,7 +237,7 @@ CYCLE["again"] = [CYCLE]
     ({"headers": ["a"]}, r"^headers: \['a'\]; expected a dict"),
     ({"headers": UserDict(a=1)}, "^headers: .*; expected a dict"),
     ({"headers": {5: "x"}}, "^headers: the name 5; expected a str"),
-    ({"headers": {"n" * 256: 1}}, "^headers: the name .*255 bytes"),
+    ({"headers": {"n" * 256: 1}}, "^headers: the name .*256 bytes, expected at most 255"),
     ({"headers": {"a": {"b": [1, {"c": UUID(int=5)}]}}}, r"^headers\['a'\]\['b'\]\[1\]\['c'\]: .*UUID; expected bool, int"),
     ({"headers": {"a": {"b": {7: 1}}}}, r"^headers\['a'\]\['b'\]: the name 7"),
     ({"headers": {"a": 1, "b": 2**63}}, r"^headers\['b'\]: 9223372036854775808 does not fit 64 bits"),
