@@ -161,7 +161,7 @@ class Branch:
             yield from self.releasing()
 
     def flushing(self, worker: Worker) -> Iterator[int]:
-        """Collect the work of a worker that goes on later, in steps."""
+        """Collect what a worker has done so far, in steps; the worker may continue later."""
         return self.working(self._flushing(worker.flushing(self)))
 
     def _flushing(self, flushing: Iterator[int]) -> Iterator[int]:

@@ -261,7 +261,7 @@ class Branches(Holder):
             raise failure
 
     def rollback(self, branch: Branch, done: Done, remember: bool = False, by_hand: bool = False) -> None:
-        """Drop the publishes and requeue the entries. `by_hand`: also while somebody works in it, whose work is lost."""
+        """Drop the publishes and requeue the entries. `by_hand`: even if a worker is active in it, whose work is lost."""
         if branch.state == COMMITTED:
             raise PreconditionFailed(f"{branch} was committed by hand: forget it")
         if branch.timed_out:

@@ -62,7 +62,7 @@ class Reader(CommitWaiter):
         self.queue.broker.end_turn()
 
     def serve(self) -> None:
-        """Deliver entries as far as there is credit."""
+        """Deliver entries while consumers have credit."""
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
@@ -202,7 +202,7 @@ def remove(queue: Queue, consumer: Consumer) -> None:
 
 
 def serve(queue: Queue) -> None:
-    """Deliver to the readers as far as they have credit."""
+    """Deliver to the readers that have credit."""
     leases = queue.leases
     if leases is not None:
         for lease in leases.by_name.values():

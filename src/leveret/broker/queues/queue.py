@@ -72,7 +72,8 @@ class Hidden:
 class Queue:
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not.
 
-    A queue type is a subclass and one line in the registry. It declares what it can do, so that nobody asks for its type:
+    A queue type is a subclass and one line in the registry. It declares its capabilities, which callers ask for
+    instead of its type:
 
     unsupported  the operations of `capabilities` that it leaves out, each with the reason: what the queue is
     replayable   consumers remove nothing: each reads from an offset of its own
@@ -217,7 +218,7 @@ class Queue:
 
     @property
     def announces_activity(self) -> bool:
-        """Whether consumers are told when they become active: RabbitMQ does so for all those of a quorum queue."""
+        """Whether to notify consumers when they become active, as RabbitMQ does for quorum queues."""
         return self.settings.single_active_consumer or self.settings.type == QUORUM
 
     # Figures
