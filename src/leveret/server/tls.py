@@ -31,9 +31,10 @@ def hello_state(data: bytes) -> int:
 
 
 class TlsProtocol(SSLProtocol):
-    """asyncio's TLS protocol, but it reads into a buffer that all sockets share.
+    """asyncio's TLS protocol, but it reads into a buffer that all sockets share, and resumes writing in the next turn.
 
-    The base class has a buffer of `max_size` bytes per connection, although nothing remains in it between two reads.
+    The base class has a buffer of `max_size` bytes per connection, although nothing remains in it between two reads. It
+    writes when it resumes, and asyncio's transport closes a socket twice that is lost in a write within `resume_writing`.
     """
 
     max_size = 0
@@ -46,6 +47,14 @@ class TlsProtocol(SSLProtocol):
         """Return the shared buffer."""
         self._ssl_buffer_view = self._app_protocol_get_buffer(n)  # type: ignore[attr-defined]
         return self._ssl_buffer_view
+
+    def resume_writing(self) -> None:
+        """Resume in the next turn. Until then, nothing is written, so `pause_writing` cannot come first."""
+        self._loop.call_soon(self._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if self._transport is not None:
+            super().resume_writing()
 
     def feed(self, data: bytes) -> None:
         """Process data that was read before TLS started."""

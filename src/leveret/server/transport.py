@@ -194,6 +194,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._awaits_hello = False
         self._ignoring = False
         self._upgrading = False
+        self._resuming = False
         self._room = sockets.room_before_open
         self._transport: asyncio.Transport | None = None
         self._reader: Any = None
@@ -342,12 +343,22 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
+        self._resuming = False
         if self.session is not None:
             self.session.pause_writing()
 
     def resume_writing(self) -> None:
-        if self.session is not None:
+        """Resume the session in the next turn.
+
+        It writes when it resumes. asyncio's transport closes a socket twice that is lost in a write within this call.
+        """
+        self._resuming = True
+        self._sockets.loop.call_soon(self._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if self._resuming and self.session is not None:
             self.session.resume_writing()
+        self._resuming = False
 
     def eof_received(self) -> bool:
         return False
