@@ -384,13 +384,13 @@ class BatchCommit(Job):
     def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into all of its queues; return False, and put it into none, if one has no room."""
         for queue in queues:
-            if queue.rejects_publish and not self._takes_over(queue) and limits.refuses_publish(queue, message.size):
+            if queue.rejects_publish and not self._takes_over(queue) and limits.refuses(queue, message, due):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         plain = not (due or message.expires_at) and not (
             message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
         for queue in queues:
-            if queue.rejects_publish and limits.turns_away(queue, message):
+            if queue.rejects_publish and limits.turns_away(queue, message, due):
                 continue  # the queue dead-letters it
             entry = queue.prepare(message, None if plain else self._overlay(message, due))
             queue.hidden.add(entry.seq, message.size)
@@ -418,7 +418,7 @@ class BatchCommit(Job):
         message = leaving.message
         queues = self._dead_letter_queues(message.address) if self.rule == DEAD_LETTER else []
         for queue in queues:
-            if limits.refuses_publish(queue, message.size):
+            if limits.refuses(queue, message):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         self.unroutable += 1

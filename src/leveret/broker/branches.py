@@ -88,7 +88,7 @@ class _Prepare:
             return
         for message, queues in branch.publishes:
             for queue in queues:
-                if not queue.deleted and limits.refuses_publish(queue, message.size):
+                if not queue.deleted and limits.refuses(queue, message):
                     self.refusing = queue
                     return
             yield 1

@@ -95,7 +95,7 @@ class DeadLetters:
         self.publishing = True
         try:
             for target in self._route(exchange, keys, merged, message):
-                if target.name in passed or limits.refuses_publish(target, message.size):
+                if target.name in passed or limits.refuses(target, message):
                     continue  # a cycle, or full
                 if self.overflow >= self.max_overflow and limits.is_overflowing(target):
                     self._drop(target)

@@ -143,7 +143,7 @@ class Transaction(CommitWaiter):
 
     def _write(self, message: Message, queues: list[Queue], due: int) -> None:
         for queue in queues:
-            if queue.deleted or (not self.forced and limits.turns_away(queue, message)):
+            if queue.deleted or (not self.forced and limits.turns_away(queue, message, due)):
                 continue
             overlay: Overlay | None = None
             if due:

@@ -9,6 +9,7 @@ import pytest
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases import operations
 from leveret.broker.queues.queue import Queue
+from leveret.broker.transactions import Transaction
 from tests.broker.leases.support import restart
 from tests.broker.support import Taker, World, figures, text_of
 
@@ -70,6 +71,57 @@ class TestReplacing:
         quote(world, queue, "a2")
         assert queue.ready_count == 8
         assert world.contents(queue)[-1] == "a2"
+
+
+class TestFull:
+    """A full queue that refuses publishes still replaces messages."""
+
+    def test_a_replacement_is_taken(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 2, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1", "b1", "a2")
+        assert not world.push(queue, "c1", headers={"symbol": "c"})
+        assert not world.push(queue, "keyless")
+        assert world.contents(queue) == ["b1", "a2"]
+
+    def test_a_larger_one_only_if_there_is_room_for_it(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length-bytes": 5, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1", "b1", "a22", "b2")
+        assert not world.push(queue, "a333", headers={"symbol": "a"})
+        assert world.contents(queue) == ["a22", "b2"]
+
+    def test_one_that_becomes_visible_later_is_refused(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1")
+        assert not queue.delay(world.message("a2", headers={"symbol": "a"}), world.clock.now() + 1000)
+        assert world.contents(queue) == ["a1"]
+
+    def test_a_message_that_a_consumer_holds_is_not_replaced(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1")
+        assert queue.get(False) is not None
+        quote(world, queue, "a2", "a3")
+        assert world.contents(queue) == ["a3"]
+
+    def test_in_a_transaction(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 2, "x-overflow": "reject-publish"})
+        quote(world, queue, "a1", "b1")
+        transaction = Transaction(world.log)
+        for body in ("a2", "b2", "c1"):
+            transaction.publish(world.message(body, headers={"symbol": body[0]}, persistent=True), [queue])
+        transaction.commit(lambda: None)
+        world.run()
+        assert world.contents(queue) == ["a2", "b2"]
+
+    def test_as_a_dead_letter(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        source = world.queue("source", dead_letter_exchange="", dead_letter_routing_key="q")
+        quote(world, queue, "a1")
+        for body in ("a2", "b1"):
+            world.push(source, body, headers={"symbol": body[0]})
+            entry = source.get(False)
+            assert entry is not None
+            source.reject(entry)
+        assert world.contents(queue) == ["a2"]
 
 
 class TestDelivered:

@@ -80,6 +80,11 @@ class LastValueQueue(Queue):
 
     # In
 
+    def replaced_by(self, message: Message) -> Entry | None:
+        key = self._key_of(message)
+        entry = None if key is None else self.latest.get(key)
+        return entry if entry is not None and entry.state == AVAILABLE else None
+
     def insert_new(self, entry: Entry) -> None:
         overlay = entry.overlay
         is_delayed = overlay is not None and overlay.visible_at > self.broker.timers.now()

@@ -258,6 +258,10 @@ class Queue:
 
     # In
 
+    def replaced_by(self, message: Message) -> Entry | None:
+        """Return the ready entry that a new message would replace."""
+        return None
+
     def push(self, message: Message) -> bool:
         """Append a message; False where the queue refuses it (`x-overflow: reject-publish`)."""
         if self.guarded:
@@ -291,7 +295,7 @@ class Queue:
 
     def delay(self, message: Message, due: int) -> bool:
         """Append a message that becomes visible at `due`; False where the queue refuses it."""
-        if self.rejects_publish and limits.turns_away(self, message):
+        if self.rejects_publish and limits.turns_away(self, message, due):
             return False
         overlay = Overlay()
         overlay.visible_at = due

@@ -24,11 +24,11 @@ LEVELS_SHIFT: Final = 4
 ANY_LEVEL: Final = 256
 
 
-def turns_away(queue: Queue, message: Message) -> bool:
+def turns_away(queue: Queue, message: Message, due: int = 0) -> bool:
     """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
     if is_file(message):
         return False
-    if not refuses_publish(queue, message.size):
+    if not refuses(queue, message, due):
         return False
     if queue.streams:
         below = queue.priority_of(message.priority) if is_stream(message) else ANY_LEVEL
@@ -88,6 +88,21 @@ def is_over(queue: Queue) -> bool:
 def is_overflowing(queue: Queue) -> bool:
     """Whether the queue is about to drop what exceeds its limits."""
     return queue.overfull and is_over(queue)
+
+
+def refuses(queue: Queue, message: Message, due: int = 0) -> bool:
+    """Return whether the queue would refuse a message now, unless the message replaces another one. A message that becomes
+    visible later, at `due`, does not."""
+    return refuses_publish(queue, message.size) and (due != 0 or not replaces(queue, message))
+
+
+def replaces(queue: Queue, message: Message) -> bool:
+    """Return whether a message takes the room of the one that it replaces, so that a full queue keeps to its limits."""
+    before = queue.replaced_by(message)
+    if before is None:
+        return False
+    growth = message.size - before.message.size
+    return growth <= 0 or queue.max_bytes < 0 or queue.ready_bytes + growth <= queue.max_bytes
 
 
 def refuses_publish(queue: Queue, size: int) -> bool:

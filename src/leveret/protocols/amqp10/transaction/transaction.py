@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
+from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
@@ -284,17 +285,17 @@ class _Committing:
             if posting.routed and not queues:
                 transaction.failed = "the queue of a message was deleted after the message had been accepted"
                 return
-            if self._exceeds(message, queues):
+            if self._exceeds(message, queues, posting.due):
                 transaction.failed = "a queue is full"
                 return
             broker_transaction.publish(message, queues, posting.due)
             yield 2
         broker_transaction.forced = True  # they have room for it
 
-    def _exceeds(self, message: Message, queues: list[Queue]) -> bool:
+    def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
         """Whether a queue that refuses what is too much would have to refuse this message."""
         for queue in queues:
-            if not queue.rejects_publish:
+            if not queue.rejects_publish or (not due and limits.replaces(queue, message)):
                 continue
             count, size = self.taken.get(queue, (0, 0))
             hidden = queue.hidden
