@@ -11,12 +11,15 @@ from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.messaging import Accepted, Rejected, Released
 from leveret.wire.amqp10.transactions import Discharge, TransactionalState
 from leveret.wire.amqp10.transport import Detach, Disposition
+from leveret.wire.amqp10.values import Symbol
 from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Session, connect, make_site, message
 from tests.protocols.amqp10.test_transactions import Controller
 from tests.protocols.support import Site
 
 MANY = 2 * LARGE
+# More than one step of work.
+ACQUIRED = 3 * LARGE
 
 
 class FailingLog(HeldLog):
@@ -87,6 +90,72 @@ class Started:
             if frame.role and frame.first <= self.number <= (frame.first if frame.last is None else frame.last):
                 return frame.state
         return None
+
+
+class Acquiring:
+    """A transaction that acquires all of `from`, and of which the discharge is sent."""
+
+    def __init__(self, site: Site, *, settled: bool = False, fail: bool = False) -> None:
+        self.session: Session = connect(site).begin()
+        filling = self.session.sender("/queues/from")
+        for number in range(ACQUIRED):
+            filling.send(message(b"%d" % number, durable=True), settled=True, run=number % 100 == 99)
+        self.controller = Controller(self.session)
+        self.id = self.controller.declare()
+        receiver = self.session.receiver("/queues/from", snd_settle_mode=1 if settled else 0)
+        receiver.flow(ACQUIRED, window=2 * ACQUIRED, properties={Symbol("txn-id"): self.id})
+        assert len(receiver.bodies()) == ACQUIRED
+        self.endpoint = next(iter(self.session.client.session.sessions.values()))
+        client = self.session.client
+        client.received.clear()
+        self.controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(self.id, fail)), run=False)
+        client.session.data_received(client.output.to_send())
+        self.site = site
+
+    def step(self) -> int:
+        """Make a step; how many acquisitions it ends."""
+        before = len(self.endpoint.acquired)
+        self.site.broker.end_turn()
+        self.site.posted.pop(0)()
+        return before - len(self.endpoint.acquired)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_acquisitions_are_committed_in_steps(site: Site, log: FailingLog, settled: bool) -> None:
+    acquiring = Acquiring(site, settled=settled)
+    endpoint, queue = acquiring.endpoint, site.vhost.queues["from"]
+    assert len(endpoint.acquired) == ACQUIRED
+    while endpoint.acquired:
+        assert acquiring.step() <= STEP_WORK
+    acquiring.session.client.run()
+    assert not endpoint.retiring
+    assert (len(endpoint.unacked), queue.unacked) == ((0, 0) if settled else (ACQUIRED, ACQUIRED))
+    acquiring.session.dispose(0, ACQUIRED - 1, Accepted())
+    assert queue.unacked == 0 and counts(site, log) == (0, 0)
+
+
+def test_a_delivery_is_settled_while_its_acquisition_is_committed(site: Site, log: FailingLog) -> None:
+    acquiring = Acquiring(site)
+    acquiring.step()
+    client = acquiring.session.client
+    client.send(Disposition(True, 0, 0, True, Accepted(), channel=acquiring.session.channel))
+    client.session.data_received(client.output.to_send())
+    assert acquiring.endpoint.acquired
+    acquiring.session.client.run()
+    assert client.all(Detach) == []
+    assert site.vhost.queues["from"].unacked == ACQUIRED - 1
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_session_ends_while_acquisitions_are_committed(site: Site, log: FailingLog, settled: bool) -> None:
+    acquiring = Acquiring(site, settled=settled)
+    acquiring.step()
+    assert acquiring.endpoint.acquired
+    acquiring.session.client.drop()
+    site.run()
+    queue = site.vhost.queues["from"]
+    assert (queue.unacked, queue.ready_count, queue.frozen) == (0, 0 if settled else ACQUIRED, 0)
+    assert counts(site, log) == (queue.ready_count, 0) and log.completion is None
 
 
 def counts(site: Site, log: HeldLog) -> tuple[int, int]:

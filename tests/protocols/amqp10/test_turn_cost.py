@@ -21,7 +21,7 @@ from leveret.wire.amqp10.decode import DECIMAL_VALUES, NO_LIMIT, count_values, d
 from leveret.wire.amqp10.descriptors import ATTACH
 from leveret.wire.amqp10.encode import encode_pairs, encode_value
 from leveret.wire.amqp10.frames import FRAME_COST, FrameReader
-from leveret.wire.amqp10.messaging import Accepted, Properties, Released, Target
+from leveret.wire.amqp10.messaging import Accepted, Properties, Released, Source, Target
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.sections import MAX_SECTIONS, split
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
@@ -404,3 +404,21 @@ def test_what_goes_back_does_so_in_one_turn(session: Session, monkeypatch: pytes
     one_turn(session.client, octets(Disposition(True, 0, 299, True, Released())))
     assert len(endpoint.unacked) == 300
     assert [entry.seq for entry in endpoint.unacked.values()] == sorted(entry.seq for entry in endpoint.unacked.values())
+
+
+def test_the_deliveries_of_all_sources_of_a_session_are_found_in_one_pass(site: Site, session: Session) -> None:
+    site.vhost.declare_queue("q", None)
+    filling = session.sender("/queues/q", name="filling")
+    for _ in range(2000):
+        filling.send(settled=True, run=False)
+    session.client.run()
+    for number in range(40):
+        receiver = session.receiver(name=f"r{number}", source=Source("/queues/q", expiry_policy="never"))
+        receiver.flow(50, window=5000)
+        assert len(receiver.deliveries()) == 50
+    client = session.client
+    session.client.send(End(channel=session.channel))
+    begun = site.broker.work
+    one_turn(client, client.output.to_send())
+    assert site.broker.work - begun < 4000  # 40 passes over 2,000 would be 5,000 more
+    assert sum(terminus.unsettled_count() for terminus in client.session.services.termini.by_key.values()) == 2000

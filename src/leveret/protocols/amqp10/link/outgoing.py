@@ -431,7 +431,7 @@ class OutgoingLink(Link):
         if self.stores_unsettled and self.terminus is not None:
             self.terminus.collect()
         if consumer.unacked:
-            numbers = [number for number, entry in session.unacked.items() if entry.holder is consumer]
+            numbers = session.numbers_of(consumer)
             entry_return.return_entries(session.broker, [session.unacked.pop(number) for number in numbers],
                                         outcomes.requeue)
         consumer.queue.remove_consumer(consumer)

@@ -107,6 +107,8 @@ def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int,
         return
     for number in _within(session, session.retiring, first, span):
         retirement = session.retiring[number]
+        if retirement.transaction.committing:
+            continue
         if retirement.transaction is not transaction:
             transaction.failed = f"delivery {number} has an outcome under another transaction"
             session.connection.end_transaction(transaction)

@@ -35,6 +35,7 @@ from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
 
 if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.protocols.amqp10.terminus.terminus import Terminus
@@ -114,6 +115,8 @@ class SessionEndpoint(Holder):
         self.errant: dict[int, ErrantLink | None] = {}
         self.crossed_detaches: dict[tuple[bool, str], int] = {}
         self.unacked: dict[int, Entry] = {}
+        # While the session ends: the deliveries in it by consumer.
+        self.by_holder: dict[Consumer, list[int]] | None = None
         self.acquired: dict[int, Acquired] = {}
         self.copies: dict[int, OutgoingLink] = {}
         self.retiring: dict[int, Retirement] = {}
@@ -304,7 +307,7 @@ class SessionEndpoint(Holder):
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
         # Who looks for the deliveries of a link looks at all of the session.
-        self.connection.broker.work += (len(self.unacked) + len(self.copies)) >> WORK_SHIFT
+        self.broker.work += (len(self.acquired) + len(self.copies) + len(self.sending)) >> WORK_SHIFT
         if isinstance(link, OutgoingLink):
             link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
         if not link.receives:
@@ -465,6 +468,22 @@ class SessionEndpoint(Holder):
                 else:
                     link.grant()
 
+    def numbers_of(self, consumer: Consumer) -> list[int]:
+        """Return the unsettled deliveries to a consumer, in their order."""
+        if self.by_holder is not None:
+            return self.by_holder.get(consumer, [])
+        self.broker.work += len(self.unacked) >> WORK_SHIFT
+        return [number for number, entry in self.unacked.items() if entry.holder is consumer]
+
+    def _group_unacked(self) -> None:
+        """Find the unsettled deliveries of all consumers in one pass."""
+        self.broker.work += len(self.unacked) >> WORK_SHIFT
+        by_holder: dict[Consumer, list[int]] = {}
+        for number, entry in self.unacked.items():
+            if entry.holder is not None:
+                by_holder.setdefault(entry.holder, []).append(number)
+        self.by_holder = by_holder
+
     def all_held(self) -> list[Entry]:
         held = list(self.unacked.values())
         held.extend([item.entry for item in self.retiring.values()])
@@ -498,19 +517,22 @@ class SessionEndpoint(Holder):
         for link in links:
             link.leave()
         for retirement in self.retiring.values():
-            retirement.transaction.failed = "a session with deliveries of the transaction has ended"
+            if not retirement.transaction.committing:
+                retirement.transaction.failed = "a session with deliveries of the transaction has ended"
         if self.acquired:
             acquisition.undo_for(self, None)
         unacked = self.unacked
-        self.unacked = {}
         for number, retirement in self.retiring.items():
-            unacked[number] = retirement.entry
+            if not retirement.transaction.committing:
+                unacked[number] = retirement.entry
         self.retiring.clear()
-        self.unacked = unacked
         termini = list(self.termini)
-        for terminus in termini:
-            if terminus.survives() or terminus.durable:
-                terminus.collect()
+        surviving = [terminus for terminus in termini if terminus.survives() or terminus.durable]
+        if surviving:
+            self._group_unacked()
+        for terminus in surviving:
+            terminus.collect()
+        self.by_holder = None
         self.unacked = {}
         entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
         for link in links:

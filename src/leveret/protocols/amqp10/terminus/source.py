@@ -102,7 +102,7 @@ class SourceTerminus(Terminus):
             acquisition.undo_for(link.session, link)
         unacked = link.session.unacked
         self.registry.hold()
-        for number in [number for number, entry in unacked.items() if entry.holder is consumer]:
+        for number in link.session.numbers_of(consumer):
             entry = unacked.pop(number)
             entry.holder = None
             consumer.unacked -= 1

@@ -105,22 +105,31 @@ def is_wrong(session: SessionEndpoint, numbers: list[int], transaction: LocalTra
     """Return the transaction that acquired one of these deliveries, if its outcome is given under another one."""
     for number in numbers:
         other = session.acquired[number].transaction
-        if other is not transaction:
+        if other is not transaction and not other.committing:
             return other
     return None
 
 
-def keep(transaction: LocalTransaction) -> None:
-    """Commit the acquisitions of a transaction. Its links acquire outside transactions again."""
+def end(transaction: LocalTransaction) -> None:
+    """End the acquisitions of a transaction that is being committed. Its links acquire outside transactions again, and its
+    deliveries remain with the client."""
     for link in list(transaction.links):
         leave(link)
-    for acquired in transaction.acquired:
-        session = acquired.session
-        if session.acquired.pop(acquired.number, None) is not None:
-            for item in session.sending:
-                if item.delivery_id == acquired.number and item.first:
-                    item.state = None  # the transaction has ended
-    transaction.acquired.clear()
+    for session in transaction.link.session.connection.sessions.values():
+        if session.sending:
+            item = session.sending[0]
+            acquired = session.acquired.get(item.delivery_id)
+            if item.first and acquired is not None and acquired.transaction is transaction:
+                item.state = None
+
+
+def forgetting(transaction: LocalTransaction) -> Iterator[int]:
+    """Forget the acquisitions of a transaction that is being committed, in steps."""
+    acquired = transaction.acquired
+    while acquired:
+        item = acquired.pop()
+        item.session.acquired.pop(item.number, None)
+        yield 1
 
 
 def undoing(transaction: LocalTransaction) -> Iterator[int]:
@@ -147,6 +156,8 @@ def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:
     """Requeue the unsettled acquisitions of a closed link, or of the whole session if `link` is None."""
     entries: list[Entry] = []
     for acquired in list(session.acquired.values()):
+        if acquired.transaction.committing:
+            continue
         if link is None or (acquired.link is link and acquired.number in session.unacked):
             del session.acquired[acquired.number]
             entry = _take_back(acquired)
@@ -175,12 +186,12 @@ def _take_back(acquired: Acquired) -> Entry | None:
 def _abort(acquired: Acquired) -> bool:
     """Abort a delivery that is being sent. Return False if all of it has been sent."""
     sending = acquired.session.sending
-    for index, item in enumerate(sending):
-        if item.delivery_id == acquired.number:
-            aborted = sending[index] = item.aborting()
-            acquired.transaction.aborted.append((acquired.session, aborted))
-            return True
-    return False
+    # A link acquires only while nothing else is being sent, so the delivery is the first one.
+    if not sending or sending[0].delivery_id != acquired.number:
+        return False
+    aborted = sending[0] = sending[0].aborting()
+    acquired.transaction.aborted.append((acquired.session, aborted))
+    return True
 
 
 def sent(connection: Connection) -> None:

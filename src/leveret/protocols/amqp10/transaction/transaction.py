@@ -83,6 +83,7 @@ class LocalTransaction:
         links: links that acquire under it.
         acquired: deliveries acquired under it, including those that their session has already released.
         aborted: sessions and deliveries whose abort must be sent before the discharge is answered.
+        committing: it is being written: its deliveries are not those of their sessions any more.
     """
 
     def __init__(self, link: CoordinatorLink, id: bytes) -> None:
@@ -92,6 +93,7 @@ class LocalTransaction:
         self.retirements: list[Retirement] = []
         self.size = 0
         self.failed = ""
+        self.committing = False
         self.condition = constants.TRANSACTION_ROLLBACK
         self.links: list[OutgoingLink] = []
         self.acquired: list[Acquired] = []
@@ -134,7 +136,7 @@ class LocalTransaction:
 
     def commit(self, discharge: int) -> None:
         """Commit the transaction. The discharge is answered when it is on disk."""
-        large = len(self.postings) + len(self.retirements) > LARGE
+        large = len(self.postings) + len(self.retirements) + len(self.acquired) > LARGE
         committing = _Committing(self, discharge, large)
         if large:
             for link in list(self.links):
@@ -189,11 +191,6 @@ class LocalTransaction:
         for session in sessions:
             session.connection.window_freed_in(session)
 
-    def make_room(self) -> None:
-        """Wake links that waited for room in the limits of unsettled deliveries."""
-        for session in {retirement.session for retirement in self.retirements}:
-            session.connection.window_freed_in(session)
-
     def answer(self, discharge: int, state: Composite) -> None:
         """Send the outcome of the discharge after all incomplete deliveries are aborted."""
         self.discharge = discharge
@@ -204,7 +201,7 @@ class LocalTransaction:
 
     def answer_when_sent(self) -> None:
         link = self.link
-        if any(item in session.sending for session, item in self.aborted):
+        if any(session.sending and session.sending[0] is item for session, item in self.aborted):
             link.session.connection.aborting.append(self)
             return
         self.aborted.clear()
@@ -231,8 +228,9 @@ class _Committing:
         self.broker_transaction = Transaction(self.broker.log)
         # The number of the batch that it is in, 0 if nothing of it is durable.
         self.batch = 0
-        # What takes place, and has not yet.
+        # What takes place, and has not yet, and the sessions that it leaves.
         self.retirements: list[Retirement] = []
+        self.sessions: dict[SessionEndpoint, None] = {}
         # What room the queues have left that refuse what is too much: entries and bytes.
         self.taken: dict[Queue, tuple[int, int]] = {}
 
@@ -246,10 +244,10 @@ class _Committing:
             transaction.failed = str(error)
         if transaction.failed:
             return
-        acquisition.keep(transaction)
+        transaction.committing = True
+        acquisition.end(transaction)
         self.retirements = transaction.retirements[:]
-        for retirement in self.retirements:
-            retirement.session.retiring.pop(retirement.number, None)
+        yield from acquisition.forgetting(transaction)
         if self.large:
             self.broker_transaction.begin(self.broker.jobs)
         failure: Exception | None = None
@@ -313,6 +311,7 @@ class _Committing:
         durable = False
         while retirements:
             retirement = retirements.pop()
+            self._leave_session(retirement)
             entry = retirement.entry
             durable = durable or entry.row is not None
             outcome = retirement.outcome
@@ -334,12 +333,18 @@ class _Committing:
                     delivery.discharged(posting.outcome, filling if posting.message.persistent else 0)
                 yield 1
 
+    def _leave_session(self, retirement: Retirement) -> None:
+        session = retirement.session
+        session.retiring.pop(retirement.number, None)
+        self.sessions[session] = None
+
     def written(self) -> None:
         transaction = self.transaction
         if transaction.failed:
             transaction.roll_back(self.discharge)
             return
-        transaction.make_room()
+        for session in self.sessions:
+            session.connection.window_freed_in(session)
         self.broker_transaction.finish(self._on_disk, self.failed)
 
     def failed(self) -> None:
@@ -357,7 +362,9 @@ class _Committing:
         retirements.reverse()
         try:
             while retirements:
-                entry = retirements.pop().entry
+                retirement = retirements.pop()
+                self._leave_session(retirement)
+                entry = retirement.entry
                 freeze(entry.queue, frozen)
                 outcomes.requeue(entry)
                 yield 2
