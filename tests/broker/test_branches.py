@@ -519,6 +519,42 @@ def test_a_large_branch_whose_commit_fails_can_be_committed_again() -> None:
     assert source.unacked == 0 and left(world) == []
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_small_branch_whose_commit_fails_can_be_decided_again(is_prepared: bool, decision: str) -> None:
+    log = FailingLog()
+    world = World(log=log)
+    dead, target = world.queue("dead", durable=True), world.queue("to", durable=True)
+    source = world.queue("from", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.push(source, *"abc", persistent=True)
+    branch = begin(world)
+    for outcome in (REQUEUE, REJECT, ACCEPT):
+        branch.settle(take(source), outcome)
+    publish(world, branch, [target], "d", persistent=True)
+    if is_prepared:
+        prepared(world, branch)
+    else:
+        world.run()
+    state = branch.state
+    log.calls = 1  # the dead letter
+    with pytest.raises(RuntimeError):
+        world.vhost.branches.commit(branch, not is_prepared, Told())
+    world.run()
+    assert branch.state in (state, ENDED) and not branch.deciding
+    assert (source.ready_count, source.unacked, dead.ready_count, target.ready_count) == (0, 3, 0, 0)
+    assert len(target.hidden) == len(dead.hidden) == 0
+    if is_prepared:
+        assert [queue.unacked for queue in again(world).vhost.queues.values()] == [0, 0, 3]
+    if decision == "commit":
+        assert commit(world, one_phase=not is_prepared) == [DONE]
+        assert [world.contents(queue) for queue in (source, dead, target)] == [["a"], ["b"], ["d"]]
+    else:
+        assert rollback(world) == [DONE]
+        assert [world.contents(queue) for queue in (source, dead, target)] == [["a", "b", "c"], [], []]
+    world.run()
+    assert left(world) == []
+
+
 def test_nothing_is_kept_of_a_branch_whose_prepare_fails() -> None:
     log = FailingLog()
     world = World(log=log)

@@ -191,6 +191,61 @@ def test_a_failure_in_the_middle_leaves_nothing(monkeypatch: pytest.MonkeyPatch,
     assert world.contents(one) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("call", ["store", "settle"])
+@pytest.mark.parametrize("failing", range(1, 5))
+def test_a_failure_after_rejects_and_requeues_leaves_nothing(monkeypatch: pytest.MonkeyPatch, call: str,
+                                                             failing: int) -> None:
+    world = World()
+    dead = world.queue("dead", durable=True)
+    one = world.queue("one", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead", delivery_limit=1)
+    world.push(one, *"abcde", persistent=True)
+    spent = one.get(False)
+    assert spent is not None
+    one.requeue(spent)
+    world.run()
+    consumer = Taker(one)
+    world.run()
+    transaction = Transaction(world.log)
+    for entry, outcome in zip(consumer.taken, (REQUEUE, REJECT, REQUEUE, ACCEPT, REJECT), strict=True):
+        transaction.settle(entry, outcome)
+    one.remove_consumer(consumer)
+    calls = []
+    original = getattr(HeldLog, call)
+
+    def fail(log: HeldLog, entry: Entry) -> None:
+        calls.append(entry)
+        if len(calls) == failing:
+            raise RuntimeError("a mistake")
+        original(log, entry)
+
+    monkeypatch.setattr(HeldLog, call, fail)
+    if call == "store" and failing == 4:  # there are three dead letters
+        transaction.commit(lambda: None)
+        world.run()
+        assert (world.contents(one), world.contents(dead)) == (["c"], ["a", "b", "e"])
+        return
+    with pytest.raises(RuntimeError):
+        transaction.commit(lambda: None)
+    monkeypatch.setattr(HeldLog, call, original)
+    world.run()
+    assert (one.unacked, one.ready_count, dead.ready_count, len(dead.hidden)) == (0, 4, 1, 0)
+    assert (len(kept(world.held_log, one)), len(kept(world.held_log, dead))) == (4, 1)
+    assert (world.contents(one), world.contents(dead)) == (["b", "c", "d", "e"], ["a"])
+
+
+def test_dead_letters_of_a_transaction_become_visible_with_it(held: World) -> None:
+    dead = held.queue("dead", durable=True)
+    queue = held.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="dead")
+    held.push(queue, "a", persistent=True)
+    held.held_log.release_all()
+    entry = queue.get(False)
+    assert entry is not None
+    commit = Commit(held, [], [(entry, REJECT)])
+    assert not commit.done and (dead.ready_count, len(dead.hidden)) == (0, 1)
+    held.held_log.release_all()
+    assert commit.done and held.contents(dead) == ["a"]
+
+
 def test_a_queue_that_was_deleted_before(world: World) -> None:
     queue = world.queue(durable=True)
     transaction = Transaction(world.log)

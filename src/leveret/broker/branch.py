@@ -323,8 +323,8 @@ class Branch:
         """There is no such branch any more, or will not be one with the commit that is being filled."""
         self.branches.broker.timers.cancel(self.timer)
         if self.recorded:
-            self.recorded = False
             self.branches.broker.log.put(metadata.BRANCH, self._key(), None)
+            self.recorded = False
 
     # After a start
 

@@ -224,27 +224,28 @@ class Branches(Holder):
         transaction.durable = branch.recorded or remember
         publishes, settlements = branch.take()
         transaction.settlements = settlements
-        if len(publishes) + len(settlements) > LARGE:
-            failed = partial(done, FAILED)
-            self.broker.jobs.commits.add(self._committing(branch, transaction, publishes, remember),
-                                         partial(transaction.finish, partial(done, DONE), failed), failed)
+        count = len(publishes) + len(settlements)
+        failed = partial(done, FAILED)
+        finish = partial(transaction.finish, partial(done, DONE), failed)
+        if count > LARGE:
+            self.broker.jobs.commits.add(self._committing(branch, transaction, publishes, remember, True), finish, failed)
             return
-        self.broker.work += len(publishes) + len(settlements)
-        for message, queues in publishes:
-            transaction.publish(message, queues)
-        self._decided(branch, COMMITTED, remember)
-        transaction.commit(partial(done, DONE), transaction.durable)
-        branch.forget_stored()  # after its queues have the publishes, so that the log keeps their bodies
+        self.broker.work += count
+        for _ in self._committing(branch, transaction, publishes, remember, False):
+            pass
+        finish()
 
     def _committing(self, branch: Branch, transaction: Transaction, publishes: list[tuple[Message, list[Queue]]],
-                    remember: bool) -> Iterator[int]:
-        """Commit a large branch in steps."""
+                    remember: bool, large: bool) -> Iterator[int]:
+        """Commit a branch, in steps if it is large. After a failure it can be decided again."""
+        state = branch.state
         publishes.reverse()
         while publishes:
             message, queues = publishes.pop()
             transaction.publish(message, queues)
             yield 1
-        transaction.begin(self.broker.jobs)
+        if large:
+            transaction.begin(self.broker.jobs)
         failure: Exception | None = None
         try:
             yield from transaction.writing()
@@ -252,11 +253,15 @@ class Branches(Holder):
         except Exception as error:
             failure = error
         if failure is None:
+            yield from transaction.returning()
+            # After its queues have the publishes, so that the log keeps their bodies.
             yield from branch.forgetting_stored()
         else:
             yield from transaction.undoing()
+            branch.state = state
             yield from branch.restoring(transaction)
-        transaction.end()
+        if large:
+            transaction.end()
         if failure is not None:
             raise failure
 

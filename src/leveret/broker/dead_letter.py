@@ -42,6 +42,7 @@ class DeadLetters:
     """The dead-lettering of a vhost.
 
     publishing    set while a dead letter is being published
+    prepared      where the dead letters of a transaction are collected, which become visible with it
     overflow      deaths of the dead letters that queues beyond their length limits are still to drop
     max_overflow  its maximum
     dropped       dead letters dropped because of it since `overflow` was 0
@@ -50,6 +51,7 @@ class DeadLetters:
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.publishing = False
+        self.prepared: list[Entry] | None = None
         self.overflow = 0
         self.max_overflow = MAX_OVERFLOW
         self.dropped = 0
@@ -101,8 +103,13 @@ class DeadLetters:
                     self._drop(target)
                     continue
                 overlay = Overlay(address, dict(changes), True, 0)
-                target.insert_new(target.prepare(message, overlay))
+                dead_letter = target.prepare(message, overlay)
                 targets += 1
+                if self.prepared is not None:
+                    target.hidden.add(dead_letter.seq, message.size)
+                    self.prepared.append(dead_letter)
+                    continue
+                target.insert_new(dead_letter)
                 if limits.is_overflowing(target):
                     self.overflow += len(deaths)
                     target.overflow += len(deaths)

@@ -14,7 +14,7 @@ from typing import Final
 from leveret.broker import settlement
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
-from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.message import ARCHIVED, Entry, Message, Overlay
 from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 
@@ -35,6 +35,8 @@ class Transaction(CommitWaiter):
     settle    an acquired entry, with one of ACCEPT, REQUEUE, REJECT
     forced    full queues take it, too: that was promised
     durable   something of it is on its way to the disk
+
+    Dead letters of rejected entries are prepared like publishes. Requeues come last, when nothing else can fail.
     """
 
     def __init__(self, log: Log) -> None:
@@ -43,8 +45,13 @@ class Transaction(CommitWaiter):
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen: dict[Queue, None] = {}
-        # Settlements that are written. While one is: how many entries of its queue were acquired before.
+        # Settlements that are written, and those of them that are requeues, which are still to be done. While one is
+        # written: how many entries of its queue were acquired before.
         self.settled = 0
+        self.returned: list[Entry] = []
+        # How other outcomes than those of `settle` are applied, and failed attempts at the delivery of what is removed.
+        self.applied: dict[Entry, Callable[[Entry], None]] = {}
+        self.attempts: dict[Entry, int] = {}
         self.settling = False
         self.unacked = 0
         self.stepwise = False
@@ -71,9 +78,12 @@ class Transaction(CommitWaiter):
                 pass
             self.requeue_all()
             raise
+        for _ in self.returning():
+            pass
         self.finish(done, None)
 
-    # In steps: `begin`, `writing` and `write_settlement` as often as it takes, `end`, and `finish` if all went well
+    # In steps: `begin`, `writing` and `write_settlement` as often as it takes, `returning` if all went well, `end`, and
+    # then `finish`
 
     def begin(self, jobs: Jobs) -> None:
         """What is written from now on is one commit. For work that `jobs.commits` carries out."""
@@ -92,9 +102,9 @@ class Transaction(CommitWaiter):
     def undoing(self) -> Iterator[int]:
         """Take back what was written, in steps and in the same commit of the log: after a failure none of it takes place.
 
-        Afterwards `settlements` has the entries that are acquired as before, for the caller to requeue or to keep. What was
-        requeued or rejected before the failure stays so.
+        Afterwards `settlements` has the entries, which are acquired as before, for the caller to requeue or to keep.
         """
+        self.returned = []
         prepared = self.prepared
         while prepared:
             yield from logged(_retracting(prepared))
@@ -105,11 +115,48 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             entry.queue.unacked = self.unacked
+            entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
             settlement.undo(entry)
         while settlements:
-            yield from logged(_restoring(settlements, left))
+            yield from logged(self._restoring(settlements, left))
         self.settled = 0
         self.settlements = left
+
+    def _restoring(self, settlements: list[tuple[Entry, int]], left: list[tuple[Entry, int]]) -> Iterator[int]:
+        """Acquire the entries again that were settled, and have the log keep them."""
+        while settlements:
+            entry, outcome = settlements.pop()
+            left.append((entry, outcome))
+            if entry.state == ARCHIVED:
+                queue = entry.queue
+                row = entry.row
+                if row is not None and not queue.replayable:  # what has gone through a stream stays there
+                    entry.row = None
+                    if not queue.deleted:
+                        row.log.store(entry)
+                settlement.undo(entry)
+                entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
+                queue.unacked += 1
+                queue.settled -= 1
+            yield 2
+
+    def returning(self) -> Iterator[int]:
+        """Requeue the entries that are to be requeued, in steps, youngest first."""
+        returned = self.returned
+        while returned:
+            yield from logged(self._returning(returned))
+
+    def _returning(self, returned: list[Entry]) -> Iterator[int]:
+        while returned:
+            entry = returned.pop()
+            if self.stepwise:
+                freeze(entry.queue, self.frozen)
+            apply = self.applied.get(entry)
+            if apply is not None:
+                apply(entry)
+            else:
+                entry.queue.requeue(entry)
+            yield 2
 
     def requeuing(self) -> Iterator[int]:
         """Requeue the entries that are left after a failure, in steps."""
@@ -154,9 +201,12 @@ class Transaction(CommitWaiter):
             self.prepared.append(entry)
             self.durable = self.durable or entry.row is not None
 
-    def write_settlement(self, entry: Entry, outcome: int) -> None:
-        """Add a settlement, and write it: all before it are written."""
+    def write_settlement(self, entry: Entry, outcome: int, apply: Callable[[Entry], None] | None = None) -> None:
+        """Add a settlement, and write it: all before it are written. `apply` rejects or requeues the entry in a way of its
+        own."""
         self.settlements.append((entry, outcome))
+        if apply is not None:
+            self.applied[entry] = apply
         self._write_settlement()
 
     def _write_settlement(self) -> None:
@@ -167,14 +217,33 @@ class Transaction(CommitWaiter):
         self.settling = True
         if outcome == ACCEPT:
             queue.settle(entry)
-        elif outcome == REJECT:
-            queue.reject(entry)
+        elif outcome == REJECT or (entry not in self.applied and queue.exceeds_delivery_limit(entry)):
+            self._remove(entry, outcome)
         else:
-            if self.stepwise:
-                freeze(queue, self.frozen)
-            queue.requeue(entry)
+            self.returned.append(entry)
         self.settling = False
         self.settled += 1
+
+    def _remove(self, entry: Entry, outcome: int) -> None:
+        """Reject an entry, or requeue one whose deliveries have failed too often. Its dead letters become visible with the
+        transaction."""
+        queue = entry.queue
+        dead_letters = queue.vhost.dead_letters
+        written = len(self.prepared)
+        self.attempts[entry] = entry.delivery_count
+        dead_letters.prepared = self.prepared
+        try:
+            apply = self.applied.get(entry)
+            if apply is not None:
+                apply(entry)
+            elif outcome == REJECT:
+                queue.reject(entry)
+            else:
+                queue.requeue(entry)
+        finally:
+            dead_letters.prepared = None
+        for dead_letter in self.prepared[written:]:
+            self.durable = self.durable or dead_letter.row is not None
 
     def committed(self, batch: int) -> None:
         prepared = self.prepared
@@ -228,24 +297,6 @@ def _retracting(prepared: list[Entry]) -> Iterator[int]:
         entry.queue.hidden.discard(entry.seq)
         entry.queue.retract(entry)
         yield 1
-
-
-def _restoring(settlements: list[tuple[Entry, int]], left: list[tuple[Entry, int]]) -> Iterator[int]:
-    """Acquire accepted entries again, and have the log keep them."""
-    while settlements:
-        entry, outcome = settlements.pop()
-        if outcome == ACCEPT:
-            queue = entry.queue
-            row = entry.row
-            if row is not None and not queue.replayable:  # what has gone through a stream stays there
-                entry.row = None
-                if not queue.deleted:
-                    row.log.store(entry)
-            settlement.undo(entry)
-            queue.unacked += 1
-            queue.settled -= 1
-            left.append((entry, outcome))
-        yield 2
 
 
 def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) -> Iterator[int]:

@@ -53,7 +53,7 @@ def site(log: FailingLog) -> Site:
 class Started:
     """A transaction that takes all of `from` and posts as much to `to`, and its discharge, of which one step is made."""
 
-    def __init__(self, site: Site, outcome: Accepted | Released | None = None, *, settled: bool = True,
+    def __init__(self, site: Site, outcome: Accepted | Rejected | Released | None = None, *, settled: bool = True,
                  fail: bool = False) -> None:
         self.site = site
         self.session: Session = connect(site).begin()
@@ -226,8 +226,9 @@ def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:
     assert counts(site, log) == (MANY, 0) and queue.ready_count == 0
 
 
-def test_a_failure_ends_the_control_link(site: Site, log: FailingLog) -> None:
-    started = Started(site)
+@pytest.mark.parametrize("outcome", [Accepted(), Rejected()])
+def test_a_failure_ends_the_control_link(site: Site, log: FailingLog, outcome: Accepted | Rejected) -> None:
+    started = Started(site, outcome)
     log.calls = LARGE + 10
     started.session.client.run()
     detach = started.session.client.take(Detach)

@@ -575,6 +575,10 @@ class Queue:
         """Take back a prepared entry, which is not visible yet."""
         settlement.settle(entry)
 
+    def exceeds_delivery_limit(self, entry: Entry) -> bool:
+        """Return whether the queue would not take an entry back after one more failed delivery."""
+        return 0 <= self.delivery_limit <= entry.delivery_count and not self.deleted
+
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         """Give an acquired entry back: to its old place, or to the dead letters past the delivery limit."""
         holder = entry.holder

@@ -100,7 +100,9 @@ class _LargeCommit:
                 yield 2
         except Exception as error:
             failure = error
-        if failure is not None:
+        if failure is None:
+            yield from transaction.returning()
+        else:
             yield from transaction.undoing()
             yield from transaction.requeuing()
         transaction.end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.message import Entry, own_overlay
 from leveret.broker.queues import entry_return
@@ -13,6 +13,10 @@ from leveret.wire.amqp10.messaging import Modified
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+
+
+# Kinds of states that are outcomes.
+OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 
 
 def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
@@ -48,6 +52,22 @@ def apply_one(entry: Entry, state: Any) -> None:
         requeue(entry)
 
 
+def is_final(entry: Entry, state: Any) -> bool:
+    """Return whether a state removes an entry from its queue, rather than return it there."""
+    kind = 0 if state is None else state.kind
+    if kind not in OUTCOMES:
+        state = getattr(entry.holder, "default_outcome", None)
+        kind = 0 if state is None else state.kind
+    queue = entry.queue
+    if kind == descriptors.MODIFIED:
+        if state.undeliverable_here and queue.settings.dead_letter_exchange is not None:
+            return True
+        return bool(state.delivery_failed) and queue.exceeds_delivery_limit(entry)
+    if kind == descriptors.RELEASED:
+        return False
+    return kind in (descriptors.ACCEPTED, descriptors.REJECTED) or queue.exceeds_delivery_limit(entry)
+
+
 def requeue(entry: Entry) -> None:
     """The client will not say what became of a delivery: the default outcome of its source, or else a failed attempt."""
     settle_by(entry, getattr(entry.holder, "default_outcome", None))
@@ -55,8 +75,7 @@ def requeue(entry: Entry) -> None:
 
 def settle_by(entry: Entry, default: Any) -> None:
     """The default outcome of a source, or a failed attempt where it has none."""
-    if default is not None and default.kind in (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED,
-                                                descriptors.MODIFIED):
+    if default is not None and default.kind in OUTCOMES:
         apply_one(entry, default)
     else:
         entry.queue.requeue(entry)

@@ -17,7 +17,7 @@ from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
-from leveret.broker.transactions import ACCEPT, LARGE, Transaction
+from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.transaction import acquisition
@@ -255,7 +255,9 @@ class _Committing:
             yield from self._write()
         except Exception as error:
             failure = error
-        if failure is not None:
+        if failure is None:
+            yield from self.broker_transaction.returning()
+        else:
             yield from self.broker_transaction.undoing()
             yield from self.broker_transaction.requeuing()
         if self.large:
@@ -308,6 +310,7 @@ class _Committing:
         broker_transaction = self.broker_transaction
         retirements = self.retirements
         yield from broker_transaction.writing()
+        retirements.reverse()
         durable = False
         while retirements:
             retirement = retirements.pop()
@@ -319,9 +322,8 @@ class _Committing:
             if outcome is not None and outcome.kind == descriptors.ACCEPTED:
                 broker_transaction.write_settlement(entry, ACCEPT)
             else:
-                if self.large:
-                    freeze(entry.queue, broker_transaction.frozen)
-                outcomes.apply_one(entry, outcome)
+                broker_transaction.write_settlement(entry, REJECT if outcomes.is_final(entry, outcome) else REQUEUE,
+                                                    partial(outcomes.apply_one, state=outcome))
             yield 2
         filling = self.broker.log.filling
         broker_transaction.durable = broker_transaction.durable or durable
