@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.jobs import MAX_AT_ONCE, STEP_WORK
 from leveret.broker.leases import operations
+from leveret.broker.message import Message
+from leveret.broker.queues.last_value import INSERT_WORK
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions import LARGE, Transaction
 from tests.broker.leases.support import restart
-from tests.broker.support import Taker, World, figures, text_of
+from tests.broker.support import JsonReader, Taker, World, figures, text_of
 
 TYPE = {"x-queue-type": "last-value", "x-last-value-key": "symbol"}
 
@@ -183,6 +186,86 @@ class TestDelivered:
 
 def vars_of(queue: Any) -> tuple[int, int]:
     return len(queue.latest), len(queue.keys)
+
+
+class TestWork:
+    """Units of work are counted: replacements in a long queue, and large headers, are not free."""
+
+    def test_many_replacements_are_made_in_steps(self, world: World) -> None:
+        queue = declare(world)
+        for number in range(20 << 10):
+            world.push(queue, "old", headers={"symbol": number})
+            world.end_turn()
+        transaction = Transaction(world.log)
+        for number in range(LARGE):
+            transaction.publish(world.message("new", headers={"symbol": 10_000 + number}, persistent=True), [queue])
+        transaction.commit(lambda: None)
+        world.end_turn()
+        before = LARGE
+        while before:
+            assert (before - len(queue.hidden)) * (20 + INSERT_WORK) <= MAX_AT_ONCE + STEP_WORK
+            before = len(queue.hidden)
+            assert queue.frozen or not before
+            if before:
+                world.posted.pop(0)()
+        assert (queue.ready_count, len(queue.hidden), queue.frozen) == (20 << 10, 0, 0)
+        contents = world.contents(queue)
+        assert contents.count("new") == LARGE and contents[-LARGE:] == ["new"] * LARGE
+
+    def test_a_get_waits_for_what_is_published_before(self, world: World) -> None:
+        queue = declare(world)
+        world.broker.work = MAX_AT_ONCE
+        quote(world, queue, "a1", "a2")
+        assert queue.get(True) is None and queue.needs_loading()
+        world.run()
+        assert world.contents(queue) == ["a2"]
+
+    def test_a_full_queue_counts_what_is_coming(self, world: World) -> None:
+        queue = declare(world, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        world.broker.work = MAX_AT_ONCE
+        quote(world, queue, "a1")
+        assert not world.push(queue, "b1", headers={"symbol": "b"})
+        world.run()
+        assert world.contents(queue) == ["a1"]
+
+    @pytest.mark.parametrize("how", ["purge", "delete"])
+    def test_a_purge_or_delete_while_entries_are_coming(self, world: World, how: str) -> None:
+        queue = declare(world)
+        quote(world, queue, "a1", persistent=True)
+        world.broker.work = MAX_AT_ONCE
+        quote(world, queue, "b1", persistent=True)
+        if how == "purge":
+            queue.purge()
+        else:
+            world.vhost.remove_queue(queue)
+        world.run()
+        assert (queue.ready_count, len(queue.hidden)) == ((1, 0) if how == "purge" else (0, 0))
+        assert len(world.held_log.kept) == queue.ready_count
+
+    def test_a_message_for_many_queues_is_decoded_once(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        queues = [world.queue(f"q{number}", queue_type="last-value", last_value_key=f"k{number % 3}")
+                  for number in range(20)]
+        message = world.message("m", headers={"k0": "x" * 10_000, "k1": ["y"] * 10_000})
+        calls = []
+        original = JsonReader.headers
+
+        def counted(reader: JsonReader, message: Message) -> dict[str, Any]:
+            calls.append(message)
+            return original(reader, message)
+
+        monkeypatch.setattr(JsonReader, "headers", counted)
+        for _ in range(2):
+            for queue in queues:
+                queue.push(message)
+        assert len(calls) == 1
+        world.run()
+        assert [queue.ready_count for queue in queues[:3]] == [1, 1, 2]
+
+    def test_large_keys_are_compared_by_value(self, world: World) -> None:
+        queue = declare(world)
+        for body, key in (("a", ["x"] * 1000), ("b", ["x"] * 999), ("c", ["x"] * 1000), ("d", "x" * 999), ("e", "x" * 999)):
+            world.push(queue, body, headers={"symbol": key})
+        assert world.contents(queue) == ["b", "c", "e"]
 
 
 class TestRestart:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.exchanges.base import freeze
+from leveret.broker.jobs import MAX_AT_ONCE, logged
 from leveret.broker.message import ARCHIVED, AVAILABLE, ENTRY_OVERHEAD, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic import paging
@@ -23,6 +25,7 @@ from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.log import Recovery
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -35,6 +38,49 @@ ARGUMENTS: Final = (Argument(KEY, TEXT, default=DEFAULT_KEY),)
 REPLACED: Final = "replaced"
 # Keys that a drain checks for entries that have left.
 CHECKED_KEYS: Final = 1000
+# Units of work of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
+INSERT_WORK: Final = 3
+DECODE_SHIFT: Final = 6
+# Length of headers that are searched for the name of the key before they are decoded.
+SHORT_HEADER: Final = 1024
+# Length of a key above which its hash takes its place.
+MAX_KEY: Final = 256
+
+
+class _Keys:
+    """The keys of one message by the names of their headers: it may go to any number of queues."""
+
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+        self.headers: dict[str, Any] | None = None
+        self.by_name: dict[str, Any] = {}
+
+    def find(self, broker: Broker, message: Message, name: str, needle: bytes) -> Any:
+        """Return the key in a header, None if there is none. `needle` is the encoded name."""
+        by_name = self.by_name
+        if name in by_name:
+            return by_name[name]
+        headers = self.headers
+        if headers is None:
+            header = message.header
+            if len(header) <= SHORT_HEADER and needle not in header:
+                return None
+            broker.work += len(header) >> DECODE_SHIFT
+            headers = self.headers = broker.decode_headers(message)
+        value = headers.get(name)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "surrogateescape")
+        key = by_name[name] = None if value is None else _compact(freeze(value))
+        return key
+
+
+def _compact(key: Any) -> Any:
+    """Return a key that can be compared quickly: the value, or the hash of a large one."""
+    if isinstance(key, tuple) or (isinstance(key, (str, bytes)) and len(key) > MAX_KEY):
+        text = repr(key)
+        if len(text) > MAX_KEY:
+            return "sha256", sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return key
 
 
 class _Reading(Waiting):
@@ -53,7 +99,11 @@ class LastValueQueue(Queue):
     header   the name of the header with the key, and `needle` its bytes: a message without them has no key
     latest   the newest visible entry of each key, which may have left since
     keys     the keys of `latest`, in the order in which they are checked for that
+    coming   entries that become visible in steps, because finding those that they replace took too long in one turn
     """
+
+    # Those of the message that was looked at last.
+    found: ClassVar[_Keys] = _Keys(b"")
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     pageable: ClassVar[bool] = False
@@ -65,18 +115,17 @@ class LastValueQueue(Queue):
         self.needle = self.header.encode("utf-8", "surrogateescape")
         self.latest: dict[Any, Entry] = {}
         self.keys: deque[Any] = deque()
+        self.coming: deque[Entry] = deque()
 
     def _has_guards(self) -> bool:
         return True
 
     def _key_of(self, message: Message) -> Any:
         """The key of a message, None if it has none."""
-        if self.needle not in message.header:
-            return None
-        value = self.broker.decode_headers(message).get(self.header)
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "surrogateescape")
-        return None if value is None else freeze(value)
+        found = LastValueQueue.found
+        if found.header is not message.header:
+            found = LastValueQueue.found = _Keys(message.header)
+        return found.find(self.broker, message, self.header, self.needle)
 
     # In
 
@@ -86,6 +135,32 @@ class LastValueQueue(Queue):
         return entry if entry is not None and entry.state == AVAILABLE else None
 
     def insert_new(self, entry: Entry) -> None:
+        if not self.coming and self.broker.work < MAX_AT_ONCE:
+            self._insert(entry)
+            return
+        self.hidden.add(entry.seq, entry.message.size)
+        self.coming.append(entry)
+        if len(self.coming) == 1:
+            self.freeze()
+            self.broker.jobs.removals.add(self._inserting())
+
+    def _inserting(self) -> Iterator[int]:
+        """Insert the coming entries in steps. Nothing is delivered before the last one is there."""
+        try:
+            while self.coming:
+                yield from logged(self._insert_each())
+        finally:
+            self.thaw()
+
+    def _insert_each(self) -> Iterator[int]:
+        while self.coming:
+            entry = self.coming.popleft()
+            self.hidden.discard(entry.seq)
+            self._insert(entry)
+            yield 0
+
+    def _insert(self, entry: Entry) -> None:
+        self.broker.work += INSERT_WORK
         overlay = entry.overlay
         is_delayed = overlay is not None and overlay.visible_at > self.broker.timers.now()
         if not self.deleted and not is_delayed:
