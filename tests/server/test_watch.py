@@ -7,13 +7,15 @@ import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from leveret.broker.broker import DEFAULT_PAGE_ABOVE
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import FULL, OK
 from leveret.server import watch as module
-from leveret.server.watch import Watch
+from leveret.server.watch import PEER_WORK, WAKE_WORK, Watch
 from tests.protocols.support import Site
 
 MEGABYTE = 1 << 20
@@ -78,6 +80,50 @@ def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespa
     memory.octets = 10 * MEGABYTE
     watch.check()
     assert len(channel.deliveries()) == 100
+
+
+class CountedSession:
+    """Stands for one of many sessions."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.wakes = 0
+
+    def check_peer(self) -> None:
+        self.checks += 1
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def channel_count(self) -> int:
+        return 1
+
+
+def test_many_sockets_are_checked_in_steps(site: Site) -> None:
+    watch = Watch(site.services, 0, 0, None)
+    sessions: list[Any] = [CountedSession() for _ in range(STEP_WORK)]
+    site.services.sessions.update(dict.fromkeys(sessions))
+    watch.check()
+    first = sum(session.checks for session in sessions)
+    assert 0 < first <= STEP_WORK / PEER_WORK + 1
+    watch.check()  # while the round is not over
+    site.run()
+    assert {session.checks for session in sessions} == {1}
+    watch.check()
+    site.run()
+    assert {session.checks for session in sessions} == {2}
+
+
+def test_many_sessions_are_woken_in_steps(site: Site, memory: SimpleNamespace) -> None:
+    watch = Watch(site.services, 100 * MEGABYTE, 0, None)
+    sessions: list[Any] = [CountedSession() for _ in range(STEP_WORK)]
+    site.services.sessions.update(dict.fromkeys(sessions))
+    site.broker.tight = True
+    memory.octets = 10 * MEGABYTE
+    watch.check()
+    assert 0 < sum(session.wakes for session in sessions) <= STEP_WORK / WAKE_WORK + 1
+    site.run()
+    assert {session.wakes for session in sessions} == {1} and not site.broker.tight
 
 
 def test_deep_queues_are_paged_without_a_limit_too(site: Site) -> None:

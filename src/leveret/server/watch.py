@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from leveret.broker.broker import DEFAULT_PAGE_ABOVE
@@ -27,6 +27,9 @@ NO_LIMIT = 1 << 62
 MAX_QUEUE_MEMORY = 512 << 20
 # Adding up this many queues takes about a millisecond, which is what a check may cost.
 QUEUES_PER_CHECK = 10_000
+# Units of work of looking whether a socket has closed, and of waking a session, besides one for each of its channels.
+PEER_WORK = 3
+WAKE_WORK = 5
 # Seconds between two requests to the allocator to return memory to the system.
 TRIM_INTERVAL = 1.0
 
@@ -84,6 +87,7 @@ class Watch:
         self.checks = 0
         self.trim_due = 0.0
         self._memory = ResidentMemory()
+        self._checking_peers = False
         self._steps: list[tuple[Callable[[], None], Failures]] = [
             (step, Failures(log, f"the watch ({what})")) for what, step in (
                 ("memory", self._check_memory), ("paging out", self.broker.page_down), ("disk", self._check_disk),
@@ -102,8 +106,17 @@ class Watch:
                 failures.report(error)
 
     def _check_peers(self) -> None:
-        for session in list(self.services.sessions):
-            session.check_peer()
+        if not self._checking_peers:
+            self._checking_peers = True
+            self.broker.jobs.run_steps(self._each_peer())
+
+    def _each_peer(self) -> Iterator[int]:
+        try:
+            for session in list(self.services.sessions):
+                session.check_peer()
+                yield PEER_WORK
+        finally:
+            self._checking_peers = False
 
     def _set_alarm(self) -> None:
         reasons = []
@@ -133,15 +146,20 @@ class Watch:
             most //= 16
         self._share(min(limit // 4, MAX_QUEUE_MEMORY), most)
         tight = resident > limit * 0.8
-        if broker.tight and not tight:
-            broker.tight = False
-            for session in list(self.services.sessions):
-                session.wake()
+        relieved = broker.tight and not tight
         broker.tight = tight
+        if relieved:
+            broker.jobs.run_steps(self._wake_sessions())
         if resident > limit:
             self.memory_alarm = True
         elif resident < limit * CLEAR_RATIO:
             self.memory_alarm = False
+
+    def _wake_sessions(self) -> Iterator[int]:
+        """Wake sessions, which may hold more unacked deliveries again."""
+        for session in list(self.services.sessions):
+            session.wake()
+            yield WAKE_WORK + session.channel_count()
 
     def _share(self, budget: int, most: int) -> None:
         """Set the memory budget of queues: at once if it shrinks, otherwise not more often than it is worth."""
