@@ -321,16 +321,16 @@ class _Errors(logging.Handler):
 
 def make_site(protocol: str) -> Site:
     site = Site(spool_threshold=100_000, max_message_size=200_000, max_transaction=100_000)
-    site.services.amqp10.anonymous_user = "user"
+    site.protocols.amqp10.settings.anonymous_user = "user"
     return site
 
 
 def connect(protocol: str, stage: str, site: Site, peer: FuzzPeer, chance: random.Random) -> Session:
     if protocol == "0-9":
-        return Connection09(peer, site.services)
+        return Connection09(peer, site.protocols.amqp09)
     if protocol == "0-9-1":
         return Connection091(peer, site.services)
-    return Connection10(peer, site.services, stage == "before" and chance.random() < 0.5)
+    return Connection10(peer, site.protocols.amqp10, stage == "before" and chance.random() < 0.5)
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leveret"
 LISTING = (ROOT / "hot_modules.txt").read_text(encoding="utf-8")
 # Lower this only when modules were merged, never because a pattern lost some of them.
-MIN_MODULES = 210
+MIN_MODULES = 226
 PATTERNS = [line for line in (line.partition("#")[0].strip() for line in LISTING.splitlines()) if line]
 
 

@@ -15,6 +15,7 @@ from leveret.broker.log import Log
 from leveret.broker.message import make_address
 from leveret.protocols.amqp091.connection import Connection
 from leveret.protocols.header_readers import header_readers
+from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.security.passwords import Hasher
@@ -56,7 +57,8 @@ class Site:
         self.allow("user", "/", Permission(".*", ".*", ".*"))
         settings.setdefault("heartbeat", 0)
         self.services = Services(self.broker, self.users, SessionSettings(**settings))
-        self.services.tunnels.start(self.posted.append)
+        self.protocols = Protocols(self.services)
+        self.protocols.amqp09.start(self.posted.append)
         if vhost_settings is not None:
             self.services.vhost_settings["/"] = vhost_settings
         self.broker.end_turn()
@@ -175,7 +177,6 @@ class Client:
     """A client. `received` has every command that came, but for those that a call has returned."""
 
     version = V0_9_1
-    session_class: type[Connection] = Connection
 
     def __init__(self, site: Site, *, user: str = "user", password: str | None = None, vhost: str = "/",
                  capabilities: dict[str, bool] | None = None, **options: Any) -> None:
@@ -191,7 +192,11 @@ class Client:
         self.channels: dict[int, Channel] = {}
         self.peer = LinkedPeer(site, self, **options)
         self.engine = Engine(CLIENT, self.version)
-        self.session = self.session_class(self.peer, site.services)
+        self.session = self.make_session()
+
+    def make_session(self) -> Connection:
+        """The broker's side of this connection."""
+        return Connection(self.peer, self.site.services)
 
     def open(self) -> None:
         """The handshake; `received` ends with connection.open-ok, or with whatever refused it."""

@@ -81,8 +81,8 @@ def open_0_9(site: Site) -> Any:
 
 
 def open_1_0(site: Site) -> Any:
-    site.services.amqp10.anonymous_user = "user"
-    site.services.amqp10.idle_timeout = 0
+    site.protocols.amqp10.settings.anonymous_user = "user"
+    site.protocols.amqp10.settings.idle_timeout = 0
     client = Client10(site)
     client.open(idle_time_out=INTERVAL * 1000)
     return client

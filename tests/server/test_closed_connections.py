@@ -22,6 +22,7 @@ from leveret.protocols.amqp091.login import Login
 from leveret.protocols.amqp10.connection.connection import Connection as Connection10
 from leveret.protocols.amqp10.connection.sasl import Login as Login10
 from leveret.protocols.detect import HEADER_1_0_TLS
+from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.mechanisms.scram import ScramSha256
 from leveret.security.scram import Keyring
@@ -99,7 +100,7 @@ async def started() -> Server:
     broker = Broker(MemoryLog())
     broker.recover(broker.log.open())
     broker.add_vhost("/", VhostSettings())
-    server = Server(Services(broker, UserStore(), SessionSettings()))
+    server = Server(Protocols(Services(broker, UserStore(), SessionSettings())))
     await server.start()
     return server
 

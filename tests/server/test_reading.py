@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.protocols.detect import HEADER_AMQP091
+from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
 from leveret.server.server import Server
@@ -22,7 +23,7 @@ async def serving() -> AsyncIterator[tuple[Server, int]]:
     broker = Broker(MemoryLog())
     broker.recover(broker.log.open())
     broker.add_vhost("/", VhostSettings())
-    server = Server(Services(broker, UserStore(), SessionSettings()), shutdown_timeout=0.1)
+    server = Server(Protocols(Services(broker, UserStore(), SessionSettings())), shutdown_timeout=0.1)
     await server.start()
     _, port = await server.listen("127.0.0.1", 0)
     yield server, port

@@ -66,7 +66,7 @@ class Wire:
 async def serving(**options: Any) -> AsyncIterator[tuple[Server, Callable[[], Awaitable[Wire]]]]:
     """A server, and a way to connect to it."""
     site = Site()
-    server = Server(site.services, **options)
+    server = Server(site.protocols, **options)
     await server.start()
     host, port = await server.listen("127.0.0.1", 0)
     writers: list[asyncio.StreamWriter] = []

@@ -37,9 +37,12 @@ from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
+from leveret.protocols.amqp09.settings import Amqp09Settings
+from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.header_readers import header_readers
-from leveret.protocols.services import Amqp09Settings, Amqp10Settings, Services, SessionSettings, VhostSessionSettings
+from leveret.protocols.opening import Protocols
+from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
@@ -131,15 +134,17 @@ class Composition:
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
             anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,
-            server_properties={"version": __version__}, amqp10=_amqp10_settings(config.amqp10),
-            amqp09=_amqp09_settings(config.amqp09),
+            server_properties={"version": __version__},
         )
+        self.protocols = Protocols(self.services, amqp10=_amqp10_settings(config.amqp10),
+                                   amqp09=_amqp09_settings(config.amqp09))
         self.vhost_settings = stored_vhosts(recovery.metadata)
-        self.services.termini.recover(recovery)
+        for state in self.services.states:
+            state.recover(recovery)
         self.broker.recover(recovery)
         self._apply_vhosts()
         self.server = Server(
-            self.services, handshake_timeout=config.server.handshake_timeout,
+            self.protocols, handshake_timeout=config.server.handshake_timeout,
             shutdown_timeout=config.server.shutdown_timeout,
             memory_limit=memory_limit(config.limits.memory_high_watermark), disk_free=config.limits.disk_free,
             data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
@@ -149,7 +154,7 @@ class Composition:
         self.admin = Admin(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
-            executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.services.termini,
+            executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.protocols.amqp10.termini,
         )
         self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())
         self._started = time.monotonic()
@@ -236,9 +241,9 @@ class Composition:
         qos_spec = None if vhost.qos_global is None else vhost.qos_global == "spec"
         self.services.vhost_settings[name] = VhostSessionSettings(qos_spec, round(vhost.consumer_timeout * 1000))
         realms = _make_realms(vhost.realms)
-        known = self.services.realms.get(name)
+        known = self.protocols.amqp09.realms.get(name)
         if known is None:
-            self.services.realms[name] = realms
+            self.protocols.amqp09.realms[name] = realms
         else:
             known.configured = realms.configured  # existing tickets stay valid
         return self.broker.add_vhost(name, settings)

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
-from leveret.protocols.amqp09.interrupted import Interrupted
-from leveret.protocols.amqp09.realms import Realms
-from leveret.protocols.amqp09.tunnels import Tunnels
-from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
 from leveret.protocols.login_queue import LoginQueue
+from leveret.protocols.shared_state import SharedState
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
@@ -55,56 +52,6 @@ class SessionSettings:
         self.strict = strict
 
 
-class Amqp10Settings:
-    """What the configuration decides for AMQP 1.0. Bytes and seconds.
-
-    anonymous_user  who clients without credentials act as, "" for none
-    auto_create     whether a link to an unknown name creates a durable queue
-    sessions, links  the most of a connection, and of a session
-    connection_links, unsettled  the most links of a connection, and deliveries to it that are not settled
-    idle_timeout    how long a client may send nothing at all, 0 for ever
-    link_credit     messages that a sender may send ahead
-    transaction_timeout  how long a transaction may take, 0 for ever
-    kept_links      links of a user that may outlive their sessions
-    product, version  what open says of the broker
-    """
-
-    def __init__(self, *, anonymous_user: str = "guest", auto_create: bool = True, max_frame_size: int = 131072,
-                 sessions: int = 256, links: int = 1024, idle_timeout: float = 120.0, link_credit: int = 1000,
-                 transaction_timeout: float = 0.0, kept_links: int = 10_000, product: str = "RabbitMQ",
-                 version: str = "4.3.0", connection_links: int = 4096, unsettled: int = 65_536) -> None:
-        self.anonymous_user = anonymous_user
-        self.auto_create = auto_create
-        self.max_frame_size = max_frame_size
-        self.sessions = sessions
-        self.links = links
-        self.connection_links = connection_links
-        self.unsettled = unsettled
-        self.idle_timeout = idle_timeout
-        self.link_credit = link_credit
-        self.transaction_timeout = transaction_timeout
-        self.kept_links = kept_links
-        self.product = product
-        self.version = version
-
-
-class Amqp09Settings:
-    """What the configuration decides for AMQP 0-9.
-
-    known_hosts  of connection.open-ok, for clients that come again
-    redirect     where clients are sent that do not insist, "" for nowhere
-    resume_timeout  seconds that interrupted channels wait for channel.resume, 0 for not at all
-    resume_channels  how many of each user do
-    """
-
-    def __init__(self, *, known_hosts: str = "", redirect: str = "", resume_timeout: float = 0.0,
-                 resume_channels: int = 100) -> None:
-        self.known_hosts = known_hosts
-        self.redirect = redirect
-        self.resume_timeout = resume_timeout
-        self.resume_channels = resume_channels
-
-
 class VhostSessionSettings:
     """What a vhost's configuration decides in the protocols."""
 
@@ -119,24 +66,18 @@ class Services:
     mechanisms  SASL mechanisms in the order in which they are offered
     sessions    all that are connected, authenticated or not; numbered: the same by their numbers
     alarm       why publishers must stop, "" while they need not
+    states      what the connections of each protocol share
     """
 
     def __init__(self, broker: Broker, users: UserStore, settings: SessionSettings, *,
                  mechanisms: list[str] | None = None, anonymous_user: str | None = None,
-                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None,
-                 amqp10: Amqp10Settings | None = None, amqp09: Amqp09Settings | None = None) -> None:
+                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
         self.broker = broker
         self.users = users
         users.on_change = self._users_changed
         broker.on_vhost_removed = self._vhost_removed
         self.settings = settings
-        self.amqp10 = amqp10 or Amqp10Settings()
-        self.amqp09 = amqp09 or Amqp09Settings()
-        # The channels of AMQP 0-9, which may outlive their connections.
-        self.interrupted = Interrupted()
-        self.tunnels = Tunnels()
-        # The realms of AMQP 0-9, by vhost.
-        self.realms: dict[str, Realms] = {}
+        self.states: list[SharedState] = []
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
         self.mechanisms = mechanisms or ["PLAIN", "AMQPLAIN"]
         self.anonymous_user = anonymous_user
@@ -146,12 +87,6 @@ class Services:
         self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}
         self.logins = LoginQueue()
-        # The links of AMQP 1.0 that are attached, by what identifies them.
-        self.links: dict[Any, Any] = {}
-        # The connections of AMQP 1.0 of each container: by vhost, user and container-id.
-        self.containers: dict[tuple[str, str, str], dict[Any, None]] = {}
-        # What of them outlives them.
-        self.termini = TerminusRegistry(broker, self.amqp10)
         self.alarm = ""
         # Beginnings and ends of alarms so far.
         self.alarms = 0
@@ -163,6 +98,10 @@ class Services:
         # The numbers of those whose input this turn and the one before have handled: what comes of it may be done later.
         self.served: list[int] = []
         self.served_before: list[int] = []
+
+    def register(self, state: SharedState) -> None:
+        """Add the state of a protocol."""
+        self.states.append(state)
 
     def describe_turn(self) -> str:
         """Whose input this turn and the one before have handled, and the operation that was the last of each."""
@@ -202,14 +141,14 @@ class Services:
             vhost.topology_changed()
         for session in list(self.sessions):
             session.users_changed()
-        self.termini.users_changed(self.users)
-        self.interrupted.users_changed(self.users)
+        for state in self.states:
+            state.users_changed(self.users)
 
     def _vhost_removed(self, vhost: Vhost) -> None:
         for session in list(self.sessions):
             session.vhost_removed(vhost)
-        self.termini.vhost_removed(vhost.name)
-        self.interrupted.vhost_removed(vhost)
+        for state in self.states:
+            state.vhost_removed(vhost)
 
     def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
         """Whether one more connection of this user may enter the vhost. Raises `refused`, or ResourceError where it is the

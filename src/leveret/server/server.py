@@ -14,7 +14,7 @@ from typing import Any
 
 from leveret.broker.log import FAILED
 from leveret.protocols.login_queue import MAX_RUNNING
-from leveret.protocols.services import Services
+from leveret.protocols.opening import Protocols
 from leveret.server.admission import Admission
 from leveret.server.listener import Listener
 from leveret.server.periodic import Tasks
@@ -26,7 +26,7 @@ log = logging.getLogger("leveret.server")
 # Maximum seconds between two runs of the timers, which bounds the delay of a timer that is set in between.
 MAX_TIMER_SLEEP = 0.05
 BACKLOG = 1024
-# Seconds between two checks whether the deliveries of AMQP 1.0 links have been read into memory.
+# Seconds between two checks whether the protocols are ready for connections.
 RECOVERY_POLL_INTERVAL = 0.005
 
 
@@ -34,7 +34,7 @@ class Server:
     """Serves one broker on any number of listeners.
 
     Args:
-        services: The services of the sessions.
+        protocols: The protocols that clients may speak.
         handshake_timeout: Seconds from the accepted socket to an open connection.
         shutdown_timeout: Seconds for clients to answer the close at a stop.
         memory_limit: Bytes above which the memory alarm is raised; 0 is none.
@@ -44,10 +44,11 @@ class Server:
         tls: The TLS context for clients of plain listeners that request TLS; None refuses them.
     """
 
-    def __init__(self, services: Services, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
+    def __init__(self, protocols: Protocols, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
                  memory_limit: int = 0, disk_free: int = 0, data_path: Path | None = None,
                  on_failure: Callable[[], None] | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.services = services
+        self.protocols = protocols
+        self.services = services = protocols.services
         self.broker = services.broker
         self.handshake_timeout = handshake_timeout
         self.shutdown_timeout = shutdown_timeout
@@ -68,7 +69,7 @@ class Server:
         """Start the log and the broker's timers. Add listeners with `listen`."""
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._sockets = Sockets(self.services, loop, self.executor, self.handshake_timeout, self.admission, self.accepted)
+        self._sockets = Sockets(self.protocols, loop, self.executor, self.handshake_timeout, self.admission, self.accepted)
         self.services.call_soon = loop.call_soon
         broker = self.broker
         broker.jobs.call_soon = loop.call_soon
@@ -80,11 +81,11 @@ class Server:
             broker.segments.store.start(self._post)
         broker.start()
         broker.uploads.start(self._post)
-        self.services.tunnels.start(self._post)
-        termini = self.services.termini
-        termini.start()
+        states = self.services.states
+        for state in states:
+            state.start(self._post)
         broker.end_turn()
-        while not termini.is_ready() and not self._failed:
+        while not all(state.is_ready() for state in states) and not self._failed:
             await asyncio.sleep(RECOVERY_POLL_INTERVAL)
         self._tasks = Tasks(loop)
         self._tasks.start("the clock of the broker's timers", self._tick, MAX_TIMER_SLEEP)

@@ -22,9 +22,8 @@ from leveret.protocols.detect import (
     detect,
     supported_header,
 )
-from leveret.protocols.opening import make_session
+from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
-from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 from leveret.server.admission import Admission
 from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
@@ -44,7 +43,7 @@ class Sockets:
     """The state that all sockets of a server share.
 
     Attributes:
-        services: The services of the sessions.
+        protocols: The protocols that clients may speak.
         loop: The event loop.
         executor: The executor for blocking work.
         handshake_timeout: Seconds from the accepted socket to an open connection.
@@ -55,7 +54,7 @@ class Sockets:
         room_before_open: The part of it for sockets whose clients have not opened a connection.
     """
 
-    services: Services
+    protocols: Protocols
     loop: asyncio.AbstractEventLoop
     executor: Executor
     handshake_timeout: float
@@ -211,7 +210,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._upgrading = False
         if self._deadline is None:
             self._deadline = self._sockets.loop.call_later(self._sockets.handshake_timeout, self._too_slow)
-        if self._sockets.services.stopping:
+        if self._sockets.protocols.services.stopping:
             transport.abort()
 
     def _too_slow(self) -> None:
@@ -270,7 +269,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._reject(found)
             return
         self._peer = SocketPeer(transport, self._sockets, self._opened)
-        session = make_session(found, self._peer, self._sockets.services)
+        session = self._sockets.protocols.make_session(found, self._peer)
         self.session = session
         rest = self._first[HEADER_SIZE:]
         self._first = b""

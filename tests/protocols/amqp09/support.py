@@ -17,8 +17,10 @@ from tests.protocols.support import Client as Client091
 
 class Client(Client091):
     version = V0_9
-    session_class = Connection
     product = "tests"
+
+    def make_session(self) -> Connection:
+        return Connection(self.peer, self.site.protocols.amqp09)
 
     def open(self) -> None:
         """The handshake, up to connection.open-ok or whatever refused it."""

@@ -739,7 +739,8 @@ def test_a_vhost_remembers_that_it_is_mixed(site: Site, channel: Channel) -> Non
 
 def test_files_need_tickets_where_there_are_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
-    site.services.realms["/"] = Realms({"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
+    site.protocols.amqp09.realms["/"] = Realms(
+        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
     channel = connect(site).channel()
     upload(channel)
     write = channel.call("access.request", "access.request-ok", realm="/data", write=True)["ticket"]

@@ -15,7 +15,7 @@ import pytest
 
 from leveret.protocols.amqp09.connection import Connection
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
-from leveret.protocols.services import Amqp09Settings
+from leveret.protocols.amqp09.settings import Amqp09Settings
 from tests.protocols.census import census
 from tests.protocols.support import FuzzedPeer, Site
 from tests.support.fuzz09 import Fuzzer
@@ -45,7 +45,7 @@ class Line:
         self.site = site
         self.fuzzer = Fuzzer(seed, ids)
         self.socket = Socket(site)
-        self.session = Connection(self.socket, site.services)
+        self.session = Connection(self.socket, site.protocols.amqp09)
         self.run()
         for data in self.fuzzer.start():
             self.send(data)
@@ -93,7 +93,7 @@ def clear(site: Site) -> None:
     """Away with what connections may leave behind: interrupted channels, queues, uploads, and branches that wait for their
     coordinator."""
     vhost = site.vhost
-    site.services.interrupted.vhost_removed(vhost)
+    site.protocols.amqp09.interrupted.vhost_removed(vhost)
     vhost.branches.clear()
     for staged in list(site.broker.uploads.by_key.values()):
         staged.discard()
@@ -106,17 +106,17 @@ def make_site(kind: str) -> Site:
     """`realms` has tickets, `resume` channels that wait for their resumption."""
     made = Site(spool_threshold=2000, max_message_size=100_000, max_transaction=50_000)
     if kind == "realms":
-        made.services.realms["/"] = Realms({
+        made.protocols.amqp09.realms["/"] = Realms({
             "/open": Realm("/open", ".*", {"user": frozenset(RIGHTS)}), "/closed": Realm("/closed", ".*", {})})
     if kind == "resume":
-        made.services.amqp09 = Amqp09Settings(resume_timeout=60, resume_channels=5)
+        made.protocols.amqp09.settings = Amqp09Settings(resume_timeout=60, resume_channels=5)
     return made
 
 
 def check_nothing_is_left(site: Site, kind: str) -> None:
     assert not site.services.sessions, "a session is left"
     if kind == "resume":
-        assert len(site.services.interrupted.kept) <= 5
+        assert len(site.protocols.amqp09.interrupted.kept) <= 5
         return
     assert all(staged.owner is None and not staged.taken for staged in site.broker.uploads.by_key.values()), "an upload"
     assert not any(queue.consumers for queue in site.vhost.queues.values()), "a consumer is left"
@@ -124,7 +124,7 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
                           for entry, _ in branch.settlements)
     for name, queue in site.vhost.queues.items():
         assert queue.unacked == in_branches[name], f"queue {name}: {queue.unacked} entries are held by nobody"
-    realms = site.services.realms.get("/")
+    realms = site.protocols.amqp09.realms.get("/")
     assert realms is None or not realms.active, "a ticket is left"
 
 

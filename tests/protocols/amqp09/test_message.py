@@ -508,7 +508,8 @@ def test_messages_and_0_9_1(site: Site, channel: Channel) -> None:
 
 def test_messages_need_tickets_where_there_are_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
-    site.services.realms["/"] = Realms({"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
+    site.protocols.amqp09.realms["/"] = Realms(
+        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
     channel = connect(site).channel()
     write = channel.call("access.request", "access.request-ok", realm="/data", write=True)["ticket"]
     put(channel, key="data.q", ticket=write)

@@ -86,7 +86,8 @@ def test_binding_query(channel: Channel, asked: dict[str, Any], expected: set[st
 def test_questions_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[str, Any]]) -> None:
     site = Site()
     site.vhost.declare_queue("data.q", None)
-    site.services.realms["/"] = Realms({"/data": Realm("/data", r"data\..*", {"user": frozenset(("passive", "read"))})})
+    site.protocols.amqp09.realms["/"] = Realms(
+        {"/data": Realm("/data", r"data\..*", {"user": frozenset(("passive", "read"))})})
     method, arguments = asked
     channel = connect(site).channel()
     for right in ("passive", "read"):

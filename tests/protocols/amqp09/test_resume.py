@@ -11,7 +11,7 @@ import pytest
 
 from leveret.protocols.amqp09.channel import Channel as BrokersChannel
 from leveret.protocols.amqp09.realms import Realm, Realms
-from leveret.protocols.services import Amqp09Settings
+from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.security.users import UserLimits
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
@@ -25,7 +25,7 @@ from tests.wire.amqp0.peers import frame
 @pytest.fixture
 def site() -> Site:
     site = Site()
-    site.services.amqp09 = Amqp09Settings(resume_timeout=10.0)
+    site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0)
     return site
 
 
@@ -50,12 +50,12 @@ def refused(site: Site, id: Any, **options: Any) -> tuple[int, str]:
 
 
 def kept(site: Site) -> int:
-    return len(site.services.interrupted.kept)
+    return len(site.protocols.amqp09.interrupted.kept)
 
 
 def is_clean(site: Site, queue: str = "q") -> bool:
     """Whether nothing is left of any channel."""
-    interrupted = site.services.interrupted
+    interrupted = site.protocols.amqp09.interrupted
     found = site.vhost.queues.get(queue)
     return (not interrupted.open and not interrupted.kept and not interrupted.of_user and not site.broker.holders
             and not site.vhost.exclusive and (found is None or (not found.consumers and not found.unacked)))
@@ -309,7 +309,7 @@ def test_too_many_channels_of_a_user(site: Site) -> None:
 
 def test_tickets_hold_on(site: Site) -> None:
     rights = {"user": frozenset(("active", "write", "exclusive"))}
-    site.services.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
+    site.protocols.amqp09.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
     channel = connect(site).channel()
     ticket = channel.call("access.request", "access.request-ok", realm="/data", exclusive=True, active=True,
                           write=True)["ticket"]
@@ -535,7 +535,7 @@ def test_others_of_the_connection_time_out_still(site: Site, channel: Channel, c
 
 
 def test_nothing_is_kept_where_the_setting_says_so(site: Site, channel: Channel) -> None:
-    site.services.amqp09 = Amqp09Settings(resume_timeout=0.0)
+    site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=0.0)
     channel.declare()
     channel.consume()
     channel.publish()
@@ -546,7 +546,7 @@ def test_nothing_is_kept_where_the_setting_says_so(site: Site, channel: Channel)
 
 
 def test_each_user_has_so_many(site: Site) -> None:
-    site.services.amqp09 = Amqp09Settings(resume_timeout=10.0, resume_channels=3)
+    site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0, resume_channels=3)
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     other = connect(site, user="other").channel()
     other.client.drop()
@@ -563,7 +563,7 @@ def test_each_user_has_so_many(site: Site) -> None:
 
 
 def test_the_oldest_goes_with_what_it_held(site: Site, channel: Channel) -> None:
-    site.services.amqp09 = Amqp09Settings(resume_timeout=10.0, resume_channels=1)
+    site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0, resume_channels=1)
     channel.declare()
     channel.declare("own", exclusive=True)
     channel.consume()
@@ -724,7 +724,7 @@ def test_nothing_is_lost_or_doubled_over_many_cuts(site: Site, clock: Clock, see
 def test_a_commit_that_is_under_way_is_waited_for(site: Site) -> None:
     log = HeldLog(held=True)
     held = Site(log)
-    held.services.amqp09 = Amqp09Settings(resume_timeout=10.0)
+    held.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0)
     channel = connect(held).channel()
     channel.send("queue.declare", queue="kept", durable=True)
     channel.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.services import Amqp09Settings
+from leveret.protocols.amqp09.settings import Amqp09Settings
 from tests.protocols.amqp09.support import Channel, Client, connect
 from tests.protocols.support import Site
 
@@ -21,14 +21,14 @@ def test_the_server_says_who_it_is_in_texts_alone(site: Site) -> None:
 
 
 def test_open_ok_names_the_known_hosts(site: Site) -> None:
-    site.services.amqp09 = Amqp09Settings(known_hosts="one:5672,two:5672")
+    site.protocols.amqp09.settings = Amqp09Settings(known_hosts="one:5672,two:5672")
     client = connect(site)
     assert client.opened is not None
     assert client.opened.arguments["known_hosts"] == "one:5672,two:5672"
 
 
 def test_who_does_not_insist_is_redirected(site: Site) -> None:
-    site.services.amqp09 = Amqp09Settings(known_hosts="one:5672", redirect="two:5672")
+    site.protocols.amqp09.settings = Amqp09Settings(known_hosts="one:5672", redirect="two:5672")
     client = connect(site)
     redirect = client.take("connection.redirect")
     assert redirect is not None and redirect.arguments == {"host": "two:5672", "known_hosts": "one:5672"}

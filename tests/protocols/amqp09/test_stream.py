@@ -261,7 +261,7 @@ def test_internal_exchanges_take_nothing(channel: Channel) -> None:
 
 def test_tickets(site: Site) -> None:
     rights = {"user": frozenset(("active", "write", "read", "passive"))}
-    site.services.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
+    site.protocols.amqp09.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
     channel = connect(site).channel()
 
     def ticket(**wanted: bool) -> int:

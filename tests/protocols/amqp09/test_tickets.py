@@ -19,7 +19,7 @@ ALL = frozenset(("passive", "active", "write", "read", "exclusive"))
 def site() -> Site:
     site = Site()
     site.vhost.declare_queue("data.q", None)
-    site.services.realms["/"] = Realms({
+    site.protocols.amqp09.realms["/"] = Realms({
         "/data": Realm("/data", r"data\..*|", {"user": ALL}),
         "/admin": Realm("/admin", ".*", {"somebody": ALL}),
     })

@@ -33,9 +33,9 @@ def make_site(*, user: str = "user", **options: Any) -> Site:
     own = {name: options.pop(name) for name in list(options) if name in (
         "auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size", "transaction_timeout")}
     site = Site(**options)
-    site.services.amqp10.anonymous_user = user
+    site.protocols.amqp10.settings.anonymous_user = user
     for name, value in own.items():
-        setattr(site.services.amqp10, name, value)
+        setattr(site.protocols.amqp10.settings, name, value)
     return site
 
 
@@ -50,7 +50,7 @@ class Client:
         self.reader = FrameReader(1 << 20, 1 << 20)
         self.received: list[Performative] = []
         self.peer = LinkedPeer(site, self, **options)  # type: ignore[arg-type]
-        self.session = Connection(self.peer, site.services, sasl)
+        self.session = Connection(self.peer, site.protocols.amqp10, sasl)
         self.run()
         header = self.take(Header)
         assert header.protocol == ((SASL if sasl else AMQP) if answer is None else answer)

@@ -143,9 +143,9 @@ class TestTemporaryTopics:
         early.send()
         relay.send(to(address))
         assert [type(state).__name__ for state in outcomes(other.client)] == ["Accepted"] * 2
-        assert site.services.termini.topics
+        assert site.protocols.amqp10.termini.topics
         link.detach()
-        assert not site.services.termini.topics
+        assert not site.protocols.amqp10.termini.topics
         relay.send(to(address))
         [state] = outcomes(other.client)
         assert state.error.condition == "amqp:not-found"
@@ -162,14 +162,14 @@ class TestTemporaryTopics:
         session.client.drop()
         other = connect(site, container="other").begin()
         assert other.sender(address).attached.target is None
-        assert not site.services.termini.topics
+        assert not site.protocols.amqp10.termini.topics
 
     def test_a_refused_link_leaves_no_topic(self, site: Site) -> None:
         site.allow("user", "/", Permission(".*", "", ""))
         session = connect(site).begin()
         session.sender(target=Target(None, dynamic=True, capabilities=("temporary-topic",)))
         session.receiver(source=Source(None, dynamic=True, capabilities=("temporary-topic",)))
-        assert not site.services.termini.topics
+        assert not site.protocols.amqp10.termini.topics
 
     def test_other_keys_of_the_topic_exchange_are_nobodys(self, session: Session) -> None:
         session.sender("topic://amq.generic").send()

@@ -118,7 +118,7 @@ def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.Da
         witness.client.drop()
         assert not errors.lines
         assert not site.services.sessions
-        assert not site.services.links
+        assert not site.protocols.amqp10.links
         assert not site.broker.holders
         for queue in site.vhost.queues.values():
             assert queue.unacked == 0, queue.name

@@ -44,7 +44,7 @@ def test_a_wrong_password() -> None:
 def test_the_mechanisms() -> None:
     site = make_site()
     assert list(Client(site, sasl=True).take(SaslMechanisms).sasl_server_mechanisms) == ["PLAIN", "ANONYMOUS"]
-    site.services.amqp10.anonymous_user = ""
+    site.protocols.amqp10.settings.anonymous_user = ""
     assert list(Client(site, sasl=True).take(SaslMechanisms).sasl_server_mechanisms) == ["PLAIN"]
 
 
@@ -243,9 +243,9 @@ def test_nothing_is_left_behind() -> None:
     session.sender("q")
     client.drop()
     assert not site.services.sessions
-    assert not site.services.links
+    assert not site.protocols.amqp10.links
     assert not site.broker.holders
-    assert not site.services.termini.by_key
+    assert not site.protocols.amqp10.termini.by_key
     assert site.vhost.connections == 0
     assert not site.vhost.queues["q"].consumers
 

@@ -36,13 +36,13 @@ def crash(site: Site) -> Site:
     assert isinstance(held, HeldLog)
     log, recovery = held.recovery()
     after = make_site(log=log)
-    after.services.termini.recover(recovery)
+    after.protocols.amqp10.termini.recover(recovery)
     after.broker.recover(recovery)
     after.vhost = after.broker.add_vhost("/", VhostSettings())
     after.broker.start()
-    after.services.termini.start()
+    after.protocols.amqp10.termini.start()
     after.run()
-    assert after.services.termini.is_ready()
+    assert after.protocols.amqp10.termini.is_ready()
     return after
 
 
@@ -186,7 +186,7 @@ def test_link_states_go_with_what_ends_a_delivery(site: Site, how: str) -> None:
     else:
         client.drop()
         if how == "operator":
-            site.services.termini.release("/", "user", "test", "r", "sender")
+            site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender")
         else:
             pass_time(site, 61)
     site.run()
@@ -508,6 +508,6 @@ def test_headers_of_what_is_given_back(site: Site) -> None:
     fill(site, b"1", durable=True)
     taker(connect(site), credit=1)
     site = crash(site)
-    site.services.termini.release("/", "user", "test", "r", "sender")
+    site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender")
     frames = connect(site, container="other").begin().receiver("q", credit=1).client.all(Transfer)
     assert not split(frames[0].payload).first_acquirer

@@ -74,7 +74,7 @@ def test_the_end_of_the_connection_lets_the_next_one_in(how: str) -> None:
     else:
         client.session.shut_down("for a test")
         client.run()
-    assert not site.services.containers
+    assert not site.protocols.amqp10.containers
     again = open_one(site, alone=True)
     assert not refused(again)
     # What comes late of the first one changes nothing.
@@ -92,7 +92,7 @@ def test_a_refused_connection_holds_nothing() -> None:
     assert site.vhost.connections == 1
     assert refused(open_one(site, alone=True))
     held.drop()
-    assert not site.services.containers
+    assert not site.protocols.amqp10.containers
     assert not refused(open_one(site, alone=True))
 
 
@@ -119,7 +119,7 @@ def test_every_open_that_fails_says_so(options: dict[str, object], condition: st
     client = Client(make_site())
     assert client.open(**options).properties[FAILED] is True
     assert client.error(Close)[0] == condition
-    assert not client.session.services.containers
+    assert not client.session.shared.containers
 
 
 def test_an_open_that_succeeds_does_not_say_so() -> None:

@@ -46,7 +46,7 @@ def test_a_refused_link_leaves_no_queue(site: Site, kind: str, wrong: str) -> No
     session.attach("link", True, source=Source(**fields), target=Target("here"), properties=properties)
     assert session.client.error(Detach)[0] == "amqp:invalid-field"
     assert list(site.vhost.queues) == ["q"]
-    assert not site.services.termini.all()
+    assert not site.protocols.amqp10.termini.all()
 
 
 def test_a_refused_link_of_a_known_name_changes_nothing(site: Site) -> None:
@@ -58,7 +58,7 @@ def test_a_refused_link_of_a_known_name_changes_nothing(site: Site) -> None:
     session.attach("link", True, source=source, target=Target("here"), properties={Symbol("rabbitmq:priority"): "high"})
     assert session.client.error(Detach)[0] == "amqp:invalid-field"
     assert list(site.vhost.queues) == before
-    assert len(site.services.termini.all()) == 1
+    assert len(site.protocols.amqp10.termini.all()) == 1
 
 
 def test_suspended_links_of_a_session_are_few(site: Site) -> None:
@@ -74,14 +74,14 @@ def test_suspended_links_of_a_session_are_few(site: Site) -> None:
     assert queue.unacked == 1
     for number in range(7, 50):
         session.sender(name=f"sender {number}", handle=0).detach(closed=False)
-    assert [terminus.key[3] for terminus in site.services.termini.all()] == [f"sender {n}" for n in range(42, 50)]
+    assert [terminus.key[3] for terminus in site.protocols.amqp10.termini.all()] == [f"sender {n}" for n in range(42, 50)]
     assert (queue.unacked, queue.ready_count) == (0, 1)
     # Those that asked for more are limited elsewhere.
     for number in range(20):
         session.sender(name=f"kept {number}", target=Target("q", expiry_policy="never"), handle=0).detach(closed=False)
-    assert len(site.services.termini.all()) == 28
+    assert len(site.protocols.amqp10.termini.all()) == 28
     session.end()
-    assert len(site.services.termini.all()) == 20
+    assert len(site.protocols.amqp10.termini.all()) == 20
 
 
 def test_names_of_links_are_short(site: Site) -> None:
@@ -103,19 +103,19 @@ def test_what_is_kept_of_a_link_is_small(site: Site) -> None:
     session.attach("kept", False, source=Source("here"), target=Target(address, expiry_policy="never"),
                    initial_delivery_count=0)
     assert session.client.error(Detach)[0] == "amqp:resource-limit-exceeded"
-    assert [terminus.key[3] for terminus in site.services.termini.all()] == ["not kept"]
+    assert [terminus.key[3] for terminus in site.protocols.amqp10.termini.all()] == ["not kept"]
 
 
 def test_sharing_a_queue_is_limited_too(site: Site) -> None:
     """The capability has no meaning on a queue, so the limit is that of other links."""
-    site.services.amqp10.kept_links = 3
+    site.protocols.amqp10.settings.kept_links = 3
     session = connect(site).begin()
     source = Source("q", capabilities=("shared",), expiry_policy="never")
     for number in range(3):
         session.receiver(name=f"link {number}", source=source)
     session.attach("one more", True, source=source, target=Target("here"))
     assert session.client.error(Detach)[0] == "amqp:resource-limit-exceeded"
-    assert len(site.services.termini.all()) == 3
+    assert len(site.protocols.amqp10.termini.all()) == 3
 
 
 def test_detaches_are_work(site: Site) -> None:
@@ -167,7 +167,7 @@ def test_what_nobody_knows_makes_no_room(site: Site) -> None:
     session = client.begin()
     sender = session.sender("q")
     site.services.set_alarm("disk")
-    most = site.services.amqp10.link_credit
+    most = site.protocols.amqp10.settings.link_credit
     for _ in range(most):
         sender.send(b"", delivery_tag=b"unknown", resume=True, run=False)
     client.run()
@@ -260,4 +260,4 @@ def test_filters_and_properties_of_a_link_are_not_large(site: Site, description:
                    target=Target("here") if receives else description)
     condition, text = session.client.error(Detach)
     assert (condition, "no more than 16384 bytes" in text) == ("amqp:resource-limit-exceeded", True)
-    assert not site.services.termini.all()
+    assert not site.protocols.amqp10.termini.all()

@@ -324,7 +324,7 @@ def test_a_second_open() -> None:
     client.send(Open("other"))
     assert client.error(Close)[0] == "amqp:illegal-state"
     assert client.find(Open) is None
-    assert not client.site.services.containers
+    assert not client.site.protocols.amqp10.containers
 
 
 def test_an_open_on_another_channel() -> None:
@@ -447,7 +447,7 @@ def test_a_client_that_goes_during_the_login() -> None:
 def test_a_session_needs_no_client_to_be_dropped() -> None:
     site = make_site()
     for with_sasl in (True, False):
-        session = Connection(LinkedPeer(site, None), site.services, with_sasl)  # type: ignore[arg-type]
+        session = Connection(LinkedPeer(site, None), site.protocols.amqp10, with_sasl)  # type: ignore[arg-type]
         site.run()
         session.connection_lost()
     assert not site.services.sessions

@@ -622,7 +622,7 @@ class TestTokens:
 def test_both_links_are_forgotten_with_their_session(site: Site, session: Session) -> None:
     Node(session)
     session.end()
-    assert site.services.links == {}
+    assert site.protocols.amqp10.links == {}
     assert isinstance(requests(session.client.begin(1)).attached, Attach)
 
 

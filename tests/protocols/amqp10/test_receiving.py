@@ -382,7 +382,7 @@ def test_what_is_temporary_is_not_created_under_a_name(site: Site, session: Sess
 def test_auto_create(site: Site, session: Session) -> None:
     assert session.receiver("new").attached.source.address == "new"
     assert site.vhost.queues["new"].durable
-    site.services.amqp10.auto_create = False
+    site.protocols.amqp10.settings.auto_create = False
     session.receiver("newer")
     assert refused(session) == "amqp:not-found"
     assert "newer" not in site.vhost.queues

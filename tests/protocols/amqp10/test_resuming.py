@@ -241,7 +241,7 @@ class TestTheBrokerReceives:
         delivered = receiver(connect(site).begin(), "r", credit=20).deliveries()
         got = [sections_of(frame.payload)[2:] for frame in delivered]
         assert got == [self.sent(number)[1:] for number in (3, 8, 12, 1, 2, 4, 5, 6)]
-        assert site.services.termini.partial == 0
+        assert site.protocols.amqp10.termini.partial == 0
 
 
 # What else there is to receiving
@@ -327,7 +327,7 @@ def test_a_delivery_that_goes_on_in_the_middle(site: Site, mode: int) -> None:
     link.part(whole[:3000], delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
     client.run()
     client.drop()
-    assert site.services.termini.partial == 3000
+    assert site.protocols.amqp10.termini.partial == 3000
     link = sender(connect(site), mode=mode, unsettled={b"t": None})
     assert states_of(link.attached.unsettled) == {b"t": ("Received", 0, 3000)}
     number = resume(link, b"t", whole[3000:4000], state=Received(0, 3000), more=True)
@@ -336,7 +336,7 @@ def test_a_delivery_that_goes_on_in_the_middle(site: Site, mode: int) -> None:
     assert link.outcomes() == [(number, number, not mode, "Accepted")]
     assert receiver(connect(site).begin(), credit=1).bodies() == [b"x" * 5000]
     assert link.client.session.partial == 0
-    assert site.services.termini.partial == 0
+    assert site.protocols.amqp10.termini.partial == 0
 
 
 def test_a_delivery_that_is_interrupted_twice(site: Site) -> None:
@@ -375,12 +375,12 @@ def test_interrupted_deliveries_have_a_limit(site: Site) -> None:
                                   more=True)
         client.run()
         client.drop()
-    assert site.services.termini.partial < 1 << 20
+    assert site.protocols.amqp10.termini.partial < 1 << 20
     assert not sender(connect(site), "2", unsettled={b"t": None}).attached.unsettled
 
 
 def test_resumed_deliveries_need_no_credit(site: Site) -> None:
-    site.services.amqp10.link_credit = 2
+    site.protocols.amqp10.settings.link_credit = 2
     client = connect(site)
     link = sender(client)
     for tag in (b"1", b"2"):

@@ -161,7 +161,7 @@ def test_a_durable_one_after_a_crash(site: Site) -> None:
     site = crash(site)
     assert subscribe(connect(site, container="c2"), "sub|global", everywhere=True, credit=10).bodies() == [b"1"]
     assert len(site.vhost.queues) == 1
-    assert list(site.services.termini.describe())[-1]["role"] == "shared-durable"
+    assert list(site.protocols.amqp10.termini.describe())[-1]["role"] == "shared-durable"
 
 
 def test_a_volatile_one_goes_with_its_last_link(site: Site) -> None:
@@ -172,7 +172,7 @@ def test_a_volatile_one_goes_with_its_last_link(site: Site) -> None:
     assert len(queues(site)) == 1
     links[1].detach()
     assert not site.vhost.queues
-    assert not site.services.termini.shared
+    assert not site.protocols.amqp10.termini.shared
 
 
 def test_a_volatile_one_goes_with_its_last_connection(site: Site) -> None:
@@ -259,7 +259,7 @@ def test_nothing_is_left(site: Site) -> None:
     client = connect(site)
     subscribe(client, durable=0, expiry_policy="link-detach", credit=5)
     client.drop()
-    termini = site.services.termini
+    termini = site.protocols.amqp10.termini
     assert not termini.by_key and not termini.shared and not termini.kept
     assert not site.broker.holders
 

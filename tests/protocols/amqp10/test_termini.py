@@ -40,7 +40,7 @@ def receiver(session: Session, name: str = "r", *, credit: int = 0, address: str
 
 
 def terminus(site: Site, name: str = "r", *, receives: bool = False) -> Terminus | None:
-    return site.services.termini.by_key.get(("/", "user", "test", name, receives))
+    return site.protocols.amqp10.termini.by_key.get(("/", "user", "test", name, receives))
 
 
 def pass_time(site: Site, seconds: float) -> None:
@@ -127,11 +127,11 @@ def test_whose_it_is(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), credit=1, expiry_policy="never")
     client.drop()
-    site.services.amqp10.anonymous_user = "other"
+    site.protocols.amqp10.settings.anonymous_user = "other"
     session = connect(site).begin()
     assert receiver(session, unsettled={}).attached.unsettled == {}
     session.sender(name="r")
-    site.services.amqp10.anonymous_user = "user"
+    site.protocols.amqp10.settings.anonymous_user = "user"
     session = connect(site, container="another").begin()
     assert receiver(session, unsettled={}).attached.unsettled == {}
     assert site.vhost.queues["q"].unacked == 1
@@ -182,7 +182,7 @@ def test_an_error_does_not_destroy_what_was_asked_to_stay(site: Site) -> None:
     fill(site, b"1")
     session = connect(site).begin()
     link = receiver(session, credit=1, expiry_policy="never")
-    site.services.termini.delete("/", "user", "test", "r", "sender")
+    site.protocols.amqp10.termini.delete("/", "user", "test", "r", "sender")
     site.run()
     session.client.run()
     assert terminus(site) is None
@@ -300,7 +300,7 @@ def test_a_target_that_is_refused_replaces_nothing(site: Site, address: str) -> 
 
 
 def test_one_of_the_most_may_be_replaced(site: Site) -> None:
-    site.services.amqp10.kept_links = 1
+    site.protocols.amqp10.settings.kept_links = 1
     session = connect(site).begin()
     receiver(session, "1", expiry_policy="never").detach(closed=False)
     assert receiver(session, "1", address="topic://news", expiry_policy="never").attached.source is not None
@@ -324,7 +324,7 @@ def test_a_queue_that_is_gone(site: Site) -> None:
 
 
 def test_the_most_that_a_user_may_keep(site: Site) -> None:
-    site.services.amqp10.kept_links = 2
+    site.protocols.amqp10.settings.kept_links = 2
     session = connect(site).begin()
     for name in ("1", "2"):
         receiver(session, name, expiry_policy="never")
@@ -334,7 +334,7 @@ def test_the_most_that_a_user_may_keep(site: Site) -> None:
     session.next_handle += 1
     receiver(session, "4", timeout=5)
     assert "kept_links" in session.client.error(Detach)[1]
-    site.services.termini.delete("/", "user", "test", "1", "sender")
+    site.protocols.amqp10.termini.delete("/", "user", "test", "1", "sender")
     assert receiver(session, "5", expiry_policy="never").attached.source is not None
 
 
@@ -342,7 +342,7 @@ def test_the_most_that_a_user_may_keep(site: Site) -> None:
 def test_deletion_by_an_operator(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), expiry_policy="never")
-    site.services.termini.delete("/", "user", "test", "r", "sender")
+    site.protocols.amqp10.termini.delete("/", "user", "test", "r", "sender")
     condition, text = client.error(Detach)
     assert condition == "amqp:link:detach-forced"
     assert "deleted by an operator" in text
@@ -353,8 +353,8 @@ def test_release_by_an_operator(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), credit=2, expiry_policy="never")
     client.drop()
-    assert next(site.services.termini.describe())["unsettled"] == 2
-    assert site.services.termini.release("/", "user", "test", "r", "sender") == 2
+    assert next(site.protocols.amqp10.termini.describe())["unsettled"] == 2
+    assert site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender") == 2
     assert site.vhost.queues["q"].ready_count == 2
     assert isinstance(terminus(site), SourceTerminus)
 
@@ -381,7 +381,7 @@ def test_links_are_described_one_by_one(site: Site) -> None:
     session = connect(site).begin()
     for number in range(3):
         receiver(session, f"r{number}")
-    described = site.services.termini.describe()
+    described = site.protocols.amqp10.termini.describe()
     assert next(described)["state"] == "attached"
     session.client.drop()
     site.run()

@@ -117,7 +117,7 @@ def test_an_alarm_leaves_the_coordinator_alone(site: Site, session: Session) -> 
 
 @pytest.mark.parametrize("fail", [False, True], ids=["commit", "roll back"])
 def test_a_discharge_makes_room_for_more_deliveries(site: Site, fail: bool) -> None:
-    site.services.amqp10.unsettled = 64
+    site.protocols.amqp10.settings.unsettled = 64
     session = connect(site).begin(incoming_window=1 << 31)
     sender = session.sender()
     for _ in range(100):

@@ -156,7 +156,7 @@ def test_free_numbers_are_found_without_looking_at_all() -> None:
 
 
 def test_links_of_a_connection_are_limited(site: Site) -> None:
-    site.services.amqp10.connection_links = 3
+    site.protocols.amqp10.settings.connection_links = 3
     client = connect(site)
     sessions = [client.begin(0), client.begin(1)]
     links = [sessions[number % 2].sender(name=f"link {number}") for number in range(3)]
@@ -185,7 +185,7 @@ def deliver(session: Session, count: int, credit: int = 1 << 30) -> Any:
 def test_a_disposition_of_many_is_carried_out_in_several_turns(session: Session) -> None:
     site = session.client.site
     many = dispositions.MAX_AT_ONCE + 500
-    site.services.amqp10.link_credit = 20_000
+    site.protocols.amqp10.settings.link_credit = 20_000
     deliver(session, many)
     endpoint = session.client.session.sessions[0]
     assert len(endpoint.unacked) == many
@@ -200,7 +200,7 @@ def test_a_disposition_of_many_is_carried_out_in_several_turns(session: Session)
 
 def test_the_rest_of_a_disposition_leaves_later_deliveries_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispositions, "MAX_AT_ONCE", 100)
-    site.services.amqp10.unsettled = 320
+    site.protocols.amqp10.settings.unsettled = 320
     session = connect(site).begin(incoming_window=1 << 31)
     deliver(session, 500)
     endpoint = session.client.session.sessions[0]
@@ -223,7 +223,7 @@ def test_looking_for_deliveries_is_work(session: Session) -> None:
 
 
 def test_unsettled_deliveries_of_a_connection_are_limited(site: Site) -> None:
-    site.services.amqp10.unsettled = 64
+    site.protocols.amqp10.settings.unsettled = 64
     client = connect(site)
     one, two = client.begin(0, incoming_window=1 << 31), client.begin(1, incoming_window=1 << 31)
     first = deliver(one, 200)

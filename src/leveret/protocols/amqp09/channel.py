@@ -131,7 +131,7 @@ class Channel(Channel091):
     def make_way(self, queue: str) -> None:
         """A queue is to be used again by a user who may have lost the connection that had it to itself."""
         self.vhost.make_way(queue)
-        self.opened_on.services.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
+        self.opened_on.shared.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
 
     def interrupt(self) -> None:
         """The connection is lost, and the channel may be resumed on another one. What its consumers hold stays theirs; what
@@ -165,7 +165,7 @@ class Channel(Channel091):
     def close(self, done: Callable[[], None] | None = None) -> None:
         try:
             if not self.closing:
-                self.opened_on.services.interrupted.closed(self)
+                self.opened_on.shared.interrupted.closed(self)
                 self.tickets.close()
                 self.files.close()
                 if self.pace is not None:

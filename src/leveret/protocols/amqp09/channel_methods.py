@@ -31,7 +31,7 @@ def open_channel(connection: Connection, command: Method) -> None:
         raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
     channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
     channel_methods.add_channel(connection, channel)
-    connection.services.interrupted.open[channel.id] = channel
+    connection.shared.interrupted.open[channel.id] = channel
     connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
 
 
@@ -40,7 +40,7 @@ def _resume(connection: Connection, command: Method) -> None:
     number = command.channel
     engine = connection.engine
     try:
-        connection.services.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
+        connection.shared.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
     except (NotFound, ResourceLocked) as error:
         # The channel is open on the wire, and nothing else of it is there yet.
         code = CODES[error.condition]

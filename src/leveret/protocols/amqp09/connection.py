@@ -7,12 +7,12 @@ from typing import Final
 from leveret.protocols.amqp09 import channel_methods, handshake, methods
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import Realms, Tickets
+from leveret.protocols.amqp09.shared_state import Amqp09State
 from leveret.protocols.amqp09.streams import Pace
 from leveret.protocols.amqp091 import alarms
 from leveret.protocols.amqp091.channel import Channel as Channel091
 from leveret.protocols.amqp091.connection import Connection as Connection091
 from leveret.protocols.peer import Peer
-from leveret.protocols.services import Services
 from leveret.wire.amqp0.commands import Command, ContentPart, Method
 from leveret.wire.amqp0.specs import V0_9
 
@@ -27,14 +27,16 @@ CHANNELS_SHIFT: Final = 3
 class Connection(Connection091):
     """One 0-9 connection.
 
+    shared   the state of all connections of 0-9
     realms   those of its vhost
     tickets  of each of its channels
     pace     what stream.qos asked for, for all of them together
     of_qpid  the client is one of Qpid's, which have ways of their own (docs/amqp-0-9.md, Dialects)
     """
 
-    def __init__(self, peer: Peer, services: Services) -> None:
-        super().__init__(peer, services, V0_9, "AMQP 0-9")
+    def __init__(self, peer: Peer, shared: Amqp09State) -> None:
+        super().__init__(peer, shared.services, V0_9, "AMQP 0-9")
+        self.shared = shared
         self.qos_spec = True
         self.engine.max_upload_size = self.broker.uploads.settings.max_bytes
         self.realms = Realms({})
@@ -74,7 +76,7 @@ class Connection(Connection091):
 
     def connection_lost(self) -> None:
         if self.opened and not self.closing:
-            self.services.interrupted.interrupt(self)
+            self.shared.interrupted.interrupt(self)
         Connection091.connection_lost(self)
 
     def _release(self) -> None:

@@ -36,7 +36,7 @@ def perform(connection: Connection, command: Method) -> None:
 
 
 def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
-    settings = connection.services.amqp09
+    settings = connection.shared.settings
     if settings.redirect and not insist:
         connection.engine.send(0, "connection.redirect", {
             "host": settings.redirect, "known_hosts": settings.known_hosts})
@@ -49,7 +49,7 @@ def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
             raise InvalidPath(f"vhost '{virtual_host}' not found")
     handshake.open_vhost(connection, virtual_host)
     connection.qos_spec = True
-    realms = connection.services.realms.get(virtual_host)
+    realms = connection.shared.realms.get(virtual_host)
     if realms is not None:
         connection.realms = realms
     handshake.opened(connection, {"known_hosts": settings.known_hosts})

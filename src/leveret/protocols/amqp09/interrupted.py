@@ -56,7 +56,7 @@ class Interrupted:
 
     def interrupt(self, connection: Connection) -> None:
         """A connection was lost: keep its channels for a while, as many as the user may have."""
-        settings = connection.services.amqp09
+        settings = connection.shared.settings
         if settings.resume_timeout <= 0 or settings.resume_channels <= 0 or not connection.channels:
             return
         interruption = Interruption(connection)

@@ -36,7 +36,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
     if name == METHODS:
         _execute(channel, whole(command.body))
         return
-    workers = channel.opened_on.services.tunnels.find(name)
+    workers = channel.opened_on.shared.tunnels.find(name)
     if not workers:
         raise NotFound(f"tunnel.request: nobody takes what is called '{name}'" if name else
                        "tunnel.request: the content has no data-name, which says whom it is for")

@@ -25,13 +25,13 @@ from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.messages import MAX_UINT
 from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 from leveret.protocols.amqp10.session.serial_numbers import Numbers
+from leveret.protocols.amqp10.shared_state import Amqp10State
 from leveret.protocols.amqp10.terminus import shared_subscription
 from leveret.protocols.amqp10.terminus.terminus import Terminus
 from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
-from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Performative
@@ -75,8 +75,9 @@ class Connection(VhostSession):
 
     Attributes:
         number: identifies the connection within the process.
+        shared: the state of all connections of AMQP 1.0.
         sessions: sessions by incoming channel. One that the broker ended stays until the client's end arrives.
-        container: key in `Services.containers`.
+        container: key in `Amqp10State.containers`.
         exclusive: whether the connection must be the only one of its container.
         paused: whether deliveries stop because the socket's buffer is full.
         starved: whether a consumer was refused a delivery because of `paused`.
@@ -85,14 +86,16 @@ class Connection(VhostSession):
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, services: Services, sasl: bool) -> None:
+    def __init__(self, peer: Peer, shared: Amqp10State, sasl: bool) -> None:
         super().__init__()
         self.peer = peer
+        self.shared = shared
+        services = shared.services
         self.services = services
         self.broker = services.broker
         self.settings = services.settings
         self.users = services.users
-        self.own = services.amqp10
+        self.own = shared.settings
         self.number = services.new_number()
         self.reader = FrameReader(self.own.max_frame_size, max_values=MAX_FRAME_VALUES, max_cost=MAX_READ)
         self.output = Output()

@@ -25,7 +25,7 @@ def enter(connection: Connection, wanted: bool) -> None:
         ConnectionRefused: another connection has the container-id, and one of the two is to be the only one.
     """
     key = (connection.vhost_name, connection.user, connection.container_id)
-    containers = connection.services.containers
+    containers = connection.shared.containers
     others = containers.get(key)
     if others is None:
         containers[key] = {connection: None}
@@ -46,7 +46,7 @@ def leave(connection: Connection) -> None:
     if key is None:
         return
     connection.container = None
-    containers = connection.services.containers
+    containers = connection.shared.containers
     others = containers[key]
     del others[connection]
     if not others:

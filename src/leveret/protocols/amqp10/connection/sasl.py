@@ -71,7 +71,7 @@ class Login(Authentication):
 def anonymous_user(connection: Connection) -> str | None:
     """Who a client is that says nothing of itself; None where that is nobody."""
     services = connection.services
-    name = services.amqp10.anonymous_user
+    name = connection.shared.settings.anonymous_user
     if name and services.users.get(name) is not None and may_connect(services.users, connection.peer, name):
         return name
     return None

@@ -85,7 +85,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
             constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {max_links}; the setting is"
             " amqp10.connection_links"))
         return
-    _steal(connection.services.links.get(key), frame.name)
+    _steal(connection.shared.links.get(key), frame.name)
     link: Link
     try:
         if receives:
@@ -99,7 +99,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         _refuse(session, frame, handle, make_error(condition_of(error), str(error)))
         return
     link.key = key
-    connection.services.links[key] = link
+    connection.shared.links[key] = link
     session.links[frame.handle] = link
     session.handles[handle] = link
     if isinstance(link, IncomingLink):
@@ -135,7 +135,7 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
 
 def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> IncomingLink:
     connection = session.connection
-    termini = connection.services.termini
+    termini = connection.shared.termini
     target = frame.target
     known = terminus = termini.target(key)
     if target is None and terminus is not None:
@@ -208,7 +208,7 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
 
 def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
     connection = session.connection
-    termini = connection.services.termini
+    termini = connection.shared.termini
     before = terminus = termini.source(key)
     source = frame.source
     if source is None and terminus is not None:

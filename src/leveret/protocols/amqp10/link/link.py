@@ -70,6 +70,6 @@ class Link:
         """Remove the link from the registry."""
         self.closed = True
         connection = self.session.connection
-        registry = connection.services.links
+        registry = connection.shared.links
         if registry.get(self.key) is self:
             del registry[self.key]

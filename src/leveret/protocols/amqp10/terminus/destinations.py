@@ -91,7 +91,7 @@ def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
     key = node.key
     if not node.topic or key is None or not key.startswith(addresses.TEMPORARY_KEY):
         return None
-    topic = connection.services.termini.topics.get((connection.vhost_name, key))
+    topic = connection.shared.termini.topics.get((connection.vhost_name, key))
     if topic is None:
         raise LinkRefused(constants.NOT_FOUND, f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends"
                           " with the link that it was created for")

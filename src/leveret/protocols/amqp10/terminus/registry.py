@@ -20,7 +20,7 @@ from leveret.wire.amqp10.messaging import Source
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.log import Recovery
-    from leveret.protocols.services import Amqp10Settings
+    from leveret.protocols.amqp10.settings import Amqp10Settings
     from leveret.security.users import UserStore
 
 

@@ -1,0 +1,31 @@
+"""What the connections of one protocol share. Each protocol subclasses it, and registers it with `Services`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Recovery
+    from leveret.broker.vhost import Vhost
+    from leveret.security.users import UserStore
+
+
+class SharedState:
+    """The state of one protocol in a server. Methods that a protocol does not need do nothing."""
+
+    def recover(self, recovery: Recovery) -> None:
+        """Read what the log holds for this protocol, before the broker recovers its queues."""
+
+    def start(self, post: Callable[[Callable[[], None]], object]) -> None:
+        """Start. The log runs; `post` runs a callback on the event loop, from any thread."""
+
+    def is_ready(self) -> bool:
+        """Return whether connections may be accepted."""
+        return True
+
+    def users_changed(self, users: UserStore) -> None:
+        """Users or permissions have changed."""
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        """A vhost is being deleted; its connections are closed already."""
