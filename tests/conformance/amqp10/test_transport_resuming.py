@@ -1,7 +1,7 @@
 """Links that are resumed, with the unsettled maps of both ends (transport sections 2.6.3, 2.6.13, 2.7.3; messaging 3.4.6).
 
-The worked example of the specification, tag by tag, is in `tests/protocols/amqp10/test_resuming.py`: it wants states that a
-broker process has only by accident.
+The worked example of the specification, tag by tag, is in `tests/protocols/amqp10/link/test_resuming.py`: it wants states
+that a broker process has only by accident.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from leveret.wire.amqp10.transport import Detach, Disposition
 from leveret.wire.amqp10.values import Symbol, Timestamp, UInt
 from tests.broker.support import Clock, HeldLog
 from tests.protocols.amqp10.support import Client, Session, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 TIME = "x-opt-delivery-time"

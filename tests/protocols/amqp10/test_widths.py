@@ -14,7 +14,7 @@ from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import TransactionalState
 from tests.broker.support import Clock
 from tests.protocols.amqp10.support import Client, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 MAX_UINT = (1 << 32) - 1

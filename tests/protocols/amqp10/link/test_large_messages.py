@@ -16,7 +16,7 @@ from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Detach, Disposition
 from leveret.wire.amqp10.values import Symbol
 from tests.protocols.amqp10.support import Sender, Session, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site, bytes_of
 
 THRESHOLD = 100_000

@@ -21,8 +21,8 @@ from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, Fl
 from leveret.wire.amqp10.values import Described, Map, Symbol, UInt
 from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Client, Receiver, Sender, Session, body_of, connect, make_site, message
-from tests.protocols.amqp10.test_termini import fill, receiver, terminus
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.terminus.test_termini import fill, receiver, terminus
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 # The unsettled maps of the example: the sender's, and the receiver's.

@@ -14,7 +14,7 @@ from leveret.wire.amqp10.transport import Detach, Disposition
 from leveret.wire.amqp10.values import Symbol
 from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Session, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 MANY = 2 * LARGE

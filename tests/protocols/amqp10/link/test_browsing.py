@@ -14,7 +14,7 @@ from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Detach, Disposition, Flow
 from leveret.wire.amqp10.values import Described, Symbol
 from tests.protocols.amqp10.support import Receiver, Session, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 

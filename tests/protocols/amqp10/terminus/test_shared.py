@@ -11,8 +11,8 @@ from leveret.wire.amqp10.messaging import Accepted, Source, Target
 from leveret.wire.amqp10.transport import Detach
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.protocols.amqp10.support import Client, Receiver, Session, connect, make_site
-from tests.protocols.amqp10.test_durable_termini import KEPT, crash, kept, start
-from tests.protocols.amqp10.test_termini import fill, receiver, terminus
+from tests.protocols.amqp10.terminus.test_durable_termini import KEPT, crash, kept, start
+from tests.protocols.amqp10.terminus.test_termini import fill, receiver, terminus
 from tests.protocols.support import Site
 
 TOPIC = "topic://news"
@@ -186,7 +186,7 @@ def test_a_volatile_one_goes_with_its_last_connection(site: Site) -> None:
 
 
 def test_a_time_without_links(site: Site) -> None:
-    from tests.protocols.amqp10.test_termini import pass_time
+    from tests.protocols.amqp10.terminus.test_termini import pass_time
 
     client = connect(site)
     subscribe(client, expiry_policy="connection-close", timeout=60)

@@ -16,10 +16,10 @@ from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Disposition, Transfer
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.broker.support import HeldLog
+from tests.protocols.amqp10.link.test_resuming import resume, states_of
 from tests.protocols.amqp10.support import Client, Receiver, Sender, Session, body_of, connect, make_site, message
-from tests.protocols.amqp10.test_resuming import resume, states_of
-from tests.protocols.amqp10.test_termini import fill, pass_time, receiver, terminus
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.terminus.test_termini import fill, pass_time, receiver, terminus
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}

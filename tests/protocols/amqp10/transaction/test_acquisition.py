@@ -13,7 +13,7 @@ from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Detach, Disposition, Flow, Transfer
 from leveret.wire.amqp10.values import Symbol
 from tests.protocols.amqp10.support import Receiver, Session, body_of, connect, make_site, message
-from tests.protocols.amqp10.test_transactions import Controller
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
 
 
