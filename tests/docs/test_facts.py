@@ -14,8 +14,7 @@ from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.broker.streams import filters, tracking
 from leveret.config import Config
-from leveret.management.admin import CALLS
-from leveret.management.requests.dispatch import OPERATIONS
+from leveret.management.operations.table import OPERATIONS, VHOST_OPERATIONS
 from leveret.protocols.convert import origins, to_amqp10
 from leveret.wire.amqp0 import classes
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
@@ -45,7 +44,7 @@ def test_settings_exist(page: Path) -> None:
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
     # Of a class that is called as a section is: methods, rules, and calls.
-    others = {*V0_9.by_name, *rules_of("0-9"), *CALLS}
+    others = {*V0_9.by_name, *rules_of("0-9"), *OPERATIONS}
     for text in code(page):
         for name in re.findall(r"^(?:--set )?([a-z]+(?:\.(?:[a-z_]+|NAME|VHOST|REALM))+)(?: *=.*)?$", text):
             section = name.split(".")[0]
@@ -57,7 +56,7 @@ def test_settings_exist(page: Path) -> None:
 def test_methods_exist(page: Path) -> None:
     if page.name.startswith("conformance") or page.parent.name == "client":
         return  # the one is generated, and the paths of its rules look like methods; the other has objects of these names
-    known = {*V0_9_1.by_name, *V0_9.by_name, *OPERATIONS}
+    known = {*V0_9_1.by_name, *V0_9.by_name, *VHOST_OPERATIONS}
     classes = {name.split(".")[0] for name in V0_9_1.by_name}
     for text in code(page):
         if re.fullmatch(r"[a-z]+\.[a-z-]+", text) and text.split(".")[0] in classes:
@@ -67,10 +66,10 @@ def test_methods_exist(page: Path) -> None:
 def test_the_table_of_operations_is_complete() -> None:
     """Each operation of `leveret.control` has its row, with its arguments by their names."""
     table = table_rows(DOCS / "control-exchange.md")
-    rows = {row[0].strip("`"): row[1] for row in table if row[0].strip("`") in OPERATIONS}
-    assert rows.keys() == OPERATIONS.keys()
-    for name, operation in OPERATIONS.items():
-        arguments = [field.encode_name for field in msgspec.structs.fields(operation.arguments)]
+    rows = {row[0].strip("`"): row[1] for row in table if row[0].strip("`") in VHOST_OPERATIONS}
+    assert rows.keys() == VHOST_OPERATIONS.keys()
+    for name, operation in VHOST_OPERATIONS.items():
+        arguments = [field.encode_name for field in msgspec.structs.fields(operation.request)]
         assert re.findall(r"`([a-z0-9_]+)`", rows[name]) == arguments, name
 
 

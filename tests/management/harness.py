@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInfo, ProcessInfo
+from leveret.management.json_values import FieldTable, encode_json
+from leveret.management.operations.operation import Operator
 from leveret.security.users import UserStore
 from leveret.storage.memory import MemoryLog
 
@@ -23,12 +27,17 @@ class FakeSession:
         self.vhost = vhost
         self.closed_with: str | None = None
 
-    def describe(self) -> dict[str, Any]:
-        return {"number": self.number, "name": f"client {self.number}", "user": self.user, "vhost": self.vhost,
-                "client_properties": {"product": b"\xff", "table": {"a": [1, None]}}}
+    def describe(self) -> ConnectionInfo:
+        return ConnectionInfo(
+            number=self.number, name=f"client {self.number}", protocol="AMQP 0-9-1", user=self.user, vhost=self.vhost,
+            state="running", channels=2, tls=False, octets_in=1, octets_out=2,
+            client_properties=FieldTable({"product": b"\xff", "table": {"a": [1, None]}}), frame_max=4096, channel_max=3,
+            heartbeat=0)
 
-    def describe_channels(self) -> list[dict[str, Any]]:
-        return [{"number": 1, "unacked": 2}, {"number": 2, "unacked": 0}]
+    def describe_channels(self) -> list[ChannelInfo]:
+        return [ChannelInfo(connection=self.number, vhost=self.vhost, user=self.user, number=number, consumers=0,
+                            unacked=unacked, prefetch=0, published=0, unconfirmed=0, mode="", state="running")
+                for number, unacked in ((1, 2), (2, 0))]
 
     def shut_down(self, reason: str) -> None:
         self.closed_with = reason
@@ -38,13 +47,15 @@ class FakeLinks:
     """Links that only remember what was done to them."""
 
     def __init__(self) -> None:
-        self.items: list[dict[str, Any]] = []
+        self.items: list[LinkInfo] = []
         self.done: list[tuple[str, ...]] = []
 
     def add(self, name: str, **more: str) -> None:
-        self.items.append({"vhost": "/", "user": "guest", "container": "c", "role": "sender", "name": name, **more})
+        identity = {"vhost": "/", "user": "guest", "container": "c", "role": "sender", "name": name, **more}
+        self.items.append(LinkInfo(**identity, address="", state="attached", connection=1, unsettled=0, durable="none",
+                                   expiry="session-end", timeout=0, expires_at=0))
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[LinkInfo]:
         return self.items
 
     def release(self, *identity: str) -> int:
@@ -82,7 +93,7 @@ class Harness:
         self.sessions: list[FakeSession] = []
         self.links = FakeLinks()
         self.admin = Admin(self.broker, self.users, sessions=lambda: self.sessions, config=self.config,
-                           config_name="leveret.toml", apply_vhost=self.apply_vhost, facts=lambda: {"version": "1"},
+                           config_name="leveret.toml", apply_vhost=self.apply_vhost, facts=self.facts,
                            alarm=lambda: "", links=self.links)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
@@ -94,10 +105,14 @@ class Harness:
         return self.broker.add_vhost(name, VhostSettings(vhost.compat.strict, vhost.limits.max_queues or -1,
                                                          vhost.limits.max_connections or -1))
 
+    def facts(self) -> ProcessInfo:
+        return ProcessInfo(version="1", build="pure", pid=1, uptime=0.0, listeners=[], data_dir="", config="",
+                           engine="memory", memory=0, memory_limit=0, slow_turns=0, longest_turn=0.0)
+
     def call(self, name: str, /, **arguments: Any) -> Any:
-        """The result of a call, a list for an iterator."""
-        result = self.loop.run_until_complete(self.admin.call(name, arguments))
-        return list(result) if isinstance(result, Iterator) else result
+        """The reply of an operation as a client reads it, a list for an iterator."""
+        result = self.loop.run_until_complete(self.admin.call(name, arguments, Operator()))
+        return json.loads(encode_json(list(result) if isinstance(result, Iterator) else result))
 
     def close(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())

@@ -12,9 +12,11 @@ from leveret.broker.errors import BrokerError, NotAllowed, NotFound, Preconditio
 from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
-from leveret.management.admin import CALLS, BadCall
-from leveret.management.status import STEP
-from leveret.management.vhosts import stored_vhosts
+from leveret.management.admin import BadCall
+from leveret.management.operations.operation import Operator
+from leveret.management.operations.status import STEP
+from leveret.management.operations.table import OPERATIONS
+from leveret.management.operations.vhosts import stored_vhosts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User
 from leveret.storage.memory import MemoryRow
@@ -39,7 +41,7 @@ def fill(harness: Harness, queue: str, count: int) -> None:
 
 
 def test_every_call_takes_its_arguments_by_name(harness: Harness) -> None:
-    for name in CALLS:
+    for name in OPERATIONS:
         with pytest.raises(BadCall, match=f"{name}: .*unknown field `bogus`"):
             harness.call(name, bogus=1)
 
@@ -334,14 +336,14 @@ def test_status_of_many_queues_takes_several_turns(harness: Harness) -> None:
     before = harness.call("status")["queues"]
     for number in range(3 * STEP):
         vhost.declare_queue(f"q{number}", None)
-    call = harness.admin.call("status", {})
+    call = harness.admin.call("status", {}, Operator())
     call.send(None)
     vhost.delete_queue("q0", None)
     call.send(None)
     call.send(None)
     with pytest.raises(StopIteration) as done:
         call.send(None)
-    assert done.value.value["queues"] == before + 3 * STEP
+    assert done.value.value.queues == before + 3 * STEP
 
 
 # Links

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from leveret.management import control_client
-from leveret.management.control import MAX_REQUEST_SIZE, PART, PART_SIZE, ControlServer
 from leveret.management.control_client import CallFailed, NoBroker
+from leveret.management.control_socket import MAX_REQUEST_SIZE, PART, PART_SIZE, ControlServer
+from leveret.management.operations.operation import Operator
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import Harness
 
@@ -208,7 +209,7 @@ def test_a_broker_that_goes_away(tmp_path: Path) -> None:
 def test_a_part_of_a_list_of_wide_items_has_fewer_of_them(served: Served) -> None:
     wide = {f"argument{number}": "x" * 50 for number in range(500)}
     for number in range(20):
-        served.run(served.harness.admin.call("queues.add", {"name": f"wide{number}", "arguments": wide}))
+        served.run(served.harness.admin.call("queues.add", {"name": f"wide{number}", "arguments": wide}, Operator()))
     request = json.dumps({"v": 1, "call": "queues.list", "arguments": {}}).encode() + b"\n"
     parts = served.exchange(request, 3)
     assert all(0 < len(json.dumps(answer["part"])) < 2 * PART_SIZE for answer in parts[:2])

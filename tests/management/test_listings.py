@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from leveret.broker import metadata
 from leveret.broker.exchanges.base import freeze
 from leveret.cli.logs import JsonFormatter
-from leveret.management.calls import encode_json, plain
+from leveret.management.json_values import encode_json, plain
 from leveret.protocols.amqp10.management.messages import shown
 from leveret.protocols.convert import values as conversion
 from leveret.wire.amqp0 import dialects

@@ -16,14 +16,14 @@ import pytest
 from leveret.broker.broker import Broker as MemoryBroker
 from leveret.broker.broker import VhostSettings
 from leveret.client import AccessRefused, Error, LinkClosed
-from leveret.management.requests import streams
-from leveret.management.requests.operation import Asked, Later
+from leveret.management.operations import streams
+from leveret.management.operations.operation import Later, VhostContext
+from leveret.management.operations.operation import User as Principal
 from leveret.security.patterns import Pattern
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.storage.memory import MemoryLog
 from leveret.sync import Channel
 from tests.management.conftest import Open
-from tests.management.harness import FakeSession
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import CONTROL, Refused, ask, ask_raw
 
@@ -304,13 +304,13 @@ def test_a_match_over_many_names_yields_to_others() -> None:
     users = UserStore(owner="boss")
     users.declare({"boss": DeclaredUser(user=User(name="boss"), password=b"x")})
     answers: list[Any] = []
-    later = Later()
+    later = Later[streams.StreamNames]()
     later.when_resolved(answers.append)
     pattern = Pattern("(x{1,200})*[0-9]*[1-3]", whole=True)
-    job = streams.Matching(Asked(vhost, FakeSession(1, "boss", "/"), users), pattern, names, later)
+    job = streams.Matching(VhostContext(vhost, Principal("boss", users), None), pattern, names, later)
     turns = [job.at]
     while job.step():
         turns.append(job.at)
-    assert answers == [{"streams": sorted(name for name in names if name[-1] in "123")}]
+    assert answers == [streams.StreamNames(streams=sorted(name for name in names if name[-1] in "123"))]
     most = max(after - before for before, after in itertools.pairwise(turns))
     assert most * pattern.cost * 200 <= 2 * streams.MAX_MATCH_WORK

@@ -94,7 +94,7 @@ def test_amqp_1_0_within_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, 
             await begin_tls(wire, trusting)
             await log_in_1_0(wire)
             (session,) = server.services.sessions
-            assert session.describe()["tls"]
+            assert session.describe().tls
             wire.writer.close()
             await gone(server)
 
@@ -108,7 +108,7 @@ def test_0_9_1_within_tls_by_hello(context: ssl.SSLContext, trusting: ssl.SSLCon
             await begin_tls(wire, trusting)
             await wire.open()
             (session,) = server.services.sessions
-            assert session.describe()["tls"]
+            assert session.describe().tls
             await wire.send(1, "channel.open")
             await wire.expect("channel.open-ok")
 
@@ -121,7 +121,7 @@ def test_plain_clients_stay_plain(context: ssl.SSLContext) -> None:
             wire = await connect()
             await wire.open()
             (session,) = server.services.sessions
-            assert not session.describe()["tls"]
+            assert not session.describe().tls
 
     run(test)
 

@@ -22,7 +22,7 @@ from leveret.cli.logs import set_up_logging
 from leveret.cli.machine import raise_file_limit, running_for
 from leveret.cli.reloading import needing_restart, reloaded
 from leveret.config import ConfigError, load_config
-from leveret.management.control import ControlServer
+from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed

@@ -1,81 +1,35 @@
-"""Operator calls on the broker and its users, independent of their transport, such as the control socket."""
+"""Execution of operations on a broker as a whole, whatever their transport."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Any, Protocol
-
-import msgspec
+from typing import TypeVar
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotFound, StorageFailed
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
-from leveret.management import (
-    bindings,
-    branches,
-    connections,
-    exchanges,
-    leases,
-    links,
-    permissions,
-    queues,
-    segments,
-    sink_transactions,
-    status,
-    streams,
-    uploads,
-    users,
-    vhosts,
-)
-from leveret.management.calls import Call, Item, Result
-from leveret.management.links import LinkRegistry
+from leveret.management.descriptions import ConnectedSession, LinkRegistry, ProcessInfo
+from leveret.management.operations.operation import Context, Later, Operation, Principal, Q, R, Reply, admit, read
+from leveret.management.operations.table import OPERATIONS
 from leveret.security.users import UserStore
+
+T = TypeVar("T")
 
 COMMIT_TIMEOUT = 10.0
 
-CALLS: dict[str, Call] = {
-    **status.CALLS,
-    **queues.CALLS,
-    **streams.CALLS,
-    **segments.CALLS,
-    **leases.CALLS,
-    **sink_transactions.CALLS,
-    **branches.CALLS,
-    **uploads.CALLS,
-    **exchanges.CALLS,
-    **bindings.CALLS,
-    **connections.CALLS,
-    **links.CALLS,
-    **users.CALLS,
-    **vhosts.CALLS,
-    **permissions.CALLS,
-}
-
 
 class BadCall(BrokerError):
-    """An unknown call, or invalid arguments."""
+    """An unknown operation, or an invalid request."""
 
     condition = "bad-call"
 
 
-class ConnectedSession(Protocol):
-    """The part of a connection that management uses."""
-
-    number: int
-
-    def describe(self) -> Item: ...
-
-    def describe_channels(self) -> Iterable[Item]: ...
-
-    def shut_down(self, reason: str) -> None: ...
-
-
 class Admin:
-    """Executes operator calls.
+    """Executes operations.
 
     Args:
         broker: The broker.
@@ -84,16 +38,16 @@ class Admin:
         config: The configuration of the broker.
         config_name: The name of the configuration in errors.
         apply_vhost: Creates a vhost, or changes the settings of an existing one.
-        facts: Returns the state of the process for `status`: version, build, listeners and the like.
+        facts: Returns the state of the process.
         alarm: Returns the reason why publishers are blocked, or "".
-        executor: The executor for slow preparations, such as password hashes.
+        executor: The executor for slow work, such as password hashes.
         vhost_settings: The settings that operators gave to vhosts.
         links: The links of AMQP 1.0.
     """
 
     def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
                  config: Config, config_name: str, apply_vhost: Callable[[str, VhostConfig], Vhost],
-                 facts: Callable[[], Item], alarm: Callable[[], str], executor: Executor | None = None,
+                 facts: Callable[[], ProcessInfo], alarm: Callable[[], str], executor: Executor | None = None,
                  vhost_settings: dict[str, VhostConfig] | None = None, links: LinkRegistry) -> None:
         self.broker = broker
         self.users = users
@@ -107,37 +61,51 @@ class Admin:
         self.links = links
         self._executor = executor
 
-    async def call(self, name: str, arguments: Any) -> Iterator[Item] | Any:
-        """Execute a call. Changes are on disk when it returns. Raises `BrokerError`."""
-        call = CALLS.get(name)
-        if call is None:
-            raise BadCall(f"unknown call '{name}'; expected one of {', '.join(sorted(CALLS))}")
+    async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply] | None:
+        """Execute an operation. Changes are on disk when it returns. Raises `BrokerError`.
+
+        Args:
+            name: The name of the operation.
+            fields: The fields of the request.
+            principal: Who asks.
+        """
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise BadCall(f"unknown call '{name}'; expected one of {', '.join(sorted(OPERATIONS))}")
         try:
-            wanted = msgspec.convert(arguments, call.arguments)
-        except msgspec.ValidationError as error:
-            raise BadCall(f"{name}: {error}") from None
-        if call.prepare is not None:
-            wanted = await asyncio.get_running_loop().run_in_executor(self._executor, call.prepare, self, wanted)
-        result: Result
-        if not call.changes:
-            result = call.function(self, wanted)
-            return await result if isinstance(result, Awaitable) else result
+            request = read(name, operation.request, fields)
+        except ValueError as error:
+            raise BadCall(str(error)) from None
+        context = Context(self, principal)
+        admit(name, operation, context)
+        if operation.changes:
+            result = await self._change(operation, context, request)
+        else:
+            result = operation.function(context, request)
+            if isinstance(result, Awaitable):
+                result = await result
+        return await _resolved(result) if isinstance(result, Later) else result
+
+    async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R]:
+        """Execute an operation that writes to the log, and wait until what it wrote is on disk."""
         try:
-            result = call.function(self, wanted)
+            result = operation.function(context, request)
+            if isinstance(result, Awaitable):
+                result = await result
         finally:
             removed = _Done(asyncio.get_running_loop())
-            is_removed = not call.removes or not self.broker.jobs.removals.after(removed.call)
-            # Even if the call failed half-way: the queues it changed must be drained and committed.
+            is_removed = not operation.removes or not self.broker.jobs.removals.after(removed.call)
+            # Even if the operation failed half-way: the queues it changed must be drained and committed.
             committed = self._commit()
         await self._on_disk(committed)
         if not is_removed:
             await removed.future
             await self._on_disk(self._commit())
-        return await result if isinstance(result, Awaitable) else result
+        return result
 
-    async def stored(self) -> None:
-        """Wait until all changes so far are on disk."""
-        await self._on_disk(self._commit())
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Run a function in a thread, and return what it returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     def _commit(self) -> _Done:
         """End the turn. Returns a waiter that is done when the changes are on disk."""
@@ -172,8 +140,18 @@ class Admin:
         raise NotFound(f"no connection {number}")
 
 
+async def _resolved(later: Later[Reply]) -> Reply:
+    """Wait for a reply."""
+    future: asyncio.Future[Reply | BrokerError] = asyncio.get_running_loop().create_future()
+    later.when_resolved(future.set_result)
+    outcome = await future
+    if isinstance(outcome, BrokerError):
+        raise outcome
+    return outcome
+
+
 class _Done(CommitWaiter):
-    """Waits for the commit of a call's changes, or for the end of its removals."""
+    """Waits for the commit of an operation's changes, or for the end of its removals."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()

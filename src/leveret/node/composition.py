@@ -9,7 +9,6 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from leveret import __version__, build_info
 from leveret.broker.branch import BranchSettings
@@ -30,8 +29,9 @@ from leveret.config import (
     VhostConfig,
 )
 from leveret.management.admin import Admin
-from leveret.management.requests.dispatch import Requests
-from leveret.management.vhosts import DEFAULT_VHOST, stored_vhosts
+from leveret.management.control_exchange import Requests
+from leveret.management.descriptions import ProcessInfo
+from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
@@ -248,22 +248,15 @@ class Composition:
             known.configured = realms.configured  # existing tickets stay valid
         return self.broker.add_vhost(name, settings)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ProcessInfo:
         """Return the state of the process for `leveret status`."""
-        return {
-            "version": __version__,
-            "build": str(build_info()),
-            "pid": os.getpid(),
-            "uptime": round(time.monotonic() - self._started, 3),
-            "listeners": list(self.listeners),
-            "data_dir": str(self.config.server.data_path),
-            "config": self.config_name,
-            "engine": self.config.storage.engine,
-            "memory": resident_bytes(),
-            "memory_limit": self.server.watch.memory_limit,
-            "slow_turns": self.watchdog.slow if self.watchdog is not None else 0,
-            "longest_turn": round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
-        }
+        return ProcessInfo(
+            version=__version__, build=str(build_info()), pid=os.getpid(),
+            uptime=round(time.monotonic() - self._started, 3), listeners=list(self.listeners),
+            data_dir=str(self.config.server.data_path), config=self.config_name, engine=self.config.storage.engine,
+            memory=resident_bytes(), memory_limit=self.server.watch.memory_limit,
+            slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
+            longest_turn=round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0)
 
 
 def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.config import Config, ConfigError
+from leveret.management.operations.operation import Operator, Reply
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
 from leveret.security.tls import TlsError
@@ -50,13 +52,13 @@ class Node:
         if composition is not None:
             await _close(composition, "the broker stops")
 
-    async def call(self, call: str, /, **arguments: Any) -> Any:
-        """Execute an operator call, see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
+    async def call(self, call: str, /, **arguments: Any) -> Reply | Iterator[Reply] | None:
+        """Execute an operation, see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
         composition = self._composition
         if composition is None:
             raise RuntimeError("the broker is not running")
         try:
-            return await composition.admin.call(call, arguments)
+            return await composition.admin.call(call, arguments, Operator())
         except BrokerError as error:
             raise CallRefused(str(error), error.condition) from None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.consumer import Output
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
+    from leveret.management.descriptions import ChannelInfo, ConnectionInfo
     from leveret.protocols.peer import Peer
 
 
@@ -79,10 +80,10 @@ class Session(Output):
         """How many channels (sessions) are open."""
         raise NotImplementedError
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ConnectionInfo:
         """For `leveret connections`."""
         raise NotImplementedError
 
-    def describe_channels(self) -> Iterable[dict[str, Any]]:
+    def describe_channels(self) -> Iterable[ChannelInfo]:
         """For `leveret channels`."""
         raise NotImplementedError

@@ -81,7 +81,8 @@ def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: i
     answer = ask(queue, lease, epoch, after, most, max_bytes)
     world.run()
     assert answer.told and answer.error is None
-    return None if answer.batch is None else operations.summary(answer.batch)
+    batch = answer.batch
+    return None if batch is None else {"batch": batch.number, "count": batch.count, "octets": batch.bytes}
 
 
 def read(world: World, queue: Queue, lease: str, epoch: int, batch: int, first: int = 0, count: int | None = None

@@ -499,7 +499,7 @@ def test_an_abandoned_lease_gives_back_what_nobody_has_read(world: World, queue:
     with pytest.raises(PreconditionFailed, match="or timed out"):
         operations.commit(queue, "l", epoch, 2)
     epoch = acquire(queue)
-    assert [batch["batch"] for batch in operations.describe(operations.find(queue, "l", epoch))["batches"]] == [2]
+    assert list(operations.find(queue, "l", epoch).batches) == [2]
     assert operations.commit(queue, "l", epoch, 2) == 2
     assert plan(world, queue, "l", epoch, 2, 20) == {"batch": 3, "count": 20, "octets": 80}
     assert read(world, queue, "l", epoch, 3).bodies == [*BODIES[:10], *BODIES[20:30]]
@@ -526,7 +526,7 @@ def test_whether_a_batch_was_read_survives_a_start(world: World, queue: Queue) -
     queue = after.vhost.queues["q"]
     after.sleep(10_000)
     assert queue.leased_count == 10 and queue.ready_count == 50
-    assert [batch["read"] for batch in operations.describe(queue.leases.find("l"))["batches"]] == [True]  # type: ignore[union-attr]
+    assert queue.leases is not None and [batch.read for batch in queue.leases.find("l").batches.values()] == [True]
 
 
 def test_that_a_batch_is_read_is_on_disk_before_it_is_delivered(world: World, queue: Queue) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.segments import FAILED, SegmentSettings
 from leveret.broker.streams.erasing import DONE, REWRITING, SEALING
 from leveret.broker.streams.erasing import FAILED as ENDED
+from leveret.management.operations.segments import describe_erasure
 from tests.broker.streams.segment_store import MemoryStore
 from tests.broker.streams.test_sealing import MINUTE, bodies, fill, manifest, restarted, sealed_world, settle, stream
 from tests.broker.streams.test_streams import Reading
@@ -27,8 +29,9 @@ def test_rows_go_and_readers_skip_their_offsets() -> None:
     erasing = queue.erase(["3"], False, False)
     assert erasing.state == REWRITING
     settle(world)
-    assert erasing.entry() == {"state": DONE, "problem": None, "dry_run": False, "segments": 2, "rewritten": 2,
-                               "remaining": 0, "unsealed": 5, "rows": 20, "matched": 2}
+    assert to_builtins(describe_erasure(erasing)) == {
+        "state": DONE, "problem": None, "dry_run": False, "segments": 2, "rewritten": 2, "remaining": 0, "unsealed": 5,
+        "rows": 20, "matched": 2}
     assert [(one.first, one.last, one.count) for one in queue.segments] == [(0, 9, 9), (10, 19, 9)]
     assert [one.entry() for one in manifest(world)] == [one.entry() for one in queue.segments]
     assert (queue.ready_count, queue.ready_bytes) == (23, 230)
@@ -66,7 +69,7 @@ def test_unsealed_messages_are_sealed_first_where_that_is_asked_for() -> None:
     erasing = queue.erase(["3"], False, True)
     assert erasing.state == SEALING
     settle(world)
-    assert erasing.entry()["unsealed"] == 0 and erasing.state == DONE and erasing.counts["matched"] == 2
+    assert describe_erasure(erasing).unsealed == 0 and erasing.state == DONE and erasing.counts["matched"] == 2
     assert [(one.first, one.last, one.count) for one in queue.segments] == [(0, 14, 13)]
     reader = Reading(queue)
     fill(world, queue, 15, 17)
@@ -189,8 +192,8 @@ def test_tables_follow_the_manifest() -> None:
     settle(world)
     assert store.tables == {owner: [one.path for one in queue.segments]}
     assert world.broker.segments is not None and world.broker.segments.tables is not None
-    state = world.broker.segments.tables.state(queue).entry()
-    assert (state["table"], state["pending"], state["problem"]) == ("default.s", False, None) and state["synced"] > 0
+    state = world.broker.segments.tables.state(queue)
+    assert (state.name, state.pending, state.problem) == ("default.s", False, "") and state.synced > 0
     world.vhost.remove_queue(queue)
     world.sleep(5_000)
     settle(world)

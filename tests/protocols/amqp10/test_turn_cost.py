@@ -421,4 +421,4 @@ def test_the_deliveries_of_all_sources_of_a_session_are_found_in_one_pass(site: 
     begun = site.broker.work
     one_turn(client, client.output.to_send())
     assert site.broker.work - begun < 4000  # 40 passes over 2,000 would be 5,000 more
-    assert sum(terminus.unsettled_count() for terminus in client.session.services.termini.by_key.values()) == 2000
+    assert sum(terminus.unsettled_count() for terminus in client.session.shared.termini.by_key.values()) == 2000

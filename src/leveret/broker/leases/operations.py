@@ -7,10 +7,9 @@ written to the log, and `lease_batch` calls `done` after the commit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
-from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.batch_builder import BatchBuilder, Done, Written
 from leveret.broker.leases.lease import Lease, Leases, place_of, settle
 from leveret.broker.leases.returning import return_pieces
@@ -192,33 +191,6 @@ def find(queue: Queue, name: str, epoch: int) -> Lease:
     lease = leases.find(name)
     lease.check_epoch(epoch)
     return lease
-
-
-def describe(lease: Lease) -> dict[str, Any]:
-    """Return the state of a lease.
-
-    Ages are in seconds: since the lease was acquired, since it was last used, and since a batch was created.
-    """
-    queue = lease.queue
-    assert queue is not None
-    now = queue.broker.timers.now()
-    batches = list(lease.batches.values())
-    return {
-        "queue": queue.name, "lease": lease.name, "epoch": lease.epoch, "committed": lease.committed,
-        "timeout": lease.timeout / 1000 if lease.timeout else None, "age": _age(now, lease.since),
-        "idle": 0.0 if lease.readers else _age(now, lease.called_at), "readers": len(lease.readers),
-        "messages": sum(batch.count for batch in batches), "octets": sum(batch.bytes for batch in batches),
-        "batches": [{**summary(batch), "read": batch.read, "age": _age(now, batch.created_at)} for batch in batches],
-    }
-
-
-def summary(batch: Batch) -> dict[str, int]:
-    """Return the reply to `lease_batch`."""
-    return {"batch": batch.number, "count": batch.count, "octets": batch.bytes}
-
-
-def _age(now: int, then: int) -> float:
-    return max(now - then, 0) / 1000
 
 
 def _check_queue(queue: Queue) -> None:

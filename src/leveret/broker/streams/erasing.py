@@ -75,12 +75,6 @@ class Erasing:
     def is_running(self) -> bool:
         return self.state == SEALING or self.state == REWRITING
 
-    def entry(self) -> dict[str, Any]:
-        """How far it has come. `segments` were looked at, `remaining` were not, `unsealed` messages are in none."""
-        return {"state": self.state, "problem": self.problem or None, "dry_run": self.dry_run, "segments": self.segments,
-                "rewritten": self.rewritten, "remaining": len([one for one in self.stream.segments if one.last >= self.at]),
-                "unsealed": self.stream.count, **self.counts}
-
     def begin(self, seal: bool) -> None:
         """Go; with `seal` after everything that is there now has been sealed."""
         sealing = self.stream.sealing

@@ -40,10 +40,6 @@ class TableState:
         self.synced = 0
         self.problem = ""
 
-    def entry(self) -> dict[str, Any]:
-        return {"table": self.name or None, "files": self.files, "pending": self.pending, "synced": self.synced or None,
-                "problem": self.problem or None}
-
 
 class StreamTables(Timed):
     """The tables of a broker. One is worked on at a time."""

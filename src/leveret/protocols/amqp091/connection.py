@@ -15,6 +15,8 @@ from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.json_values import FieldTable
 from leveret.protocols.amqp091 import alarms, handshake, methods
 from leveret.protocols.amqp091.channel import Channel
 from leveret.protocols.amqp091.consumers import QUANTUM
@@ -597,24 +599,22 @@ class Connection(VhostSession):
 
     # Statistics
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "number": self.number, "name": self.peer.name, "protocol": self.protocol, "user": self.user,
-            "vhost": self.vhost_name, "state": self._state(), "channels": len(self.channels), "tls": self.peer.tls,
-            "octets_in": self.bytes_in, "octets_out": self.bytes_out, "client_properties": self.client_properties,
-            "frame_max": self.engine.frame_max, "channel_max": self.engine.channel_max,
-            "heartbeat": self.engine.heartbeat,
-        }
+    def describe(self) -> ConnectionInfo:
+        return ConnectionInfo(
+            number=self.number, name=self.peer.name, protocol=self.protocol, user=self.user, vhost=self.vhost_name,
+            state=self._state(), channels=len(self.channels), tls=self.peer.tls, octets_in=self.bytes_in,
+            octets_out=self.bytes_out, client_properties=FieldTable(self.client_properties),
+            frame_max=self.engine.frame_max, channel_max=self.engine.channel_max, heartbeat=self.engine.heartbeat)
 
-    def describe_channels(self) -> Iterator[dict[str, Any]]:
+    def describe_channels(self) -> Iterator[ChannelInfo]:
         for channel in list(self.channels.values()):
-            yield {
-                "number": channel.number, "consumers": len(channel.consumers), "unacked": len(channel.unacked),
-                "prefetch": channel.prefetch, "published": channel.publish_count,
-                "unconfirmed": channel.published - channel.confirmed if channel.confirming else 0,
-                "mode": "tx" if channel.transacted else "confirm" if channel.confirming else "",
-                "state": "running" if channel.active else "flow off",
-            }
+            yield ChannelInfo(
+                connection=self.number, vhost=self.vhost_name, user=self.user, number=channel.number,
+                consumers=len(channel.consumers), unacked=len(channel.unacked), prefetch=channel.prefetch,
+                published=channel.publish_count,
+                unconfirmed=channel.published - channel.confirmed if channel.confirming else 0,
+                mode="tx" if channel.transacted else "confirm" if channel.confirming else "",
+                state="running" if channel.active else "flow off")
 
     def _state(self) -> str:
         if self.closing:

@@ -161,7 +161,7 @@ def test_a_durable_one_after_a_crash(site: Site) -> None:
     site = crash(site)
     assert subscribe(connect(site, container="c2"), "sub|global", everywhere=True, credit=10).bodies() == [b"1"]
     assert len(site.vhost.queues) == 1
-    assert list(site.protocols.amqp10.termini.describe())[-1]["role"] == "shared-durable"
+    assert list(site.protocols.amqp10.termini.describe())[-1].role == "shared-durable"
 
 
 def test_a_volatile_one_goes_with_its_last_link(site: Site) -> None:

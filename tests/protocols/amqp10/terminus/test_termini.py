@@ -353,7 +353,7 @@ def test_release_by_an_operator(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), credit=2, expiry_policy="never")
     client.drop()
-    assert next(site.protocols.amqp10.termini.describe())["unsettled"] == 2
+    assert next(site.protocols.amqp10.termini.describe()).unsettled == 2
     assert site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender") == 2
     assert site.vhost.queues["q"].ready_count == 2
     assert isinstance(terminus(site), SourceTerminus)
@@ -382,7 +382,7 @@ def test_links_are_described_one_by_one(site: Site) -> None:
     for number in range(3):
         receiver(session, f"r{number}")
     described = site.protocols.amqp10.termini.describe()
-    assert next(described)["state"] == "attached"
+    assert next(described).state == "attached"
     session.client.drop()
     site.run()
     assert list(described) == []

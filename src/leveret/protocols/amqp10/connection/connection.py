@@ -14,6 +14,8 @@ from typing import Any, Final
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError
 from leveret.broker.vhost import Vhost
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.json_values import FieldTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
 from leveret.protocols.amqp10.connection.idle_timeout import IdleTimeout, Keepalive
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
@@ -602,16 +604,15 @@ class Connection(VhostSession):
 
     # Statistics
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "number": self.number, "name": self.peer.name, "protocol": "AMQP 1.0", "user": self.user,
-            "vhost": self.vhost_name, "state": self._state(), "channels": len(self.sessions), "tls": self.peer.tls,
-            "octets_in": self.bytes_in, "octets_out": self.bytes_out, "client_properties": self.client_properties,
-            "frame_max": self.output.max_frame_size, "channel_max": min(self.own.sessions - 1, self.remote_channel_max),
-            "heartbeat": int(self.own.idle_timeout),
-        }
+    def describe(self) -> ConnectionInfo:
+        return ConnectionInfo(
+            number=self.number, name=self.peer.name, protocol="AMQP 1.0", user=self.user, vhost=self.vhost_name,
+            state=self._state(), channels=len(self.sessions), tls=self.peer.tls, octets_in=self.bytes_in,
+            octets_out=self.bytes_out, client_properties=FieldTable(self.client_properties),
+            frame_max=self.output.max_frame_size, channel_max=min(self.own.sessions - 1, self.remote_channel_max),
+            heartbeat=int(self.own.idle_timeout))
 
-    def describe_channels(self) -> list[dict[str, Any]]:
+    def describe_channels(self) -> list[ChannelInfo]:
         return [session.describe() for session in self.sessions.values() if not session.ended]
 
     def _state(self) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Entry
 from leveret.broker.queues import entry_return
+from leveret.management.descriptions import ChannelInfo
 from leveret.protocols.amqp10.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import attach
 from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
@@ -553,10 +554,12 @@ class SessionEndpoint(Holder):
         self.runs.clear()
         self.unsettled.clear()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ChannelInfo:
+        """Describe the session."""
+        connection = self.connection
         outgoing = [link for link in self.handles.values() if isinstance(link, OutgoingLink)]
-        return {
-            "number": self.channel, "consumers": len(outgoing), "unacked": len(self.unacked),
-            "prefetch": sum(link.credit for link in outgoing), "published": self.published,
-            "unconfirmed": sum(run.last - run.first + 1 for run in self.runs), "mode": "", "state": "running",
-        }
+        return ChannelInfo(
+            connection=connection.number, vhost=connection.vhost_name, user=connection.user, number=self.channel,
+            consumers=len(outgoing), unacked=len(self.unacked), prefetch=sum(link.credit for link in outgoing),
+            published=self.published, unconfirmed=sum(run.last - run.first + 1 for run in self.runs), mode="",
+            state="running")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
+from leveret.management.descriptions import LinkInfo
 from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
 from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
@@ -163,7 +164,7 @@ class TerminusRegistry(Holder):
 
     # For operators
 
-    def describe(self) -> Iterator[dict[str, Any]]:
+    def describe(self) -> Iterator[LinkInfo]:
         """For `leveret links`: one by one, since there may be many."""
         for terminus in self.all():
             if not terminus.removed:
@@ -199,14 +200,13 @@ class TerminusRegistry(Holder):
         return terminus
 
 
-def describe(terminus: Terminus) -> dict[str, Any]:
+def describe(terminus: Terminus) -> LinkInfo:
+    """Describe a terminus."""
     vhost, user, container, name, _ = terminus.key
     expiry = terminus.expiry
-    return {
-        "vhost": vhost, "user": user, "container": container, "name": name, "role": terminus.role(),
-        "address": terminus.address(), "state": "attached" if terminus.is_attached() else "suspended",
-        "connection": None if terminus.link is None else terminus.link.session.connection.number,
-        "unsettled": terminus.unsettled_count(), "durable": ("none", "configuration", "unsettled-state")[terminus.durable],
-        "expiry": terminus.expiry_policy, "timeout": terminus.timeout,
-        "expires_at": expiry.due if expiry is not None else 0,
-    }
+    return LinkInfo(
+        vhost=vhost, user=user, container=container, name=name, role=terminus.role(), address=terminus.address(),
+        state="attached" if terminus.is_attached() else "suspended",
+        connection=None if terminus.link is None else terminus.link.session.connection.number,
+        unsettled=terminus.unsettled_count(), durable=("none", "configuration", "unsettled-state")[terminus.durable],
+        expiry=terminus.expiry_policy, timeout=terminus.timeout, expires_at=expiry.due if expiry is not None else 0)

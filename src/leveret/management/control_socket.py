@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
-from leveret.management.calls import Item, encode_json
+from leveret.management.json_values import encode_json
+from leveret.management.operations.operation import Operator, Reply
 from leveret.management.socket_path import short_path
 
 VERSION = 1
@@ -83,7 +84,7 @@ class ControlServer:
             self._clients.discard(task)
             writer.close()
 
-    async def _answers(self, line: bytes) -> Any:
+    async def _answers(self, line: bytes) -> AsyncIterator[bytes]:
         try:
             request = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
@@ -93,7 +94,7 @@ class ControlServer:
             yield _error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
             return
         try:
-            result = await self._admin.call(request["call"], request.get("arguments") or {})
+            result = await self._admin.call(request["call"], request.get("arguments") or {}, Operator())
             if not isinstance(result, Iterator):
                 yield _encode({"v": VERSION, "result": result})
                 return
@@ -138,7 +139,7 @@ def _check_unused(path: Path) -> None:
             raise OSError(errno.EADDRINUSE, "another broker uses this directory")
 
 
-def _take(items: Iterator[Item]) -> tuple[list[bytes], bool]:
+def _take(items: Iterator[Reply]) -> tuple[list[bytes], bool]:
     """The next part of a list, encoded, and whether that is the end of it."""
     part: list[bytes] = []
     size = 0

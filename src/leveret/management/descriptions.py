@@ -1,0 +1,101 @@
+"""How the process and the protocols describe themselves to operators. Sizes are in bytes, times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from leveret.management.json_values import FieldTable
+from leveret.management.operations.operation import Reply
+
+
+class ProcessInfo(Reply, kw_only=True):
+    """The process of the broker."""
+
+    version: str
+    build: str
+    pid: int
+    uptime: float
+    listeners: list[str]
+    data_dir: str
+    config: str
+    engine: str
+    memory: int
+    memory_limit: int
+    slow_turns: int
+    longest_turn: float
+
+
+class ConnectionInfo(Reply, kw_only=True):
+    """A connection."""
+
+    number: int
+    name: str
+    protocol: str
+    user: str
+    vhost: str
+    state: str
+    channels: int
+    tls: bool
+    octets_in: int
+    octets_out: int
+    client_properties: FieldTable
+    frame_max: int
+    channel_max: int
+    heartbeat: int
+
+
+class ChannelInfo(Reply, kw_only=True):
+    """A channel, or a session of AMQP 1.0."""
+
+    connection: int
+    vhost: str
+    user: str
+    number: int
+    consumers: int
+    unacked: int
+    prefetch: int
+    published: int
+    unconfirmed: int
+    mode: str
+    state: str
+
+
+class LinkInfo(Reply, kw_only=True):
+    """A link of AMQP 1.0 that outlives its session, or is attached. `expires_at` is 0 if it does not expire."""
+
+    vhost: str
+    user: str
+    container: str
+    name: str
+    role: str
+    address: str
+    state: str
+    connection: int | None
+    unsettled: int
+    durable: str
+    expiry: str
+    timeout: int
+    expires_at: int
+
+
+class ConnectedSession(Protocol):
+    """The part of a connection that management uses."""
+
+    number: int
+
+    def describe(self) -> ConnectionInfo: ...
+
+    def describe_channels(self) -> Iterable[ChannelInfo]: ...
+
+    def shut_down(self, reason: str) -> None: ...
+
+
+class LinkRegistry(Protocol):
+    """The part of the protocol's links that management uses. Errors are `BrokerError`s."""
+
+    def describe(self) -> Iterable[LinkInfo]: ...
+
+    def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int: ...
+
+    def delete(self, vhost: str, user: str, container: str, name: str, role: str) -> None: ...

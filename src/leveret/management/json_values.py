@@ -1,0 +1,82 @@
+"""Replies as JSON. Whatever clients send, operators can list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+# Integers that every JSON parser with 64-bit integers supports.
+_MIN_INTEGER: Final = -(1 << 63)
+_MAX_INTEGER: Final = (1 << 64) - 1
+
+
+class FieldTable:
+    """A table of a client in a reply: arguments, or properties."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+
+
+def plain(value: Any) -> Any:
+    """Return a reply, or a value of a field table, as a JSON value. It accepts every value that a client can send.
+
+    Bytes, decimals, NaN and infinities become strings, and times ISO 8601.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return int(value) if _MIN_INTEGER <= value <= _MAX_INTEGER else str(int(value))
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else str(float(value))
+    if isinstance(value, FieldTable):
+        return _plain_table(value.fields)
+    if isinstance(value, dict):
+        return _plain_table(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(inner) for name, inner in fields_of(value).items()}
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return value.isoformat() if hasattr(value, "isoformat") else _text(str(value))
+
+
+def fields_of(reply: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a reply that are set, by their names in JSON."""
+    found = ((name, getattr(reply, field))
+             for name, field in zip(reply.__struct_encode_fields__, reply.__struct_fields__, strict=True))
+    return {name: value for name, value in found if value is not msgspec.UNSET}
+
+
+def _plain_table(table: Mapping[Any, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for key, inner in table.items():
+        name = unique = str(plain(key))
+        number = 1
+        while unique in shown:  # such as the byte 0xFF and the string \\xff
+            number += 1
+            unique = f"{name}#{number}"
+        shown[unique] = plain(inner)
+    return shown
+
+
+def _text(text: str) -> str:
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a surrogate that represents no byte
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def encode_json(value: Any) -> bytes:
+    """Encode a reply as JSON, whatever values it contains."""
+    try:
+        return msgspec.json.encode(value, enc_hook=plain)
+    except (TypeError, ValueError, OverflowError):
+        return msgspec.json.encode(plain(value))

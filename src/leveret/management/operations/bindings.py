@@ -1,0 +1,92 @@
+"""Bindings: list, add, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import field
+
+from leveret.broker.errors import NotFound
+from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.queues.queue import Queue
+from leveret.broker.vhost import Vhost
+from leveret.management.json_values import FieldTable, plain
+from leveret.management.operations.operation import Context, InVhost, Operation, Operations, Reply, Request
+
+
+class OneBinding(Request, kw_only=True):
+    """`source` is an exchange, `destination` a queue or an exchange."""
+
+    vhost: str = "/"
+    source: str
+    destination: str
+    kind: Literal["queue", "exchange"] = "queue"
+    routing_key: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class BindingInfo(Reply, kw_only=True):
+    """A binding. `kind` is that of the destination."""
+
+    vhost: str
+    source: str
+    destination: str
+    kind: Literal["queue", "exchange"]
+    routing_key: str
+    arguments: FieldTable
+
+
+def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
+    """List all bindings except those of the default exchange, to which every queue is bound by its name."""
+    return (
+        BindingInfo(vhost=vhost.name, source=exchange.name, destination=binding.destination.name,
+                    kind="queue" if isinstance(binding.destination, Queue) else "exchange",
+                    routing_key=binding.routing_key, arguments=FieldTable(binding.arguments))
+        for vhost in context.vhosts(request.vhost) for exchange, binding in vhost.each_binding()
+    )
+
+
+def _destination(vhost: Vhost, request: OneBinding) -> Queue | Exchange:
+    found: Queue | Exchange | None
+    if request.kind == "queue":
+        found = vhost.find_queue(request.destination)
+    else:
+        found = vhost.exchanges.get(request.destination)
+    if found is None:
+        raise NotFound(f"no {request.kind} '{request.destination}' in vhost '{vhost.name}'")
+    return found
+
+
+def _listed(vhost: Vhost, destination: Queue | Exchange, request: OneBinding) -> Binding | None:
+    """Return the binding that `bindings.list` shows with this routing key and these request."""
+    exchange = vhost.exchanges.get(request.source)
+    own = {} if exchange is None else exchange.by_destination.get(destination, {})
+    exact = own.get((request.routing_key, freeze(request.arguments)))
+    if exact is not None:
+        return exact
+    wanted = (request.routing_key, plain(request.arguments))
+    return next((binding for binding in own.values()
+                 if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)
+
+
+def add(context: Context, request: OneBinding) -> None:
+    """Add a binding. An equal binding may exist already."""
+    vhost = context.vhost(request.vhost)
+    vhost.bind(_destination(vhost, request), request.source, request.routing_key, request.arguments)
+
+
+def delete(context: Context, request: OneBinding) -> None:
+    vhost = context.vhost(request.vhost)
+    destination = _destination(vhost, request)
+    found = _listed(vhost, destination, request)
+    if found is None or not vhost.unbind(destination, request.source, found.routing_key, found.arguments):
+        raise NotFound(f"no binding '{request.routing_key}' of {request.kind} '{request.destination}' to"
+                       f" exchange '{request.source}' in vhost '{vhost.name}' with these arguments")
+
+
+OPERATIONS: Operations = {
+    "bindings.list": Operation(list_bindings, InVhost, BindingInfo),
+    "bindings.add": Operation(add, OneBinding, changes=True),
+    "bindings.delete": Operation(delete, OneBinding, changes=True),
+}

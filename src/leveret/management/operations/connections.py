@@ -1,0 +1,102 @@
+"""Connections, channels and consumers: list; close connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leveret.broker.consumer import Consumer
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.json_values import FieldTable
+from leveret.management.operations.operation import Context, InVhost, Operation, Operations, Reply, Request
+
+
+class Close(Request, kw_only=True):
+    """`number` is that of `connections.list`."""
+
+    number: int
+    reason: str = "closed by the operator"
+
+
+class CloseUser(Request, kw_only=True):
+    user: str
+    reason: str = "closed by the operator"
+
+
+class ConsumerInfo(Reply, kw_only=True):
+    """A consumer. Internal ones, such as those of direct reply-to, have no `connection`."""
+
+    vhost: str
+    queue: str
+    tag: str
+    connection: int | None
+    channel: int | None
+    no_ack: bool
+    exclusive: bool
+    active: bool
+    priority: int
+    unacked: int
+    arguments: FieldTable
+
+
+class Closed(Reply, kw_only=True):
+    """The number of closed connections."""
+
+    connections: int
+
+
+def list_connections(context: Context, request: InVhost) -> Iterator[ConnectionInfo]:
+    """List connections."""
+    for session in list(context.admin.sessions()):
+        item = session.describe()
+        if request.vhost in (None, item.vhost):
+            yield item
+
+
+def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo]:
+    """List channels."""
+    for session in list(context.admin.sessions()):
+        if request.vhost in (None, session.describe().vhost):
+            yield from session.describe_channels()
+
+
+def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo]:
+    """List consumers."""
+    for vhost in context.vhosts(request.vhost):
+        for queue in list(vhost.queues.values()):
+            for consumer in list(queue.consumers):
+                yield _describe_consumer(consumer)
+
+
+def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
+    return ConsumerInfo(
+        vhost=consumer.queue.vhost.name, queue=consumer.queue.name, tag=consumer.tag,
+        connection=getattr(consumer.owner, "number", None), channel=getattr(consumer.channel, "number", None),
+        no_ack=consumer.no_ack, exclusive=consumer.exclusive, active=consumer.active, priority=consumer.priority,
+        unacked=consumer.unacked, arguments=FieldTable(consumer.arguments))
+
+
+def close(context: Context, request: Close) -> None:
+    """Close a connection."""
+    context.admin.session(request.number).shut_down(request.reason)
+
+
+def close_user(context: Context, request: CloseUser) -> Closed:
+    """Close all connections of a user. Returns their number."""
+    return Closed(connections=close_all(context, request.user, request.reason))
+
+
+def close_all(context: Context, user: str, reason: str) -> int:
+    """Close the connections of a user, and return their number."""
+    own = [session for session in list(context.admin.sessions()) if session.describe().user == user]
+    for session in own:
+        session.shut_down(reason)
+    return len(own)
+
+
+OPERATIONS: Operations = {
+    "connections.list": Operation(list_connections, InVhost, ConnectionInfo),
+    "connections.close": Operation(close, Close, changes=True),
+    "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
+    "channels.list": Operation(list_channels, InVhost, ChannelInfo),
+    "consumers.list": Operation(list_consumers, InVhost, ConsumerInfo),
+}

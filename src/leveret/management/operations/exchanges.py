@@ -1,0 +1,75 @@
+"""Exchanges: list, add, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import field
+
+from leveret.broker.errors import NotFound
+from leveret.broker.exchanges.base import Exchange
+from leveret.management.json_values import FieldTable
+from leveret.management.operations.operation import Context, InVhost, NamedInVhost, Operation, Operations, Reply
+
+
+class Add(NamedInVhost, kw_only=True):
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Delete(NamedInVhost, kw_only=True):
+    if_unused: bool = False
+
+
+class ExchangeInfo(Reply, kw_only=True):
+    """An exchange, and the number of its bindings."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: FieldTable
+    bindings: int
+
+
+def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
+    """Describe an exchange."""
+    return ExchangeInfo(
+        vhost=vhost, name=exchange.name, type=exchange.type, durable=exchange.durable, auto_delete=exchange.auto_delete,
+        internal=exchange.internal, arguments=FieldTable(exchange.arguments),
+        bindings=sum(len(own) for own in exchange.by_destination.values()))
+
+
+def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]:
+    """List exchanges."""
+    found = [(vhost.name, exchange) for vhost in context.vhosts(request.vhost) for exchange in vhost.exchanges.values()]
+    return (describe(vhost, exchange) for vhost, exchange in found)
+
+
+def add(context: Context, request: Add) -> ExchangeInfo:
+    """Declare an exchange, as a client does. An equal exchange may exist already."""
+    exchange = context.vhost(request.vhost).declare_exchange(
+        request.name, request.type, durable=request.durable, auto_delete=request.auto_delete, internal=request.internal,
+        arguments=request.arguments)
+    return describe(request.vhost, exchange)
+
+
+def delete(context: Context, request: Delete) -> None:
+    """Delete an exchange."""
+    vhost = context.vhost(request.vhost)
+    if request.name not in vhost.exchanges:
+        raise NotFound(f"no exchange '{request.name}' in vhost '{request.vhost}'")
+    vhost.delete_exchange(request.name, if_unused=request.if_unused)
+
+
+OPERATIONS: Operations = {
+    "exchanges.list": Operation(list_exchanges, InVhost, ExchangeInfo),
+    "exchanges.add": Operation(add, Add, ExchangeInfo, changes=True),
+    "exchanges.delete": Operation(delete, Delete, changes=True, removes=True),
+}

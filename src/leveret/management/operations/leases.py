@@ -1,0 +1,274 @@
+"""Leases: numbered batches of a queue, which are read and settled as a whole. Operators list and release them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from leveret.broker.errors import BrokerError, NotFound, ResourceError
+from leveret.broker.jobs import STEP_WORK, Job, Jobs
+from leveret.broker.leases import operations
+from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.lease import Lease
+from leveret.management.operations.operation import (
+    EACH,
+    Context,
+    InVhost,
+    Later,
+    Messages,
+    NamedInVhost,
+    Operation,
+    Operations,
+    Reply,
+    Request,
+    Right,
+    VhostContext,
+    VhostOperation,
+    VhostOperations,
+)
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
+
+Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+# More than three years.
+Seconds = Annotated[float, Meta(gt=0, le=1e8)]
+
+
+# Maximum number of leases and batches in a reply; units of work to describe each.
+MAX_LISTED: Final = 10_000
+LEASE_WORK: Final = 8
+BATCH_WORK: Final = 3
+
+
+class Release(NamedInVhost, kw_only=True):
+    """`name` is the name of the queue."""
+
+    lease: str
+
+
+class OfQueue(Request, kw_only=True):
+    queue: str | None = None
+
+
+class OfLease(Request, kw_only=True):
+    queue: str
+    lease: Name
+
+
+class Acquire(OfLease, kw_only=True):
+    timeout: Seconds | None = None
+
+
+class LeaseBatch(OfLease, kw_only=True):
+    epoch: Number
+    after: Number
+    max_messages: Annotated[int, Meta(ge=1, le=operations.MAX_MESSAGES)]
+    max_octets: Annotated[int, Meta(ge=1, le=(1 << 62))] | None = None
+
+
+class Commit(OfLease, kw_only=True):
+    """`except` has the indices of messages to return to the queue."""
+
+    epoch: Number
+    batch: Number
+    returned: list[Number] = field(default_factory=list, name="except")
+
+
+class BatchSummary(Reply, kw_only=True):
+    """A batch. `count` is 0 if no messages are ready."""
+
+    batch: int
+    count: int
+    octets: int
+
+
+class Acquired(Reply, kw_only=True):
+    """An acquired lease. `planned` has its uncommitted batches."""
+
+    epoch: int
+    committed: int
+    planned: list[BatchSummary]
+
+
+class Committed(Reply, kw_only=True):
+    """The number of the last settled batch."""
+
+    committed: int
+
+
+class BatchInfo(BatchSummary, kw_only=True):
+    """A batch. `age` is the seconds since it was created."""
+
+    read: bool
+    age: float
+
+
+class LeaseInfo(Reply, kw_only=True):
+    """A lease. `age` is the seconds since it was acquired, `idle` those since it was last used."""
+
+    vhost: str | UnsetType = UNSET
+    queue: str
+    lease: str
+    epoch: int
+    committed: int
+    timeout: float | None
+    age: float
+    idle: float
+    readers: int
+    messages: int
+    octets: int
+    batches: list[BatchInfo]
+
+
+class LeaseList(Reply, kw_only=True):
+    leases: list[LeaseInfo]
+
+
+def describe(lease: Lease) -> LeaseInfo:
+    """Describe a lease."""
+    queue = lease.queue
+    assert queue is not None
+    now = queue.broker.timers.now()
+    batches = list(lease.batches.values())
+    return LeaseInfo(
+        queue=queue.name, lease=lease.name, epoch=lease.epoch, committed=lease.committed,
+        timeout=lease.timeout / 1000 if lease.timeout else None, age=_age(now, lease.since),
+        idle=0.0 if lease.readers else _age(now, lease.called_at), readers=len(lease.readers),
+        messages=sum(batch.count for batch in batches), octets=sum(batch.bytes for batch in batches),
+        batches=[BatchInfo(batch=batch.number, count=batch.count, octets=batch.bytes, read=batch.read,
+                           age=_age(now, batch.created_at)) for batch in batches])
+
+
+def _age(now: int, then: int) -> float:
+    return max(now - then, 0) / 1000
+
+
+def _summary(batch: Batch) -> BatchSummary:
+    return BatchSummary(batch=batch.number, count=batch.count, octets=batch.bytes)
+
+
+def list_all(context: Context, request: InVhost) -> Iterator[LeaseInfo]:
+    """List leases."""
+    for vhost in context.vhosts(request.vhost):
+        for queue in list(vhost.queues.values()):
+            if queue.leases is not None:
+                for lease in list(queue.leases.by_name.values()):
+                    found = describe(lease)
+                    found.vhost = vhost.name
+                    yield found
+
+
+def release_by_operator(context: Context, request: Release) -> Messages:
+    """Return the messages of a lease to the queue. Returns their number."""
+    queue = context.vhost(request.vhost).find_queue(request.name)
+    if queue is None:
+        raise NotFound(f"no queue '{request.name}' in vhost '{request.vhost}'")
+    return Messages(messages=operations.release(queue, request.lease))
+
+
+def _find(context: VhostContext, name: str) -> Queue:
+    return context.vhost.queue(name, context.session)
+
+
+def acquire(context: VhostContext, request: Acquire) -> Acquired:
+    """Create or take over a lease. Returns its uncommitted batches."""
+    lease = operations.acquire(_find(context, request.queue), request.lease, request.timeout)
+    return Acquired(epoch=lease.epoch, committed=lease.committed,
+                    planned=[_summary(batch) for batch in lease.batches.values()])
+
+
+def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummary]:
+    """Lease the batch after a batch; repeated requests return the same one."""
+    later = Later[BatchSummary]()
+
+    def done(batch: Batch | None, error: BrokerError | None) -> None:
+        if error is not None:
+            later.fail(error)
+        elif batch is None:
+            later.answer(BatchSummary(batch=request.after, count=0, octets=0))
+        else:
+            later.answer(_summary(batch))
+
+    operations.lease_batch(_find(context, request.queue), request.lease, request.epoch, request.after,
+                           request.max_messages, request.max_octets, done)
+    return later
+
+
+def commit(context: VhostContext, request: Commit) -> Committed:
+    """Settle a batch."""
+    return Committed(committed=operations.commit(_find(context, request.queue), request.lease, request.epoch,
+                                                 request.batch, request.returned))
+
+
+def release(context: VhostContext, request: OfLease) -> Messages:
+    """Return all leased messages to the queue. Returns their number."""
+    return Messages(messages=operations.release(_find(context, request.queue), request.lease))
+
+
+class Listing(Job):
+    """Describes leases, limited by the work of one turn per step, and resolves `later` with them."""
+
+    def __init__(self, jobs: Jobs, leases: list[Lease], later: Later[LeaseList]) -> None:
+        super().__init__(jobs)
+        self.leases = leases
+        self.later = later
+        self.at = 0
+        self.described: list[LeaseInfo] = []
+
+    def step(self) -> bool:
+        work = 0
+        while self.at < len(self.leases) and work < STEP_WORK:
+            lease = self.leases[self.at]
+            self.at += 1
+            work += cost_of(lease)
+            if lease.queue is not None:  # it may have been released meanwhile
+                self.described.append(describe(lease))
+        self.jobs.broker.work += work
+        if self.at < len(self.leases):
+            return True
+        self.later.answer(LeaseList(leases=self.described))
+        return False
+
+
+def cost_of(lease: Lease) -> int:
+    """Return the units of work to describe a lease."""
+    return LEASE_WORK + BATCH_WORK * len(lease.batches)
+
+
+def list_leases(context: VhostContext, request: OfQueue) -> Later[LeaseList]:
+    """List the leases of a queue, or of all queues that the user may read. Raises `ResourceError` if they are too many."""
+    if request.queue is not None:
+        context.check("read", request.queue)
+        found = [_find(context, request.queue)]
+    else:
+        found = [queue for queue in context.vhost.queues.values()
+                 if queue.leases is not None and context.may("read", queue.name)]
+    leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
+    count = len(leases) + sum(len(lease.batches) for lease in leases)
+    if count > MAX_LISTED:
+        raise ResourceError(f"{count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
+                            " list them with `leveret leases`")
+    later = Later[LeaseList]()
+    listing = Listing(context.vhost.broker.jobs, leases, later)
+    if listing.step():
+        listing.resume()
+    return later
+
+
+READ: Final = Right("read", "queue")
+
+OPERATIONS: Operations = {
+    "leases.list": Operation(list_all, InVhost, LeaseInfo),
+    "leases.release": Operation(release_by_operator, Release, Messages, changes=True),
+}
+VHOST_OPERATIONS: VhostOperations = {
+    "lease.acquire": VhostOperation(acquire, Acquire, Acquired, READ),
+    "lease.plan": VhostOperation(lease_batch, LeaseBatch, BatchSummary, READ),
+    "lease.commit": VhostOperation(commit, Commit, Committed, READ),
+    "lease.release": VhostOperation(release, OfLease, Messages, READ),
+    "lease.list": VhostOperation(list_leases, OfQueue, LeaseList, EACH),
+}

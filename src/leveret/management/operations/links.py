@@ -1,0 +1,65 @@
+"""Attached and suspended links of AMQP 1.0: list, release, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.management.descriptions import LinkInfo
+from leveret.management.json_values import plain
+from leveret.management.operations.operation import Context, InVhost, Messages, NamedInVhost, Operation, Operations
+
+
+class One(NamedInVhost, kw_only=True):
+    """Request about a link: as many of its identifying fields as necessary."""
+
+    user: str | None = None
+    container: str | None = None
+    role: str | None = None
+
+
+def list_links(context: Context, request: InVhost) -> Iterator[LinkInfo]:
+    """List links."""
+    names = {vhost.name for vhost in context.vhosts(request.vhost)}
+    return (item for item in context.admin.links.describe() if item.vhost in names)
+
+
+def release(context: Context, request: One) -> Messages:
+    """Return the unsettled messages of a suspended link to their queue. Returns their number."""
+    link = _find(context, request)
+    return Messages(messages=context.admin.links.release(link.vhost, link.user, link.container, link.name, link.role))
+
+
+def delete(context: Context, request: One) -> None:
+    """Delete a link with its subscription queue. An attached link is detached with an error."""
+    link = _find(context, request)
+    context.admin.links.delete(link.vhost, link.user, link.container, link.name, link.role)
+
+
+def _find(context: Context, request: One) -> LinkInfo:
+    """Return the link that matches the request."""
+    context.vhost(request.vhost)
+    found = [item for item in context.admin.links.describe()
+             if _matches(request.vhost, item.vhost) and _matches(request.name, item.name)
+             and _matches(request.user, item.user) and _matches(request.container, item.container)
+             and _matches(request.role, item.role)]
+    if not found:
+        raise NotFound(f"no link '{request.name}' in vhost '{request.vhost}' matches the arguments")
+    if len(found) > 1:
+        candidates = ", ".join(sorted(f"container '{item.container}' of user '{item.user}' ({item.role})"
+                                      for item in found)[:5])
+        raise PreconditionFailed(f"{len(found)} links have the name '{request.name}': {candidates}; expected the"
+                                 " container, user and role of only one of them")
+    return found[0]
+
+
+def _matches(wanted: str | None, value: str) -> bool:
+    """Return whether a value is the wanted one, as it is or as lists show it."""
+    return wanted is None or wanted in (value, plain(value))
+
+
+OPERATIONS: Operations = {
+    "links.list": Operation(list_links, InVhost, LinkInfo),
+    "links.release": Operation(release, One, Messages, changes=True),
+    "links.delete": Operation(delete, One, changes=True),
+}

@@ -1,0 +1,286 @@
+"""Operations: a name, the structs of the request and of the reply, the right that it takes, and a function.
+
+The function is called on the event loop with the context and the request, and raises `BrokerError`. Neither knows the
+transport: the control socket, the exchange `leveret.control`, or another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
+
+import msgspec
+
+from leveret.broker.errors import AccessRefused, BrokerError
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.vhost import Vhost
+    from leveret.management.admin import Admin
+    from leveret.security.users import UserStore
+
+Q = TypeVar("Q", bound="Request")
+R = TypeVar("R")
+
+UNKNOWN_FIELD: Final = "Object contains unknown field"
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Base class of requests, and the request of operations without arguments."""
+
+
+class InVhost(Request, kw_only=True):
+    """Request for a list: of one vhost, or None for all."""
+
+    vhost: str | None = None
+
+
+class Named(Request, kw_only=True):
+    """Request about an object outside of vhosts."""
+
+    name: str
+
+
+class NamedInVhost(Request, kw_only=True):
+    """Request about an object in a vhost."""
+
+    name: str
+    vhost: str = "/"
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """Base class of replies, and a reply without fields."""
+
+
+class Messages(Reply, kw_only=True):
+    """A number of messages."""
+
+    messages: int
+
+
+class Principal(Protocol):
+    """Who asks.
+
+    Attributes:
+        user: The name of the user.
+    """
+
+    @property
+    def user(self) -> str: ...
+
+    def is_operator(self) -> bool:
+        """Return whether every operation is permitted."""
+
+    def may(self, vhost: str, permission: str, resource: str) -> bool:
+        """Return whether an exchange or queue may be configured, written or read."""
+
+
+class Operator:
+    """The principal of the control socket: a process of the user that runs the broker."""
+
+    user = ""
+
+    def is_operator(self) -> bool:
+        return True
+
+    def may(self, vhost: str, permission: str, resource: str) -> bool:
+        return True
+
+
+class User:
+    """A user of the broker, with its permissions."""
+
+    def __init__(self, user: str, users: UserStore) -> None:
+        self.user = user
+        self._users = users
+
+    def is_operator(self) -> bool:
+        return False
+
+    def may(self, vhost: str, permission: str, resource: str) -> bool:
+        return self._users.may(self.user, vhost, permission, resource)
+
+
+class Context:
+    """What an operation works on, and who asks for it.
+
+    Attributes:
+        admin: The broker, its users, its connections and its configuration.
+        principal: Who asks.
+    """
+
+    def __init__(self, admin: Admin, principal: Principal) -> None:
+        self.admin = admin
+        self.principal = principal
+
+    @property
+    def broker(self) -> Broker:
+        return self.admin.broker
+
+    @property
+    def users(self) -> UserStore:
+        return self.admin.users
+
+    def vhost(self, name: str) -> Vhost:
+        """Return the vhost with this name. Raises `NotFound`."""
+        return self.admin.vhost(name)
+
+    def vhosts(self, name: str | None) -> list[Vhost]:
+        """Return the vhost with this name, or all vhosts sorted by name."""
+        return self.admin.vhosts(name)
+
+
+class VhostContext:
+    """What an operation inside of one vhost works on, and who asks for it.
+
+    Attributes:
+        vhost: The vhost of the principal.
+        principal: Who asks.
+        session: The connection of the principal, which may own exclusive queues.
+    """
+
+    def __init__(self, vhost: Vhost, principal: Principal, session: object) -> None:
+        self.vhost = vhost
+        self.principal = principal
+        self.session = session
+
+    @property
+    def user(self) -> str:
+        return self.principal.user
+
+    def may(self, permission: str, resource: str) -> bool:
+        """Return whether the principal may configure, write or read an exchange or queue."""
+        return self.principal.may(self.vhost.name, permission, resource)
+
+    def check(self, permission: str, resource: str) -> None:
+        """Raise `AccessRefused` unless the principal may configure, write or read an exchange or queue."""
+        if not self.may(permission, resource):
+            raise AccessRefused(f"{permission} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
+                                f" for user '{self.user}'")
+
+
+class Later(Generic[R]):
+    """A reply that is not known yet. Exactly one of `answer` and `fail` is called once."""
+
+    def __init__(self) -> None:
+        self._outcome: R | BrokerError | None = None
+        self._callback: Callable[[R | BrokerError], None] | None = None
+
+    def answer(self, reply: R) -> None:
+        self._resolve(reply)
+
+    def fail(self, error: BrokerError) -> None:
+        self._resolve(error)
+
+    def when_resolved(self, callback: Callable[[R | BrokerError], None]) -> None:
+        """Call `callback` with the outcome when it is known, which may be at once."""
+        self._callback = callback
+        if self._outcome is not None:
+            callback(self._outcome)
+
+    def _resolve(self, outcome: R | BrokerError) -> None:
+        self._outcome = outcome
+        if self._callback is not None:
+            self._callback(outcome)
+
+
+# What the function of an operation returns: a reply, one that is not known yet, or the items of a list, which may be long
+# and is produced in parts.
+Result = Union[R, Later[R], Awaitable[R], Iterator[R]]
+VhostResult = Union[R, Later[R]]
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right that an operation takes.
+
+    Attributes:
+        permission: `configure`, `write` or `read`; or the name of another rule.
+        field: The field of the request that names the exchange or queue.
+    """
+
+    permission: str
+    field: str
+
+
+# The operation is reserved to operators.
+OPERATOR: Final = Right("operator", "")
+# The operation checks the permissions of each object that it finds.
+EACH: Final = Right("each", "")
+# The operation works on objects of the user only.
+OWN: Final = Right("own", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[Q, R]):
+    """An operation on the broker as a whole. Requests name the vhost.
+
+    Attributes:
+        function: Called with the context and the request.
+        request: The struct of the request.
+        reply: The struct of the reply, or of each item of a list; None if there is nothing to reply.
+        right: The right that it takes.
+        changes: Whether it writes to the log. The reply is sent when the changes are on disk.
+        removes: Whether it removes objects, which may take several turns. The reply is sent when they are removed.
+    """
+
+    function: Callable[[Context, Q], Result[R]]
+    request: type[Q]
+    reply: type[R] | None = None
+    right: Right = OPERATOR
+    changes: bool = False
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VhostOperation(Generic[Q, R]):
+    """An operation inside of the vhost of the principal. The reply is sent when everything written before is on disk.
+
+    Attributes:
+        function: Called with the context and the request.
+        request: The struct of the request.
+        reply: The struct of the reply.
+        right: The right that it takes.
+    """
+
+    function: Callable[[VhostContext, Q], VhostResult[R]]
+    request: type[Q]
+    reply: type[R]
+    right: Right
+
+
+Operations = dict[str, Operation[Any, Any]]
+VhostOperations = dict[str, VhostOperation[Any, Any]]
+
+
+def read(name: str, request: type[Q], fields: object) -> Q:
+    """Return the request with these fields.
+
+    Raises:
+        ValueError: A field is missing, unknown or of the wrong type. The message names it, and what was expected.
+    """
+    try:
+        return msgspec.convert(fields, request)
+    except msgspec.ValidationError as error:
+        text = f"{name}: {error}"
+        if str(error).startswith(UNKNOWN_FIELD):
+            known = ", ".join(request.__struct_encode_fields__)
+            text += f"; expected {known}" if known else "; expected no fields"
+        raise ValueError(text) from None
+
+
+def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> VhostResult[R]:
+    """Check the right of the principal, and execute the operation. Raises `BrokerError`."""
+    right = operation.right
+    if right.field:
+        resource = getattr(request, right.field)
+        if resource is not None:
+            context.check(right.permission, resource)
+    return operation.function(context, request)
+
+
+def admit(name: str, operation: Operation[Q, R], context: Context) -> None:
+    """Raise `AccessRefused` unless the principal may execute the operation."""
+    if operation.right is OPERATOR and not context.principal.is_operator():
+        raise AccessRefused(f"operation '{name}' refused for user '{context.principal.user}': expected an operator")

@@ -1,0 +1,144 @@
+"""Queues: list, show, add, delete, purge; `queue.describe`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import field
+
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.queues.queue import Queue
+from leveret.management.json_values import FieldTable
+from leveret.management.operations.operation import (
+    Context,
+    InVhost,
+    Messages,
+    NamedInVhost,
+    Operation,
+    Operations,
+    Reply,
+    Request,
+    Right,
+    VhostContext,
+    VhostOperation,
+    VhostOperations,
+)
+
+
+class Add(NamedInVhost, kw_only=True):
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Delete(NamedInVhost, kw_only=True):
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+class Describe(Request, kw_only=True):
+    queue: str
+
+
+class QueueInfo(Reply, kw_only=True):
+    """A queue with its statistics: messages, and bytes without those of paged-out bodies on disk."""
+
+    vhost: str
+    name: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: FieldTable
+    ready: int
+    delayed: int
+    unacked: int
+    leased: int
+    ready_bytes: int
+    memory: int
+    consumers: int
+    published: int
+    delivered: int
+    settled: int
+
+
+class QueueType(Reply, kw_only=True):
+    """The type of a queue, its `messages` (those that a stream retains), and those that are `leased`."""
+
+    type: str
+    durable: bool
+    messages: int
+    leased: int
+
+
+def describe(queue: Queue) -> QueueInfo:
+    """Return the statistics of a queue."""
+    return QueueInfo(
+        vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
+        auto_delete=queue.auto_delete, arguments=FieldTable(queue.arguments), ready=queue.ready_count,
+        delayed=queue.delayed_count, unacked=queue.unacked, leased=queue.leased_count, ready_bytes=queue.ready_bytes,
+        memory=queue.memory, consumers=len(queue.consumers), published=queue.published, delivered=queue.delivered,
+        settled=queue.settled)
+
+
+def _find(context: Context, request: NamedInVhost) -> Queue:
+    queue = context.vhost(request.vhost).find_queue(request.name)
+    if queue is None:
+        raise NotFound(f"no queue '{request.name}' in vhost '{request.vhost}'")
+    return queue
+
+
+def list_queues(context: Context, request: InVhost) -> Iterator[QueueInfo]:
+    """List queues."""
+    found = [queue for vhost in context.vhosts(request.vhost) for queue in vhost.queues.values()]
+    return (describe(queue) for queue in found)
+
+
+def show(context: Context, request: NamedInVhost) -> QueueInfo:
+    """Return a queue."""
+    return describe(_find(context, request))
+
+
+def add(context: Context, request: Add) -> QueueInfo:
+    """Declare a queue, as a client does. An equal queue may exist already."""
+    vhost = context.vhost(request.vhost)
+    if not request.name:
+        raise PreconditionFailed("the name of the queue is empty; expected 1 to 255 bytes")
+    queue = vhost.declare_queue(request.name, None, durable=request.durable, auto_delete=request.auto_delete,
+                                arguments=request.arguments)
+    return describe(queue)
+
+
+def delete(context: Context, request: Delete) -> Messages:
+    """Delete a queue, even an exclusive one. Returns the number of its ready messages."""
+    queue = _find(context, request)
+    if request.if_unused and queue.is_consumed():
+        raise PreconditionFailed(f"queue '{request.name}' has {len(queue.consumers)} consumers")
+    count = queue.ready_count + queue.delayed_count + queue.unacked + queue.leased_count
+    if request.if_empty and count:
+        raise PreconditionFailed(f"queue '{request.name}' has {count} messages")
+    return Messages(messages=queue.vhost.remove_queue(queue))
+
+
+def purge(context: Context, request: NamedInVhost) -> Messages:
+    """Drop the ready messages of a queue; unacked messages stay. Returns their number."""
+    return Messages(messages=_find(context, request).purge())
+
+
+def describe_type(context: VhostContext, request: Describe) -> QueueType:
+    """Return the type of a queue and the number of its messages."""
+    queue = context.vhost.queue(request.queue, context.session)
+    return QueueType(type=queue.settings.type, durable=queue.durable,
+                     messages=queue.ready_count + queue.delayed_count + queue.unacked, leased=queue.leased_count)
+
+
+OPERATIONS: Operations = {
+    "queues.list": Operation(list_queues, InVhost, QueueInfo),
+    "queues.show": Operation(show, NamedInVhost, QueueInfo),
+    "queues.add": Operation(add, Add, QueueInfo, changes=True),
+    "queues.delete": Operation(delete, Delete, Messages, changes=True, removes=True),
+    "queues.purge": Operation(purge, NamedInVhost, Messages, changes=True, removes=True),
+}
+VHOST_OPERATIONS: VhostOperations = {
+    "queue.describe": VhostOperation(describe_type, Describe, QueueType, Right("read", "queue")),
+}

@@ -1,0 +1,56 @@
+"""The state of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from leveret.management.descriptions import ProcessInfo
+from leveret.management.operations.operation import Context, Operation, Operations, Request
+
+# Queues that are added up in one turn.
+STEP: Final = 1000
+
+
+class Status(ProcessInfo, kw_only=True):
+    """The state of the process, totals, and statistics of the log, in bytes and seconds."""
+
+    alarm: str
+    vhosts: int
+    connections: int
+    exchanges: int
+    queues: int
+    consumers: int
+    ready: int
+    unacked: int
+    queue_memory: int
+    log: dict[str, str | int]
+
+
+async def status(context: Context, request: Request) -> Status:
+    """Return the state of the process, totals, and statistics of the log, in bytes and seconds.
+
+    Queues may come and go while they are added up, which takes several turns if there are many.
+    """
+    queues = exchanges = ready = unacked = consumers = memory = 0
+    for vhost in list(context.broker.vhosts.values()):
+        exchanges += len(vhost.exchanges)
+        for queue in list(vhost.queues.values()):
+            queues += 1
+            if not queues % STEP:
+                await asyncio.sleep(0)
+            ready += queue.ready_count
+            unacked += queue.unacked
+            consumers += len(queue.consumers)
+            memory += queue.memory
+    log = context.broker.log
+    return Status(
+        **msgspec.structs.asdict(context.admin.facts()), alarm=context.admin.alarm(), vhosts=len(context.broker.vhosts),
+        connections=len(list(context.admin.sessions())), exchanges=exchanges, queues=queues, consumers=consumers,
+        ready=ready, unacked=unacked, queue_memory=memory,
+        log={"state": log.state, "reason": log.reason, **log.statistics()})
+
+
+OPERATIONS: Operations = {"status": Operation(status, Request, Status)}

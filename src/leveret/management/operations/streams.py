@@ -1,0 +1,569 @@
+"""Streams and super streams: list, inspect, declare, delete; `superstream.describe` and `stream.*` for clients.
+
+Clients ask for metadata, pin files, and keep the positions of consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
+from leveret.broker.jobs import Job
+from leveret.broker.queues.queue import Queue
+from leveret.broker.streams.queue import StreamQueue
+from leveret.management.json_values import FieldTable, plain
+from leveret.management.operations.operation import (
+    EACH,
+    Context,
+    InVhost,
+    Later,
+    Messages,
+    NamedInVhost,
+    Operation,
+    Operations,
+    Reply,
+    Request,
+    Right,
+    VhostContext,
+    VhostOperation,
+    VhostOperations,
+)
+from leveret.security.patterns import Pattern
+
+if TYPE_CHECKING:
+    from leveret.broker.segments import Segment
+    from leveret.broker.vhost import Vhost
+
+HASH: Final = "x-consistent-hash"
+# Partitions that are declared in one turn of the event loop.
+PARTITIONS_A_TURN: Final = 100
+# Names to match with a pattern.
+MAX_MATCHED: Final = 100_000
+# Steps of matching in one turn of the event loop, each some nanoseconds; and the base cost of each name.
+MAX_MATCH_WORK: Final = 400_000
+MATCH_BASE_WORK: Final = 1_000
+# Seconds that a request may pin files; to pin them longer, ask again.
+MAX_PIN: Final = 86_400
+
+OffsetNumber = Annotated[int, Meta(ge=0, le=(1 << 62))]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Offset(NamedInVhost, kw_only=True):
+    """`offset` None deletes the position of the consumer."""
+
+    consumer: str
+    offset: Annotated[int, Meta(ge=0)] | None = None
+
+
+class AddSuper(NamedInVhost, kw_only=True):
+    partitions: Annotated[int, Meta(ge=1, le=10_000)]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Super(Request, kw_only=True):
+    name: str
+
+
+class Match(Request, kw_only=True):
+    pattern: str
+
+
+class Describe(Request, kw_only=True):
+    """`first` and `last` (inclusive) select the segments that contain any of these offsets."""
+
+    stream: str
+    segments: bool = False
+    first: OffsetNumber | None = None
+    last: OffsetNumber | None = None
+
+
+class Held(Request, kw_only=True):
+    stream: str
+    holder: Name
+
+
+class Hold(Held, kw_only=True):
+    first: OffsetNumber
+    last: OffsetNumber
+    seconds: Annotated[float, Meta(gt=0, le=MAX_PIN)]
+
+
+class Lost(Held, kw_only=True):
+    """`stop` is the offset after the last one."""
+
+    first: OffsetNumber
+    stop: OffsetNumber
+
+
+class Locate(Request, kw_only=True):
+    stream: str
+    timestamp: Annotated[int, Meta(ge=0)]
+
+
+class Consumer(Request, kw_only=True):
+    stream: str
+    consumer: Name
+
+
+class ConsumerAt(Consumer, kw_only=True):
+    offset: OffsetNumber
+
+
+class StreamInfo(Reply, kw_only=True):
+    """A stream with its statistics.
+
+    `since` is the start of the oldest chunk or segment, None if the stream is empty; `lag` is the largest lag of a named
+    consumer; `sealed_until` is the first offset that is not in a segment.
+    """
+
+    vhost: str
+    name: str
+    messages: int
+    octets: int
+    memory: int
+    first_offset: int
+    next_offset: int
+    since: str | None
+    readers: int
+    consumers: int
+    lag: int | None
+    publishers: int
+    segments: int
+    segment_octets: int
+    unsealed: int
+    sealed_until: int
+    sealing: bool
+    unsealed_because: str | None
+    sealing_problem: str | None
+    arguments: FieldTable
+
+
+class SuperStreamInfo(Reply, kw_only=True):
+    """A super stream with the totals of its partitions."""
+
+    vhost: str
+    name: str
+    partitions: int
+    messages: int
+    octets: int
+    readers: int
+    consumers: int
+
+
+class SuperStream(Reply, kw_only=True):
+    """A super stream and the names of its partitions."""
+
+    name: str
+    partitions: list[str]
+
+
+class StreamConsumerInfo(Reply, kw_only=True):
+    """The position of a named consumer."""
+
+    stream: str
+    consumer: str
+    next_offset: int | None
+    lag: int | None
+    reading: bool
+
+
+class SegmentInfo(Reply, kw_only=True):
+    """The manifest entry of a segment. `path` is a file or a URL; `held_by` the number of read leases on the file."""
+
+    id: str
+    path: str
+    first: int
+    last: int
+    count: int
+    octets: int
+    body_octets: int
+    first_time: int
+    last_time: int
+    schema_version: int
+    crc32: int
+    groups: list[int]
+    footer_octets: int
+    footer_crc32: int
+    held_by: int | UnsetType = UNSET
+
+
+class Partitions(Reply, kw_only=True):
+    """The partitions of a super stream."""
+
+    partitions: list[str]
+
+
+class StreamNames(Reply, kw_only=True):
+    """Names of streams."""
+
+    streams: list[str]
+
+
+class StreamDescription(Reply, kw_only=True):
+    """A stream as its readers see it. `id` is unique forever; `next_offset` is the offset of the next message."""
+
+    id: str
+    first_offset: int
+    next_offset: int
+    octets: int
+    segments: list[SegmentInfo] | UnsetType = UNSET
+
+
+class Pinned(Reply, kw_only=True):
+    """The pinned files."""
+
+    segments: list[SegmentInfo]
+
+
+class Released(Reply, kw_only=True):
+    """The number of messages that readers of this holder have reported as lost."""
+
+    lost: int
+
+
+class Position(Reply, kw_only=True):
+    """An offset."""
+
+    offset: int
+
+
+class Registered(Reply, kw_only=True):
+    """The start offset of a consumer; `committed` is the offset to resume from."""
+
+    offset: int
+    registered: bool
+    committed: int
+
+
+class Lag(Reply, kw_only=True):
+    """The number of retained messages that a consumer has not read."""
+
+    next_offset: int
+    end: int
+    lag: int
+
+
+def describe(stream: StreamQueue) -> StreamInfo:
+    """Return the statistics of a stream."""
+    segments = stream.segments
+    chunks = stream.chunks
+    began = segments[0].first_time if segments else chunks[0].time if chunks else None
+    since = datetime.fromtimestamp(began / 1000, UTC).isoformat(timespec="seconds") if began is not None else None
+    lags = [item.lag for item in _consumers_of(stream) if item.lag is not None]
+    return StreamInfo(
+        vhost=stream.vhost.name, name=stream.name, messages=stream.ready_count, octets=stream.ready_bytes,
+        memory=stream.memory, first_offset=stream.first_offset, next_offset=stream.visible_until - 1, since=since,
+        readers=len(stream.readers), consumers=len(stream.tracking.progress), lag=max(lags, default=None),
+        publishers=len(stream.tracking.sequences), segments=len(segments),
+        segment_octets=sum(segment.octets for segment in segments), unsealed=stream.count,
+        sealed_until=segments[-1].last + 1 if segments else stream.first_offset, sealing=stream.sealing is not None,
+        unsealed_because=_why_unsealed(stream),
+        sealing_problem=stream.sealing.problem or None if stream.sealing is not None else None,
+        arguments=FieldTable(stream.arguments))
+
+
+def describe_segment(segment: Segment, path: str) -> SegmentInfo:
+    """Describe a segment."""
+    return SegmentInfo(
+        id=segment.id, path=path, first=segment.first, last=segment.last, count=segment.count, octets=segment.octets,
+        body_octets=segment.body_octets, first_time=segment.first_time, last_time=segment.last_time,
+        schema_version=segment.schema_version, crc32=segment.crc32, groups=segment.groups,
+        footer_octets=segment.footer_octets, footer_crc32=segment.footer_crc32)
+
+
+def _why_unsealed(stream: StreamQueue) -> str | None:
+    """Return the reason why the stream is not sealed, None if it is."""
+    if stream.sealing is not None:
+        return None
+    return stream.broker.unsealed or "'streams.sealing' is false"
+
+
+def find(context: Context, request: NamedInVhost) -> StreamQueue:
+    """Return the stream with this name. Raises `NotFound`."""
+    queue = context.vhost(request.vhost).find_queue(request.name)
+    stream = None if queue is None else queue.as_stream()
+    if stream is None:
+        what = "no stream" if queue is None else "queue, but no stream,"
+        raise NotFound(f"{what} '{request.name}' in vhost '{request.vhost}'")
+    return stream
+
+
+def list_streams(context: Context, request: InVhost) -> Iterator[StreamInfo]:
+    """List streams."""
+    found = [queue.as_stream() for vhost in context.vhosts(request.vhost) for queue in vhost.queues.values()]
+    return (describe(stream) for stream in found if stream is not None)
+
+
+def show(context: Context, request: NamedInVhost) -> StreamInfo:
+    """Return a stream."""
+    return describe(find(context, request))
+
+
+def list_supers(context: Context, request: InVhost) -> Iterator[SuperStreamInfo]:
+    """List super streams with the totals of their partitions."""
+    for vhost in context.vhosts(request.vhost):
+        for exchange in vhost.exchanges.values():
+            streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
+            if streams:
+                yield SuperStreamInfo(
+                    vhost=vhost.name, name=exchange.name, partitions=len(streams),
+                    messages=sum(stream.ready_count for stream in streams),
+                    octets=sum(stream.ready_bytes for stream in streams),
+                    readers=sum(len(stream.readers) for stream in streams),
+                    consumers=len({name for stream in streams for name in stream.tracking.progress}))
+
+
+def consumers(context: Context, request: NamedInVhost) -> Iterator[StreamConsumerInfo]:
+    """List the named consumers of a stream, or of all partitions of a super stream, with their positions and lag."""
+    vhost = context.vhost(request.vhost)
+    exchange = vhost.exchanges.get(request.name)
+    streams: list[StreamQueue] = []
+    if request.name not in vhost.queues and exchange is not None and exchange.type == HASH:
+        streams = sorted(partitions(vhost, request.name), key=lambda stream: stream.name)
+    if not streams:
+        streams = [find(context, request)]
+    return (item for stream in streams for item in _consumers_of(stream))
+
+
+def _consumers_of(stream: StreamQueue) -> Iterator[StreamConsumerInfo]:
+    end = stream.visible_until - 1
+    first = stream.first_offset
+    return (StreamConsumerInfo(
+        stream=stream.name, consumer=name, next_offset=progress.next if progress.next >= 0 else None,
+        lag=end - max(progress.next, first) if progress.next >= 0 else None, reading=name in stream.named,
+    ) for name, progress in sorted(stream.tracking.progress.items()))
+
+
+def set_offset(context: Context, request: Offset) -> None:
+    """Set or delete the position of a consumer. Raises `PreconditionFailed` while it reads."""
+    stream = find(context, request)
+    if request.consumer in stream.named:
+        raise PreconditionFailed(f"consumer '{request.consumer}' is reading stream '{request.name}': stop it first")
+    if request.offset is None and request.consumer not in stream.tracking.progress:
+        raise NotFound(f"stream '{request.name}' has no consumer '{request.consumer}'")
+    stream.tracking.set_offset(request.consumer, request.offset)
+
+
+def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
+    """Return the partitions of a super stream. Raises `NotFound`."""
+    exchange = vhost.exchanges.get(name)
+    if exchange is None or exchange.type != HASH:
+        raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
+    found = [binding.destination.as_stream() for binding in exchange.bindings()
+             if isinstance(binding.destination, Queue)]
+    return [stream for stream in found if stream is not None]
+
+
+async def add_super(context: Context, request: AddSuper) -> SuperStream:
+    """Declare a super stream: an exchange that spreads messages over streams by their routing keys.
+
+    Existing parts must be equal. Partitions may be added. Other clients are served in between.
+    """
+    vhost = context.vhost(request.vhost)
+    name = request.name
+    vhost.declare_exchange(name, HASH, durable=True)
+    wanted = {**request.arguments, "x-queue-type": "stream"}
+    names = [f"{name}-{number}" for number in range(request.partitions)]
+    bound = {stream.name for stream in partitions(vhost, name)}
+    for number, partition in enumerate(names):
+        if number % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+            await asyncio.sleep(0)
+        queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
+        if partition not in bound:
+            vhost.bind(queue, name, "1", {})
+    return SuperStream(name=name, partitions=names)
+
+
+def delete_super(context: Context, request: NamedInVhost) -> Messages:
+    """Delete a super stream with all its partitions. Returns the number of its messages."""
+    vhost = context.vhost(request.vhost)
+    streams = partitions(vhost, request.name)
+    vhost.delete_exchange(request.name)
+    return Messages(messages=sum(vhost.remove_queue(stream) for stream in streams))
+
+
+def find_readable(context: VhostContext, name: str) -> StreamQueue:
+    """Return a stream. Raises `NotFound` or `PreconditionFailed`."""
+    queue = context.vhost.queue(name, context.session)
+    stream = queue.as_stream()
+    if stream is None:
+        raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{context.vhost.name}' is not a stream, but a"
+                                 f" {queue.settings.type} queue")
+    return stream
+
+
+def describe_super(context: VhostContext, request: Super) -> Partitions:
+    """Return the partitions of a super stream in the order of their numbers."""
+    streams = partitions(context.vhost, request.name)
+    for stream in streams:
+        context.check("read", stream.name)
+    prefix = request.name + "-"
+
+    def number(name: str) -> tuple[int, str]:
+        rest = name.removeprefix(prefix)
+        return (int(rest) if rest.isdecimal() else len(streams), name)
+
+    return Partitions(partitions=sorted((plain(stream.name) for stream in streams), key=number))
+
+
+class Matching(Job):
+    """Matches the names of streams with a client's pattern, limited to `MAX_MATCH_WORK` per step.
+
+    Args:
+        context: The context of the request.
+        pattern: The pattern.
+        names: The names to match.
+        later: Resolved with the names that match and that the user may read.
+    """
+
+    def __init__(self, context: VhostContext, pattern: Pattern, names: list[str],
+                 later: Later[StreamNames]) -> None:
+        super().__init__(context.vhost.broker.jobs)
+        self.context = context
+        self.pattern = pattern
+        self.names = names
+        self.later = later
+        self.at = 0
+        self.found: list[str] = []
+
+    def step(self) -> bool:
+        work = 0
+        while self.at < len(self.names) and work < MAX_MATCH_WORK:
+            name = self.names[self.at]
+            self.at += 1
+            work += MATCH_BASE_WORK + self.pattern.cost * len(name)
+            if self.pattern.matches(name) and name in self.context.vhost.queues and self.context.may("read", name):
+                self.found.append(name)
+        if self.at < len(self.names):
+            return True
+        self.later.answer(StreamNames(streams=sorted(map(plain, self.found))))
+        return False
+
+    def failed(self) -> None:
+        self.later.fail(BrokerError(MISTAKE))
+
+
+def match(context: VhostContext, request: Match) -> Later[StreamNames]:
+    """Return the streams that the user may read and whose full name matches."""
+    try:
+        pattern = Pattern(request.pattern, whole=True)
+    except ValueError as error:
+        raise PreconditionFailed(f"pattern {request.pattern[:80]!r} {error}") from None
+    names = [queue.name for queue in context.vhost.queues.values() if queue.replayable]
+    if len(names) > MAX_MATCHED:
+        raise PreconditionFailed(f"vhost '{context.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED}"
+                                 " for a pattern")
+    later = Later[StreamNames]()
+    Matching(context, pattern, names, later).resume()
+    return later
+
+
+def describe_to_reader(context: VhostContext, request: Describe) -> StreamDescription:
+    """Describe a stream. `id` is unique forever; `next_offset` is the offset of the next message."""
+    stream = find_readable(context, request.stream)
+    found = StreamDescription(id=stream.uid, first_offset=stream.first_offset, next_offset=stream.visible_until - 1,
+                              octets=stream.ready_bytes)
+    if request.segments:
+        first = 0 if request.first is None else request.first
+        found.segments = _entries(stream, [
+            segment for segment in stream.segments
+            if segment.last >= first and (request.last is None or segment.first <= request.last)])
+    return found
+
+
+def hold(context: VhostContext, request: Hold) -> Pinned:
+    """Pin the files with offsets from first to last (inclusive), for a number of seconds or until they are released."""
+    stream = find_readable(context, request.stream)
+    until = stream.broker.timers.now() + int(request.seconds * 1000)
+    return Pinned(segments=_entries(stream, stream.hold(request.holder, request.first, request.last, until)))
+
+
+def release(context: VhostContext, request: Held) -> Released:
+    """Release pinned files. `lost` is the number of messages that readers of this holder have reported as lost."""
+    stream = find_readable(context, request.stream)
+    stream.release(request.holder)
+    return Released(lost=stream.tracking.take_lost(request.holder))
+
+
+def lose(context: VhostContext, request: Lost) -> Reply:
+    """Report messages that retention removed before a reader read them. The same may be reported twice."""
+    stream = find_readable(context, request.stream)
+    if request.stop <= request.first or request.stop > stream.first_offset:
+        raise PreconditionFailed(f"offsets {request.first} to {request.stop - 1} of stream '{plain(stream.name)}' are"
+                                 f" not lost: its first offset is {stream.first_offset}")
+    stream.tracking.note_lost(request.holder, request.first, request.stop)
+    return Reply()
+
+
+def _entries(stream: StreamQueue, segments: Iterable[Segment]) -> list[SegmentInfo]:
+    """Return the manifest entries of segments, with paths for readers."""
+    hub = stream.broker.segments
+    return [] if hub is None else [describe_segment(segment, hub.url_of(segment.path)) for segment in segments]
+
+
+def locate(context: VhostContext, request: Locate) -> Position:
+    """Return an offset at or before the first message appended at a time (in milliseconds since 1970) or later."""
+    return Position(offset=find_readable(context, request.stream).offset_at(request.timestamp))
+
+
+def start(context: VhostContext, request: ConsumerAt) -> Registered:
+    """Register a consumer. The first call sets its start offset; `committed` is the offset to resume from."""
+    stream = find_readable(context, request.stream)
+    _check_end(stream, request.offset)
+    progress, registered = stream.tracking.register(request.consumer, request.offset)
+    return Registered(offset=progress.start, registered=registered, committed=progress.next)
+
+
+def commit(context: VhostContext, request: ConsumerAt) -> Position:
+    """Advance the position of a consumer to an offset; it never moves back."""
+    stream = find_readable(context, request.stream)
+    _check_end(stream, request.offset)
+    return Position(offset=stream.tracking.advance(request.consumer, request.offset).next)
+
+
+def lag(context: VhostContext, request: Consumer) -> Lag:
+    """Return the number of retained messages that a consumer has not read."""
+    stream = find_readable(context, request.stream)
+    progress = stream.tracking.progress.get(request.consumer)
+    if progress is None or progress.next < 0:
+        raise NotFound(f"stream '{plain(stream.name)}' has no consumer '{request.consumer}'")
+    end = stream.visible_until - 1
+    return Lag(next_offset=progress.next, end=end, lag=max(end - max(progress.next, stream.first_offset), 0))
+
+
+def _check_end(stream: StreamQueue, offset: int) -> None:
+    end = stream.visible_until - 1
+    if offset > end:
+        raise PreconditionFailed(f"offset {offset} is behind the end of stream '{plain(stream.name)}', which is {end}: it"
+                                 " belongs to another stream, or to one that was deleted since")
+
+
+READ: Final = Right("read", "stream")
+
+OPERATIONS: Operations = {
+    "streams.list": Operation(list_streams, InVhost, StreamInfo),
+    "streams.list_supers": Operation(list_supers, InVhost, SuperStreamInfo),
+    "streams.show": Operation(show, NamedInVhost, StreamInfo),
+    "streams.consumers": Operation(consumers, NamedInVhost, StreamConsumerInfo),
+    "streams.set_offset": Operation(set_offset, Offset, changes=True),
+    "streams.add_super": Operation(add_super, AddSuper, SuperStream, changes=True),
+    "streams.delete_super": Operation(delete_super, NamedInVhost, Messages, changes=True),
+}
+VHOST_OPERATIONS: VhostOperations = {
+    "superstream.describe": VhostOperation(describe_super, Super, Partitions, EACH),
+    "stream.match": VhostOperation(match, Match, StreamNames, EACH),
+    "stream.describe": VhostOperation(describe_to_reader, Describe, StreamDescription, READ),
+    "stream.hold": VhostOperation(hold, Hold, Pinned, READ),
+    "stream.release": VhostOperation(release, Held, Released, READ),
+    "stream.lost": VhostOperation(lose, Lost, Reply, READ),
+    "stream.locate": VhostOperation(locate, Locate, Position, READ),
+    "stream.start": VhostOperation(start, ConsumerAt, Registered, READ),
+    "stream.commit": VhostOperation(commit, ConsumerAt, Position, READ),
+    "stream.lag": VhostOperation(lag, Consumer, Lag, READ),
+}

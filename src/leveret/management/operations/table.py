@@ -1,0 +1,50 @@
+"""All operations by their names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.management.operations import (
+    bindings,
+    branches,
+    connections,
+    exchanges,
+    leases,
+    links,
+    permissions,
+    queues,
+    segments,
+    sink_transactions,
+    status,
+    streams,
+    uploads,
+    users,
+    vhosts,
+)
+from leveret.management.operations.operation import Operations, VhostOperations
+
+# Operations on the broker as a whole, whose requests name a vhost.
+OPERATIONS: Final[Operations] = {
+    **status.OPERATIONS,
+    **queues.OPERATIONS,
+    **streams.OPERATIONS,
+    **segments.OPERATIONS,
+    **leases.OPERATIONS,
+    **sink_transactions.OPERATIONS,
+    **branches.OPERATIONS,
+    **uploads.OPERATIONS,
+    **exchanges.OPERATIONS,
+    **bindings.OPERATIONS,
+    **connections.OPERATIONS,
+    **links.OPERATIONS,
+    **users.OPERATIONS,
+    **vhosts.OPERATIONS,
+    **permissions.OPERATIONS,
+}
+# Operations inside of the vhost of the principal.
+VHOST_OPERATIONS: Final[VhostOperations] = {
+    **queues.VHOST_OPERATIONS,
+    **leases.VHOST_OPERATIONS,
+    **streams.VHOST_OPERATIONS,
+    **sink_transactions.VHOST_OPERATIONS,
+}

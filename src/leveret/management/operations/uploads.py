@@ -1,0 +1,110 @@
+"""Uploads (staged content) that are incomplete or not published: list, show, discard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from leveret.broker.branch import meant, shown
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.management.operations.operation import Context, InVhost, NamedInVhost, Operation, Operations, Reply
+
+if TYPE_CHECKING:
+    from leveret.broker.uploads import Upload
+
+
+class OneUpload(NamedInVhost, kw_only=True):
+    """`user` and `kind` (file, message) are needed if the identifier is ambiguous."""
+
+    user: str | None = None
+    kind: str | None = None
+
+
+class UploadInfo(Reply, kw_only=True):
+    """An upload. `checkpoints` is their number in lists.
+
+    `octets` is the bytes received so far; `announced` the total, None if unknown; `idle` the seconds since its sender
+    disconnected; `timeout` the seconds until it is discarded, None if it does not expire.
+    """
+
+    vhost: str
+    identifier: str
+    kind: str
+    user: str
+    state: str
+    octets: int
+    announced: int | None
+    checkpoints: int | dict[str, int]
+    idle: int
+    timeout: int | None
+
+
+class Discarded(Reply, kw_only=True):
+    """The number of discarded bytes."""
+
+    discarded: int
+
+
+def describe(upload: Upload) -> UploadInfo:
+    """Describe an upload."""
+    vhost, user, kind, _ = upload.key
+    uploads = upload.manager
+    state = "published in a transaction" if upload.taken else "open" if upload.owner is not None else (
+        "complete" if upload.complete else "incomplete")
+    idle = max(uploads.broker.timers.now() - upload.idle_since, 0) if upload.owner is None else 0
+    waits = upload.owner is None and not upload.taken and uploads.settings.timeout > 0
+    return UploadInfo(
+        vhost=vhost, identifier=shown(upload.identifier), kind=kind, user=user, state=state, octets=upload.size,
+        announced=upload.announced, checkpoints=len(upload.checkpoints), idle=idle // 1000,
+        timeout=max(uploads.settings.timeout - idle, 0) // 1000 if waits else None)
+
+
+def list_uploads(context: Context, request: InVhost) -> Iterator[UploadInfo]:
+    """List uploads."""
+    names = {vhost.name for vhost in context.vhosts(request.vhost)}
+    return (describe(upload) for upload in list(context.broker.uploads.by_key.values()) if upload.key[0] in names)
+
+
+def show(context: Context, request: OneUpload) -> UploadInfo:
+    """Return an upload, with the sizes at its checkpoints."""
+    upload = _find(context, request)
+    found = describe(upload)
+    found.checkpoints = {shown(name): size for name, size in upload.checkpoints.items()}
+    return found
+
+
+def discard(context: Context, request: OneUpload) -> Discarded:
+    """Discard an upload. A client that is sending it gets an error."""
+    upload = _find(context, request)
+    if upload.taken:
+        raise PreconditionFailed(f"upload '{request.name}' is published in a transaction; wait for its commit or"
+                                 " rollback")
+    size = upload.size
+    upload.turn += 1
+    upload.discard()
+    return Discarded(discarded=size)
+
+
+def _find(context: Context, request: OneUpload) -> Upload:
+    vhost = context.vhost(request.vhost).name
+    try:
+        identifier = meant(request.name)
+    except ValueError:
+        raise NotFound(f"'{request.name}' is not an identifier: expected hexadecimal digits after 'hex:'") from None
+    found = [upload for upload in context.broker.uploads.by_key.values()
+             if upload.key[0] == vhost and identifier in (upload.identifier, *upload.checkpoints)
+             and request.user in (None, upload.key[1]) and request.kind in (None, upload.key[2])]
+    if not found:
+        raise NotFound(f"no upload '{request.name}' in vhost '{vhost}'")
+    if len(found) > 1:
+        candidates = ", ".join(f"{upload.key[2]} of user '{upload.key[1]}'" for upload in found[:5])
+        raise PreconditionFailed(f"{len(found)} uploads have the identifier '{request.name}': {candidates}; expected"
+                                 " the user and kind of one of them")
+    return found[0]
+
+
+OPERATIONS: Operations = {
+    "staged.list": Operation(list_uploads, InVhost, UploadInfo),
+    "staged.show": Operation(show, OneUpload, UploadInfo),
+    "staged.discard": Operation(discard, OneUpload, Discarded, changes=True),
+}

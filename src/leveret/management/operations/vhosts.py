@@ -1,0 +1,131 @@
+"""Vhosts: list, add, change, delete. Configured vhosts can only be changed in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
+from leveret.config import CompatConfig, VhostConfig, VhostLimitsConfig
+from leveret.management.operations.operation import Context, Named, Operation, Operations, Reply, Request
+
+# The kind of metadata for the settings of vhosts that an operator added.
+KIND = "vhost-settings"
+DEFAULT_VHOST = "/"
+
+
+class Change(Named, kw_only=True):
+    """Fields that are omitted stay unchanged; in a new vhost they have their defaults."""
+
+    strict: bool | None = None
+    qos_global: Literal["rabbitmq", "spec"] | None = None
+    max_queues: int | None = None
+    max_connections: int | None = None
+    consumer_timeout: float | None = None
+
+
+def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
+    """Return the settings that operators gave to vhosts, from the log's metadata."""
+    return {name: msgspec.json.decode(value, type=VhostConfig)
+            for (kind, name), value in metadata.items() if kind == KIND}
+
+
+class VhostInfo(Reply, kw_only=True):
+    """A vhost, with the totals of its objects. Limits of 0 are none."""
+
+    name: str
+    source: str
+    strict: bool
+    queues: int
+    exchanges: int
+    ready: int
+    unacked: int
+    connections: int
+    max_queues: int
+    max_connections: int
+
+
+def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo]:
+    """List vhosts."""
+    for vhost in context.vhosts(None):
+        ready = unacked = 0
+        for queue in vhost.queues.values():
+            ready += queue.ready_count
+            unacked += queue.unacked
+        yield VhostInfo(
+            name=vhost.name, source=_source(context, vhost.name), strict=vhost.strict, queues=len(vhost.queues),
+            exchanges=len(vhost.exchanges), ready=ready, unacked=unacked, connections=vhost.connections,
+            max_queues=max(vhost.settings.max_queues, 0), max_connections=max(vhost.settings.max_connections, 0))
+
+
+def _source(context: Context, name: str) -> str:
+    if name in context.admin.config.vhosts:
+        return "config"
+    return "default" if name == DEFAULT_VHOST and name not in context.admin.vhost_settings else "metadata"
+
+
+def _check_changeable(context: Context, name: str) -> None:
+    if name in context.admin.config.vhosts:
+        raise NotAllowed(f"vhost '{name}' is declared in {context.admin.config_name}; change it there")
+
+
+def add(context: Context, request: Change) -> None:
+    """Add a vhost."""
+    _check_changeable(context, request.name)
+    if request.name in context.broker.vhosts:
+        raise PreconditionFailed(f"vhost '{request.name}' exists already")
+    if not 1 <= len(request.name.encode("utf-8", "surrogateescape")) <= 255:
+        raise PreconditionFailed("invalid name of a vhost; expected 1 to 255 bytes")
+    _set(context, request, VhostConfig())
+
+
+def change(context: Context, request: Change) -> None:
+    """Change the settings of a vhost."""
+    _check_changeable(context, request.name)
+    context.vhost(request.name)
+    _set(context, request, context.admin.vhost_settings.get(request.name, VhostConfig()))
+
+
+def _set(context: Context, request: Change, old: VhostConfig) -> None:
+    limits = old.limits
+    new = VhostConfig(
+        compat=old.compat if request.strict is None else CompatConfig(strict=request.strict),
+        qos_global=request.qos_global or old.qos_global,
+        limits=VhostLimitsConfig(
+            max_queues=limits.max_queues if request.max_queues is None else request.max_queues,
+            max_connections=limits.max_connections if request.max_connections is None else request.max_connections,
+        ),
+        consumer_timeout=old.consumer_timeout if request.consumer_timeout is None else request.consumer_timeout,
+    )
+    if min(new.limits.max_queues, new.limits.max_connections, new.consumer_timeout) < 0:
+        raise PreconditionFailed("limits and timeouts must be at least 0, which means none")
+    context.admin.vhost_settings[request.name] = new
+    context.broker.log.put(KIND, request.name, msgspec.json.encode(new))
+    context.admin.apply_vhost(request.name, new)
+
+
+def delete(context: Context, request: Named) -> None:
+    """Delete a vhost with everything in it, its connections and the permissions in it."""
+    name = request.name
+    _check_changeable(context, name)
+    if name == DEFAULT_VHOST:
+        raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
+    if name not in context.broker.vhosts:
+        raise NotFound(f"no vhost '{name}'")
+    for session in list(context.admin.sessions()):
+        if session.describe().vhost == name:
+            session.shut_down(f"vhost '{name}' was deleted")
+    context.broker.remove_vhost(name)
+    if context.admin.vhost_settings.pop(name, None) is not None:
+        context.broker.log.put(KIND, name, None)
+    context.users.forget_vhost(name)
+
+
+OPERATIONS: Operations = {
+    "vhosts.list": Operation(list_vhosts, Request, VhostInfo),
+    "vhosts.add": Operation(add, Change, changes=True),
+    "vhosts.change": Operation(change, Change, changes=True),
+    "vhosts.delete": Operation(delete, Named, changes=True, removes=True),
+}
