@@ -374,6 +374,78 @@ def ready(queues: list[Queue]) -> int:
     return sum(queue.ready_count for queue in queues)
 
 
+class TestCopies:
+    """Messages that expire in one queue after the other have a copy for each way through them."""
+
+    def test_their_number_is_limited(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        queues = expiring_mesh(world, 6)
+        letters = world.vhost.dead_letters
+        letters.max_copies = 25
+        world.push(queues[0], "a")
+        counts = rounds(world, queues)
+        assert counts == [5, 20, 0]  # and 60 without the limit
+        assert [record.getMessage() for record in caplog.records] == [
+            "dead letters of queue 'q2' and others in vhost '/' were dropped (1 since the last entry): their messages may"
+            " have more than 25 copies; check which queues dead-letter to each other"]
+        assert letters.pruned == 19
+
+    def test_it_is_a_limit_of_each_message(self, world: World) -> None:
+        queues = expiring_mesh(world, 4)
+        world.vhost.dead_letters.max_copies = 6
+        for _ in range(10):
+            world.push(queues[0], "a")
+        assert rounds(world, queues) == [30, 60, 60, 0]
+
+    def test_a_rejection_starts_again(self, world: World) -> None:
+        queues = expiring_mesh(world, 4)
+        world.vhost.dead_letters.max_copies = 1
+        world.push(queues[0], "a")
+        reject(queues[0])
+        assert ready(queues) == 4
+        assert rounds(world, queues) == [12, 0]
+
+    def test_a_single_target_is_never_too_much(self, world: World) -> None:
+        queues = expiring_mesh(world, 3)
+        world.queue("end")
+        for number in range(5):
+            queues.append(world.queue(f"chain{number}", message_ttl=10, dead_letter_exchange="",
+                                      dead_letter_routing_key=f"chain{number + 1}" if number < 4 else "end"))
+        world.vhost.bind(queues[3], "mesh", "", {})
+        world.vhost.dead_letters.max_copies = 3
+        world.push(queues[0], "a")
+        rounds(world, queues)
+        assert world.vhost.queues["end"].ready_count == 1
+
+    def test_a_deleted_queue_may_have_made_as_many(self, world: World) -> None:
+        queues = expiring_mesh(world, 4)
+        world.vhost.dead_letters.max_copies = 4
+        world.push(queues[0], "a")
+        world.run()
+        world.sleep(10)
+        assert ready(queues) == 3
+        world.vhost.remove_queue(queues[0])
+        assert rounds(world, queues) == [6, 6, 0]
+
+
+def expiring_mesh(world: World, count: int) -> list[Queue]:
+    """Queues without length limits whose messages expire, and become dead letters in the others."""
+    world.vhost.declare_exchange("mesh", "fanout")
+    queues = [world.queue(f"q{number}", message_ttl=10, dead_letter_exchange="mesh") for number in range(count)]
+    for queue in queues:
+        world.vhost.bind(queue, "mesh", "", {})
+    return queues
+
+
+def rounds(world: World, queues: list[Queue]) -> list[int]:
+    """Let messages expire until there are none; how many there are after each round."""
+    world.run()
+    counts = []
+    while ready(queues):
+        world.sleep(10)
+        counts.append(ready(queues))
+    return counts
+
+
 class TestOverflow:
     """Queues that overflow into each other multiply a message by the number of ways through them."""
 

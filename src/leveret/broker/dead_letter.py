@@ -6,6 +6,9 @@ and headers.
 Queues whose dead letters go to each other multiply a message: each of n queues that overflow can send n - 1 copies to
 the others. A queue drops only so much in one turn, so the copies would pile up. `DeadLetters.overflow` counts dead
 letters in queues that have exceeded their length limits; at its maximum, such queues get no more of them.
+
+Queues without length limits multiply a message when it expires in one after the other: then the number of its copies is
+limited. It is no more than the product of the copies that the queues on the way made of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay, make_address
-from leveret.broker.queues.classic import limits
+from leveret.broker.queues.classic import expiry, limits
 from leveret.broker.routing import check_keys, resolve
 
 if TYPE_CHECKING:
@@ -34,6 +37,11 @@ UNROUTABLE: Final = "unroutable"
 # which are what takes memory.
 MAX_OVERFLOW: Final = 10_000
 
+# Most copies of a message that has expired after it had died before, without a rejection.
+MAX_COPIES: Final = 1000
+# Milliseconds between two log entries about messages with more copies.
+REPORT_INTERVAL: Final = 60_000
+
 # Counts stay within 64 bits, whatever a publisher has written.
 MAX_DEATH_COUNT: Final = (1 << 63) - 2
 
@@ -46,6 +54,8 @@ class DeadLetters:
     overflow      deaths of the dead letters that queues beyond their length limits are still to drop
     max_overflow  its maximum
     dropped       dead letters dropped because of it since `overflow` was 0
+    max_copies    most copies of a message that has expired after it had died before
+    pruned        dead letters dropped because of that, and not logged yet
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -55,6 +65,9 @@ class DeadLetters:
         self.overflow = 0
         self.max_overflow = MAX_OVERFLOW
         self.dropped = 0
+        self.max_copies = MAX_COPIES
+        self.pruned = 0
+        self.report_due = 0
 
     def publish(self, entry: Entry, reason: str) -> None:
         """Publish a copy of the entry to its queue's dead-letter exchange; where there is none, nothing happens."""
@@ -96,9 +109,15 @@ class DeadLetters:
         nested = self.publishing
         self.publishing = True
         try:
-            for target in self._route(exchange, keys, merged, message):
-                if target.name in passed or limits.refuses(target, message):
-                    continue  # a cycle, or full
+            # Without cycles, and queues that are full.
+            routed = [target for target in self._route(exchange, keys, merged, message)
+                      if target.name not in passed and not limits.refuses(target, message)]
+            if len(routed) > 1:
+                queue.max_copies = max(queue.max_copies, len(routed))
+                if reason == expiry.EXPIRED and len(passed) > 1 and self._copies(passed, len(routed)) > self.max_copies:
+                    self._prune(queue)
+                    routed = []
+            for target in routed:
                 if self.overflow >= self.max_overflow and limits.is_overflowing(target):
                     self._drop(target)
                     continue
@@ -118,6 +137,29 @@ class DeadLetters:
         self.vhost.broker.work += targets
         if queue.watch is not None:
             queue.watch.dead_lettered(entry, reason, targets)
+
+    def _copies(self, passed: set[str], copies: int) -> int:
+        """Return how many copies a message may have that has passed these queues and is about to have more copies. A queue
+        that was deleted may have made as many as the present one."""
+        product = 1
+        for name in passed:
+            queue = self.vhost.queues.get(name)
+            product *= copies if queue is None else queue.max_copies
+            if product > self.max_copies:
+                break
+        return product
+
+    def _prune(self, queue: Queue) -> None:
+        """Drop a dead letter of which there may be too many copies; log that now and then."""
+        self.pruned += 1
+        now = self.vhost.broker.timers.now()
+        if now < self.report_due:
+            return
+        self.report_due = now + REPORT_INTERVAL
+        log.warning("dead letters of queue '%s' and others in vhost '%s' were dropped (%d since the last entry): their"
+                    " messages may have more than %d copies; check which queues dead-letter to each other", queue.name,
+                    self.vhost.name, self.pruned, self.max_copies)
+        self.pruned = 0
 
     def _drop(self, target: Queue) -> None:
         """Drop a dead letter to a queue that overflows. Only the first one is logged."""

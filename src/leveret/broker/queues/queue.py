@@ -158,6 +158,8 @@ class Queue:
         self.overfull = False
         # Deaths of the dead letters that came in while it was beyond its limits, until it is within them again.
         self.overflow = 0
+        # Most copies that it made of a message as dead letters.
+        self.max_copies = 1
         # Delayed entries.
         self.delays: delayed.Delays | None = None
         self.expiry: expiry.Expiry | None = None
