@@ -1,7 +1,7 @@
-"""Writes the classes of AMQP 1.0's composite types and the constants from the tables: `python tools/generate_amqp10.py`.
+"""Generate the classes of composite types of AMQP 1.0, and the constants: `python tools/generate_amqp10.py`.
 
-The tables are `src/leveret/wire/amqp10/table_*.py`. What is generated is checked in, so that it can be read, typed and
-compiled; a test fails when it is not what the tables say.
+The tables are `src/leveret/wire/amqp10/table_*.py`. The generated files are checked in, so that they can be read, type-
+checked and compiled; a test fails if they differ from the tables.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ PYTHON_TYPES = {model.ANY: "Any", model.BOOLEAN: "bool", model.UBYTE: "int", mod
 TITLES = {
     "transport": "The performatives and the error (transport 2.7, 2.8.14)",
     "messaging": "Header and properties of a message, delivery states, and termini (messaging 3.2, 3.4, 3.5)",
-    "transactions": "The coordinator and what it is told (transactions 4.5)",
+    "transactions": "The coordinator, its messages and their outcomes (transactions 4.5)",
     "security": "The bodies of SASL frames (security 5.3.3)",
 }
 
-# What an object has beyond the fields of its type, with type and default.
+# Additional attributes by type, with their type and default.
 MORE_SLOTS = {"transfer": ("payload", "bytes", 'b""')}
 
 
 def annotation(field: FieldSpec) -> str:
-    """The type of a field's attribute."""
+    """Return the annotation of a field's attribute."""
     if field.multiple:
         return "tuple[str, ...]"
     kind = field.type.capitalize() if field.kind == model.COMPOSITE else PYTHON_TYPES[field.kind]
     return kind if kind == "Any" or field.mandatory or field.default is not None else f"{kind} | None"
 
 
-
 def class_of(spec: CompositeSpec) -> list[str]:
-    """The lines of a class."""
+    """Return the lines of a class."""
     framed = "frame" in spec.provides or "sasl-frame" in spec.provides
     more = MORE_SLOTS.get(spec.name)
     names = [field.name for field in spec.fields] + ([more[0]] if more else [])
@@ -76,14 +75,14 @@ def class_of(spec: CompositeSpec) -> list[str]:
 
 
 def slot_lines(slots: str) -> list[str]:
-    """`__slots__`, in lines that fit."""
+    """Return the lines of `__slots__`."""
     if not slots:
         return ["    __slots__ = ()"]
     return textwrap.wrap(f"__slots__ = ({slots})", 124, initial_indent=" " * 4, subsequent_indent=" " * 17)
 
 
 def module_of(table: str) -> str:
-    """The text of the module with the classes of one table."""
+    """Return the module with the classes of one table."""
     text = (PACKAGE / f"table_{table}.py").read_text(encoding="utf-8").split('"""')[3]
     own = {line.split()[1] for line in text.splitlines() if line.startswith("composite ")}
     specs = [spec for name, spec in TYPES.composites.items() if name in own]
@@ -93,7 +92,7 @@ def module_of(table: str) -> str:
         body += ["", "", *class_of(spec)]
     code = "\n".join(body)
     lines = [f'"""{TITLES[table]}.', "", NOTICE,
-             "Fields that may be absent and have no default are None; of fields with several values, absent means ().",
+             "An optional field without a default is None if it is absent; a field with multiple values is ().",
              '"""', "", HEAD.rstrip(), ""]
     if "Any" in code:
         lines += ["from typing import Any", ""]
@@ -105,8 +104,8 @@ def module_of(table: str) -> str:
 
 
 def constants() -> str:
-    """The text of the module with the named values."""
-    lines = [f'"""The values that restricted types name, and other numbers. {NOTICE}"""', "", HEAD.rstrip(), "",
+    """Return the module with the constants."""
+    lines = [f'"""The choices of restricted types, and other constants. {NOTICE}"""', "", HEAD.rstrip(), "",
              "from typing import Final", ""]
     for name, value in TYPES.definitions.items():
         lines.append(f"{name.upper().replace('-', '_')}: Final = {value}")
@@ -123,17 +122,17 @@ def constants() -> str:
 
 
 def descriptors() -> str:
-    """The text of the module with the numeric descriptors."""
+    """Return the module with the numeric descriptors."""
     known = {spec.descriptor: spec.name for spec in COMPOSITES.values()}
     known.update({spec.descriptor: spec.name for spec in SECTIONS.values()})
-    lines = [f'"""The numeric descriptors: what `Composite.kind` is. {NOTICE}"""', "", HEAD.rstrip(), "",
+    lines = [f'"""The numeric descriptors, the values of `Composite.kind`. {NOTICE}"""', "", HEAD.rstrip(), "",
              "from typing import Final", ""]
     lines += [f"{name.upper().replace('-', '_')}: Final = 0x{code:02X}" for code, name in sorted(known.items())]
     return "\n".join(lines) + "\n"
 
 
 def generated() -> dict[Path, str]:
-    """The text of every generated file."""
+    """Return the text of every generated file by its path."""
     files = {PACKAGE / f"{table}.py": module_of(table) for table in TITLES}
     files[PACKAGE / "constants.py"] = constants()
     files[PACKAGE / "descriptors.py"] = descriptors()

@@ -82,7 +82,7 @@ def test_a_failure_in_a_later_step_ends_the_connection(site: Site, log: FailingL
     assert log.calls > 0 and channel.client.session.channels[channel.number].stalled
     channel.run()
     assert log.calls == -1
-    assert channel.client.refusal() == (541, "INTERNAL_ERROR - the broker failed; its log says how")
+    assert channel.client.refusal() == (541, "INTERNAL_ERROR - internal error; see the broker's log")
     gone = LATE + 1 if how in ("ack", "reject") else 1
     assert not queue.frozen and queue.unacked == MANY - gone
     assert len(other.deliveries()) == MANY - gone

@@ -1,8 +1,8 @@
 """The arguments of queue.declare, exchange.declare and basic.consume, declared as data.
 
-One line an argument says its type, its range or its choices, and whether it takes part in the equivalence check of a
-redeclaration. What the lines do not know is kept (and compared), or refused in strict mode. The arguments of a binding
-are free: the exchange type checks them (`Exchange.check_binding`).
+Each argument is one line with its type, its range or choices, and whether it takes part in the equivalence check of a
+redeclaration. Unknown arguments are stored and compared, or refused in strict mode. The arguments of a binding are free:
+the exchange type checks them (`Exchange.check_binding`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STREAM: Final = "stream"
 BROWSE: Final = "x-browse"
 QUORUM_DELIVERY_LIMIT: Final = 20
 
-# Ten years with their leap days, in milliseconds: far enough for any TTL, near enough that sums stay in 64 bits.
+# Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
 MAX_INT64: Final = (1 << 63) - 1
 
@@ -38,12 +38,12 @@ MAX_INT64: Final = (1 << 63) - 1
 class Argument:
     """The declaration of one argument.
 
-    kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` where there
-              are any, otherwise at most 255 bytes of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
-    unit      of a number, for the refusal's text
+    kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` if there are
+              any, otherwise at most 255 bytes of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
+    unit      of a number, for error messages
     compared  whether a redeclaration must repeat it
-    default   what a redeclaration that leaves it out is taken to say
-    needs     another argument without which this one makes no sense, "" for none
+    default   the value that a redeclaration without it implies
+    needs     another argument that this one requires, "" for none
     """
 
     __slots__ = ("choices", "compared", "default", "highest", "kind", "lowest", "name", "needs", "unit")
@@ -61,7 +61,7 @@ class Argument:
         self.needs = needs
 
     def expected(self) -> str:
-        """What the argument takes, in words."""
+        """Describe the accepted values, for error messages."""
         if self.kind == WHOLE:
             return f"a whole number from {self.lowest} to {self.highest}{f' ({self.unit})' if self.unit else ''}"
         if self.kind == FLAG:
@@ -71,7 +71,7 @@ class Argument:
         return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 bytes"
 
     def parse(self, value: Any) -> Any:
-        """The value as int, bool or str; PreconditionFailed naming argument, value and expectation."""
+        """Return the value as int, bool or str. Raises PreconditionFailed."""
         if self.kind == ANYTHING:
             return value
         if self.kind == WHOLE:
@@ -93,7 +93,7 @@ class Argument:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a reply text: 'x' for a text, true and false as on the wire, and never very long."""
+    """Format a value for an error message: 'x' for a text, true and false as on the wire, truncated if it is long."""
     if value is None:
         return "none"
     if isinstance(value, bytes):
@@ -106,7 +106,7 @@ def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
     return {argument.name: argument for argument in arguments}
 
 
-# Of every queue type, unless the type refuses it. `queues.registry` adds the arguments that only one type has.
+# Arguments of every queue type, unless the type refuses them. `queues.registry` adds those of single types.
 SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
     Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
@@ -120,7 +120,7 @@ SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-delivery-limit", WHOLE, -1, MAX_INT64, "failed deliveries, -1 for no limit"),
     Argument("x-single-active-consumer", FLAG),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
-    # How RabbitMQ places and stores a queue: accepted so that declarations written for it work, without effect here.
+    # RabbitMQ's placement and storage of queues: accepted for compatibility, without effect.
     Argument("x-queue-mode", TEXT, choices=("default", "lazy")),
     Argument("x-queue-version", WHOLE, 1, 2),
     Argument("x-queue-leader-locator", TEXT, choices=("client-local", "balanced", "random", "least-leaders")),
@@ -146,24 +146,24 @@ CONSUMER_ARGUMENTS: Final = declared_by_name(
     Argument("x-priority", WHOLE, -MAX_INT64, MAX_INT64),
     Argument("x-consumer-timeout", WHOLE, 0, TEN_YEARS, "milliseconds, 0 for none"),
     Argument("x-cancel-on-ha-failover", FLAG),
-    # Of a reader of a stream; the stream looks at their values.
+    # Arguments of a stream reader; the stream checks their values.
     Argument("x-stream-offset", ANYTHING),
     Argument("x-stream-consumer", ANYTHING),
     Argument("x-stream-filter", ANYTHING),
     Argument("x-stream-filter-routing-key", ANYTHING),
     Argument("x-stream-match-unfiltered", FLAG),
-    # Of a reader that gets copies and takes nothing away.
+    # Arguments of a browser, which gets copies and removes nothing.
     Argument(BROWSE, FLAG),
-    # Of a reader that wants many messages in one delivery.
+    # Arguments of a reader that receives record batches.
     Argument("x-packed", FLAG),
     Argument("x-packed-until", WHOLE, 0, MAX_INT64, "an offset"),
-    # Of a consumer of class message of 0-9 that keeps what it has of large messages.
+    # Argument of a consumer of class message of 0-9 that keeps the received part of large messages.
     Argument("x-resume", FLAG),
-    # Of Qpid's clients over 0-9, some of which know texts and numbers only.
+    # Arguments of Qpid's 0-9 clients, some of which support only texts and numbers.
     Argument("x-filter-jms-selector", TEXT),
     Argument("x-filter-no-consume", ANYTHING),
     Argument("x-filter-auto-close", ANYTHING),
-    # Of a reader of a planned batch; the lease looks at what they name.
+    # Arguments of a lease reader; the lease checks their values.
     Argument("x-lease", TEXT),
     Argument("x-lease-epoch", WHOLE, 1, needs="x-lease"),
     Argument("x-lease-batch", WHOLE, 1, needs="x-lease"),
@@ -173,7 +173,7 @@ CONSUMER_ARGUMENTS: Final = declared_by_name(
 
 def parse_arguments(declared: dict[str, Argument], arguments: dict[str, Any], strict: bool
                     ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Known arguments by name, validated, and the unknown ones as they came."""
+    """Return known arguments by name, validated, and unknown ones as received."""
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -193,21 +193,21 @@ def parse_arguments(declared: dict[str, Argument], arguments: dict[str, Any], st
 
 
 class QueueSettings:
-    """What the arguments of a queue say; None where they say nothing. Times in milliseconds, sizes in bytes.
+    """The settings in a queue's arguments; None if an argument is absent. Times in milliseconds, sizes in bytes.
 
-    type                     a name of the registry of queue types
-    message_ttl, expires     how long a message, and the unused queue, live
-    max_length, max_length_bytes, overflow   the limit and what happens at it (DROP_HEAD unless said otherwise)
+    type                     a name in the registry of queue types
+    message_ttl, expires     lifetime of a message, and of an unused queue
+    max_length, max_length_bytes, overflow   the limit and the behaviour at it (default: DROP_HEAD)
     dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
-    at_least_once            dead letters leave this queue only when they have safely arrived in the next
+    at_least_once            whether a dead letter leaves this queue only when it is stored in the next
     max_priority             0 to 255
     delivery_limit           failed deliveries after which a message is dead-lettered; QUORUM_DELIVERY_LIMIT by default
                              for the type QUORUM
-    single_active_consumer   all consumers but one wait
-    consumer_timeout         how long a delivery may stay unacknowledged, 0 for ever
-    max_age                  how long a stream keeps a message
-    segment_size             bytes of bodies that make a segment of a stream; max_segments: most sealed ones
-    known                    validated arguments by name, for those that only one type has
+    single_active_consumer   whether all consumers but one wait
+    consumer_timeout         maximum time that a delivery may stay unacknowledged, 0 for no limit
+    max_age                  retention of messages in a stream
+    segment_size             bytes of bodies in a segment of a stream; max_segments: maximum number of sealed segments
+    known                    validated arguments by name, for those of single types
     unknown                  unknown arguments, as received
     """
 
@@ -239,7 +239,7 @@ class QueueSettings:
 
 
 class ExchangeSettings:
-    """What the arguments of an exchange say; None where they say nothing. `hash_property` with hyphens."""
+    """The settings in an exchange's arguments; None if an argument is absent. `hash_property` with hyphens."""
 
     __slots__ = ("alternate_exchange", "hash_header", "hash_property", "unknown")
 
@@ -252,10 +252,10 @@ class ExchangeSettings:
 
 
 class ConsumerSettings:
-    """What the arguments of a consumer say.
+    """The settings in a consumer's arguments.
 
     priority   higher is served first, 0 by default
-    timeout    how long a delivery may stay unacknowledged, milliseconds; 0 for ever, None where they say nothing
+    timeout    maximum time that a delivery may stay unacknowledged, in milliseconds; 0 for no limit, None if absent
     unknown    unknown arguments, as received
     """
 
@@ -288,7 +288,7 @@ def parse_consumer_arguments(arguments: dict[str, Any], *, strict: bool) -> Cons
 
 
 def inequivalent(name: str, what: str, received: Any, current: Any) -> str:
-    """The text of a refused redeclaration; `what` is for example "queue 'q' in vhost '/'"."""
+    """Return the text of a refused redeclaration; `what` is for example "queue 'q' in vhost '/'"."""
     return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
 
 
@@ -298,10 +298,11 @@ def _comparable(value: Any) -> Any:
 
 def equivalent(declared: dict[str, Argument], current: dict[str, Any], received: dict[str, Any],
                what: str) -> str | None:
-    """Whether a redeclaration's arguments mean the same as the current ones: None, or a text that names the first
-    difference (0-9-1 queue.declare.passive.equivalent, exchange.declare.passive.equivalent).
+    """Compare the arguments of a redeclaration with the current ones.
 
-    Integers are compared by value, not by the size they were sent with; the order of arguments does not matter.
+    Returns None if they are equivalent, else a text with the first difference (0-9-1 queue.declare.passive.equivalent,
+    exchange.declare.passive.equivalent). Integers are compared by value, whatever their type on the wire; the order of
+    arguments does not matter.
     """
     for name in sorted({**current, **received}):
         argument = declared.get(name)
@@ -310,7 +311,7 @@ def equivalent(declared: dict[str, Argument], current: dict[str, Any], received:
         default = argument.default if argument is not None else None
         now = current.get(name, default)
         then = received.get(name, default)
-        # An argument that was given as void is not one that was left out.
+        # A void argument differs from an absent one.
         absent = default is None and (name in current) != (name in received)
         if absent or _comparable(now) != _comparable(then):
             return inequivalent(name, what, then, now)

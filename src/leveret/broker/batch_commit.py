@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.dead_letter import UNROUTABLE, split_address
-from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
+from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
@@ -289,9 +289,9 @@ class BatchCommit(Job):
 
     def failed(self) -> None:
         if self.state == CHECKING:
-            self._refuse(BrokerError(MISTAKE))
+            self._refuse(BrokerError(INTERNAL_ERROR))
         elif self.state == MOVING:
-            self.waits_for = MISTAKE
+            self.waits_for = INTERNAL_ERROR
             self.resume_in(RETRY)
 
     def _move(self) -> bool:
@@ -304,7 +304,7 @@ class BatchCommit(Job):
         except Exception:
             logger.exception("commit of a batch of app '%s' in vhost '%s' failed and will be retried", self.app.name,
                              self.vhost.name)
-            self.waits_for = MISTAKE
+            self.waits_for = INTERNAL_ERROR
         # Also after an error: messages that left their sink transaction must become visible in their queues.
         moved = self.n_moved - before
         if moved or self.state == MOVED:

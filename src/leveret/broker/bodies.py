@@ -27,24 +27,27 @@ class StoredBody:
         raise NotImplementedError
 
     def read(self, at: int, length: int) -> bytes:
-        """So many bytes from there on, fewer at the end. Raises `OSError`."""
+        """Return up to `length` bytes from position `at`; fewer at the end. Raises `OSError`."""
         raise NotImplementedError
 
 
-# In one piece, in pieces in order, or elsewhere.
+# In one piece, in several pieces in order, or outside of memory.
 Body = Union[bytes, list[bytes], StoredBody]
 
 
 class Spool:
-    """Storage for contents while they arrive and while they are not needed in memory."""
+    """Storage for bodies while they arrive and while they are not needed in memory."""
 
     def begin(self, size: int, persistent: bool) -> StoredBody:
-        """A body that will have `size` bytes. Raises `ContentTooLarge` where there is no room for it at present; one that
-        is `persistent` needs more of it, for the log writes it once more."""
+        """Begin a body of `size` bytes. A `persistent` one needs more room, because the log stores it again.
+
+        Raises:
+            ContentTooLarge: there is no room at present.
+        """
         raise NotImplementedError
 
     def leave_free(self, size: int) -> None:
-        """From now on bodies leave so much free space to everybody else, or more if the spool must (`limits.disk_free`)."""
+        """Keep so much disk space free of bodies from now on, or more if the spool requires it (`limits.disk_free`)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -53,7 +56,7 @@ class Spool:
 
 
 def whole(body: Body) -> bytes:
-    """All of a body that is small enough."""
+    """Return all of a body that is small enough."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, list):

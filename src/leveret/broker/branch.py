@@ -67,30 +67,30 @@ class Worker(Protocol):
     demarcated: bool
 
     def flushing(self, branch: Branch) -> Iterator[int]:
-        """Take what was collected since the last time from the worker, at once, and put it into the branch, in steps."""
+        """Move the work since the last call to the branch, in steps. The worker hands it over at once."""
 
     def through(self) -> None:
-        """The branch is prepared or decided: what the channel does from now on is not part of it."""
+        """The branch is prepared or decided: later work of the channel is not part of it."""
 
     def lost(self, branch: Branch, reason: str) -> None:
-        """The branch is rolled back: requeue whatever was collected."""
+        """The branch is rolled back: requeue the collected work."""
 
 
 class Branch:
     """One branch.
 
     name         the transaction identifier: bytes as text
-    workers      who works in it
-    publishes    messages with the queues that each goes to; settlements: entries with what becomes of each
+    workers      channels that work in it
+    publishes    messages with their target queues; settlements: entries with their outcomes
     bytes       of the bodies of the publishes
-    since        when it began, or was prepared: milliseconds of Unix time
-    timeout      milliseconds; timed_out: it has passed, and the coordinator does not know yet
-    asked_timeout  the time-out that a client has set, in seconds, 0 for none
-    recorded     the log has a record of it
+    since        start, or time of preparation: milliseconds of Unix time
+    timeout      milliseconds; timed_out: it has passed, but the coordinator was not notified yet
+    asked_timeout  timeout set by a client, in seconds, 0 for none
+    recorded     whether the log has a record of it
     store        the queue under whose number the log has the durable publishes, which are the entries `stored`
-    busy         pieces of work in progress: reads after a start, work that ends in steps
-    then         the decision that waits for their end
-    deciding     a decision was made, or the branch is being prepared
+    busy         tasks in progress: reads after a start, work that ends in steps
+    then         the decision that waits for those tasks
+    deciding     whether a decision was made, or the branch is being prepared
     """
 
     def __init__(self, branches: Branches, name: str, user: str) -> None:
@@ -113,7 +113,7 @@ class Branch:
         self.busy = 0
         self.then: Callable[[], None] | None = None
         self.deciding = False
-        # What is to be read back, and the queues by number.
+        # Publishes and settlements to be read back, and their queues by number.
         self.taken: Taken | None = None
         self.queues: dict[int, Queue] = {}
 
@@ -128,7 +128,7 @@ class Branch:
         self.branches.bytes += message.size
 
     def settle(self, entry: Entry, outcome: int) -> None:
-        """Hold an entry, in the place of the consumer that had it."""
+        """Acquire an entry in place of its consumer."""
         holder = entry.holder
         if holder is not None:
             holder.unacked -= 1
@@ -136,18 +136,18 @@ class Branch:
         self.settlements.append((entry, outcome))
 
     def join(self, worker: Worker) -> None:
-        """One more works in it. PreconditionFailed where its work is over."""
+        """Add a worker. Raises PreconditionFailed if the branch is no longer open."""
         if self.state not in (ACTIVE, ENDED) or self.deciding:
             raise PreconditionFailed(f"{self} is {self.state}: it cannot be joined")
         self.workers[worker] = None
         self.state = ACTIVE
 
     def end(self, worker: Worker, failed: bool) -> None:
-        """End the work of a worker, in steps if it is much."""
+        """End the work of a worker, in steps if there is much of it."""
         self.branches.broker.jobs.run_steps(self.ending(worker, failed))
 
     def ending(self, worker: Worker, failed: bool) -> Iterator[int]:
-        """End the work of a worker, which has `failed` or not, in steps."""
+        """End the work of a worker in steps; `failed` as in `end`."""
         return self.working(self._ending(worker, failed, worker.flushing(self)))
 
     def _ending(self, worker: Worker, failed: bool, flushing: Iterator[int]) -> Iterator[int]:
@@ -174,7 +174,7 @@ class Branch:
         return self.state in (ACTIVE, ENDED)
 
     def fail(self) -> None:
-        """Make the branch one that can only be rolled back; nothing is kept for that."""
+        """Allow only a rollback from now on. This needs no log record."""
         if self.is_open():
             self.state = ROLLBACK_ONLY
         self.release()
@@ -185,7 +185,7 @@ class Branch:
             self.branches.broker.jobs.removals.add(self.working(self.releasing()))
 
     def releasing(self) -> Iterator[int]:
-        """Drop the publishes and requeue the entries, in steps. They leave the branch at once."""
+        """Drop the publishes and requeue the entries, in steps. The branch forgets them at once."""
         publishes, settlements = self.take()
         return self._releasing(publishes, settlements)
 
@@ -211,7 +211,7 @@ class Branch:
         return taken
 
     def restoring(self, transaction: Transaction) -> Iterator[int]:
-        """Have the publishes and settlements again, in steps, after their commit has failed: the branch is as before."""
+        """Restore the publishes and settlements in steps after their commit failed: the branch is as before."""
         self.settlements = transaction.settlements
         for message, queues, _ in transaction.publishes:
             self.publish(message, queues)
@@ -233,7 +233,7 @@ class Branch:
     # The log
 
     def write(self) -> None:
-        """Put the record of a branch that was decided into the log."""
+        """Write the record of a decided branch to the log."""
         self._put({"user": self.user, "state": self.state, "since": self.since})
 
     def _put(self, value: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ class Branch:
         return metadata.make_key(self.branches.vhost.name, self.name)
 
     def preparing(self) -> Iterator[int]:
-        """Put the content and the record of a prepared branch into the log, in steps; none of it if that fails."""
+        """Write the content and the record of a prepared branch to the log, in steps; nothing if that fails."""
         failure: Exception | None = None
         try:
             targets: list[Any] = []
@@ -252,7 +252,7 @@ class Branch:
                 if is_kept(message, queues):
                     self._store(message)
                     ids = [queue.id for queue in queues if queue.stored]
-                    # How many publishes, one after the other, go to which queues.
+                    # Pairs of a number of consecutive publishes and their queues.
                     if targets and targets[-1][1] == ids:
                         targets[-1][0] += 1
                     else:
@@ -271,7 +271,7 @@ class Branch:
             raise failure
 
     def _store(self, message: Message) -> None:
-        """Have the log keep a publish."""
+        """Write a publish to the log."""
         vhost = self.branches.vhost
         if self.store is None:
             self.store = make_store(vhost, self.name, vhost.broker.new_queue_id())
@@ -280,12 +280,11 @@ class Branch:
         self.stored.append(entry)
 
     def _finding_places(self, places: list[Any]) -> Iterator[int]:
-        """List the durable entries that are settled: queue, outcome, and runs of sequence numbers, of each the first one
-        and how many there are."""
+        """Find the durable settled entries, in steps: queue, outcome, and runs of sequence numbers as start and count."""
         seqs: dict[tuple[int, int], list[int]] = {}
         for entry, outcome in self.settlements:
             row = entry.row
-            # What has gone through a stream stays there.
+            # Settlements in a stream have no effect on its entries.
             if row is not None and row.log is entry.queue.log and not entry.queue.replayable:
                 seqs.setdefault((entry.queue.id, outcome), []).append(entry.seq)
             yield 1
@@ -302,12 +301,12 @@ class Branch:
             places.append([queue_id, outcome, runs])
 
     def forget_stored(self) -> None:
-        """The publishes are in their queues, or not wanted."""
+        """Remove the stored publishes, which are in their queues, or dropped."""
         for _ in self.forgetting_stored():
             pass
 
     def forgetting_stored(self) -> Iterator[int]:
-        """The same in steps."""
+        """Remove the stored publishes in steps."""
         stored = self.stored
         while stored:
             entry = stored.pop()
@@ -320,7 +319,7 @@ class Branch:
             self.store = None
 
     def erase(self) -> None:
-        """There is no such branch any more, or will not be one with the commit that is being filled."""
+        """Delete the record in the current log commit."""
         self.branches.broker.timers.cancel(self.timer)
         if self.recorded:
             self.branches.broker.log.put(metadata.BRANCH, self._key(), None)
@@ -341,10 +340,10 @@ class Branch:
                 queue = queues.get(queue_id)
                 if queue is not None:
                     for seq, size in zip(places.seqs, places.sizes, strict=True):
-                        queue.hidden.add(seq, size)  # until it is read, so that a purge knows
+                        queue.hidden.add(seq, size)  # counted until it is read, for purges
 
     def load(self) -> None:
-        """Read back what is in it: once that is there it can be decided."""
+        """Read the content back; after that it can be decided."""
         taken = self.taken
         if taken is None:
             return
@@ -393,7 +392,7 @@ class Branch:
     # Decisions
 
     def working(self, pieces: Iterator[int]) -> Iterator[int]:
-        """Do work in the branch in steps, whose end a decision waits for."""
+        """Run work in the branch in steps; decisions wait for its end."""
         self.busy += 1
         return self._working(pieces)
 
@@ -411,7 +410,7 @@ class Branch:
             then()
 
     def when_idle(self, then: Callable[[], None]) -> None:
-        """Carry out a decision as soon as everything is in memory, and no work is in progress."""
+        """Carry out a decision once everything is in memory and no work is in progress."""
         self.deciding = True
         self.branches.broker.timers.cancel(self.timer)
         if self.busy:
@@ -432,7 +431,7 @@ class _TimeOut(Timed):
 
 
 def make_store(vhost: Vhost, name: str, number: int) -> Queue:
-    """The queue under whose number the log keeps the publishes of a branch. It is nowhere to be seen."""
+    """Return the hidden queue under whose number the log keeps the publishes of a branch."""
     store = Queue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
     store.stored = True
     return store
@@ -452,14 +451,14 @@ def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) 
 
 
 def shown(name: str) -> str:
-    """A transaction identifier as text that can be typed: as it is, or in hexadecimal digits after `hex:`."""
+    """Return a transaction identifier as printable text: unchanged, or in hexadecimal digits after `hex:`."""
     if name.isascii() and name.isprintable() and not name.startswith("hex:"):
         return name
     return "hex:" + name.encode("utf-8", "surrogateescape").hex()
 
 
 def meant(text: str) -> str:
-    """The transaction identifier that `shown` was given. ValueError for digits that are none."""
+    """Return the transaction identifier for the output of `shown`. Raises ValueError for invalid digits."""
     if not text.startswith("hex:"):
         return text
     return bytes.fromhex(text.removeprefix("hex:")).decode("utf-8", "surrogateescape")

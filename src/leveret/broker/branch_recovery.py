@@ -11,11 +11,11 @@ from leveret.broker.log import RecoveredQueue, Recovery
 
 
 class Taken:
-    """What the log holds of one prepared branch.
+    """The entries of one prepared branch in the log.
 
-    store        number of the queue of its publishes, 0 where there are none
-    targets      how many of them, one after the other, go to which queues
-    settlements  queue, outcome, and where the entries stand
+    store        number of the queue of its publishes, 0 for none
+    targets      pairs of a number of consecutive publishes and their queues
+    settlements  queue, outcome, and the positions of the entries
     """
 
     def __init__(self, value: dict[str, Any], recovery: Recovery) -> None:
@@ -28,7 +28,7 @@ class Taken:
 
 
 def _take(queue_id: int, runs: list[int], recovery: Recovery) -> RecoveredQueue:
-    """The entries of a queue at these sequence numbers, of which nobody else will know."""
+    """Remove and return the entries of a queue at these sequence numbers."""
     taken = RecoveredQueue()
     recovered = recovery.queues.get(queue_id)
     if recovered is None:
@@ -50,7 +50,7 @@ def _take(queue_id: int, runs: list[int], recovery: Recovery) -> RecoveredQueue:
 
 
 def take(recovery: Recovery) -> dict[str, Taken]:
-    """What prepared branches hold, by the keys of their records."""
+    """Remove and return the entries of prepared branches, by the keys of their records."""
     found: dict[str, Taken] = {}
     for (kind, key), data in recovery.metadata.items():
         if kind == metadata.BRANCH:

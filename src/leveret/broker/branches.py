@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.broker")
 
-# What has become of a branch that was to be prepared or decided.
+# Outcomes of a preparation or decision.
 DONE: Final = 0
 WAS_ROLLED_BACK: Final = 1
 HAS_TIMED_OUT: Final = 2
-FAILED: Final = 3  # by a mistake of the broker, which its log has
+FAILED: Final = 3  # internal error, which is logged
 
 Done = Callable[[int], None]
 
 MAX_NAME_BYTES: Final = 255
-# Milliseconds for which a coordinator can find out that a branch has timed out.
+# Milliseconds during which a coordinator can find out that a branch has timed out.
 KNOWN_AS_LATE: Final = 3_600_000
 
 
@@ -63,7 +63,7 @@ class _Prepare:
         self.branch = branch
         self.done = done
         self.large = False
-        # The queue that is full.
+        # Queue without room for the publishes.
         self.refusing: Queue | None = None
 
     def begin(self) -> None:
@@ -129,7 +129,7 @@ class _Prepare:
         self.done(FAILED)
 
     def _undecided(self) -> None:
-        """The branch is as it was before: it can be prepared again, or decided."""
+        """Return the branch to its earlier state: it can be prepared again, or decided."""
         self.branch.deciding = False
         self.branch.start_timer()
 
@@ -150,14 +150,17 @@ class Branches(Holder):
         return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
 
     def find(self, name: str, user: str | None) -> Branch:
-        """The branch of that name, and of that user unless that is None. NotFound."""
+        """Return a branch of a user; of any user for None. Raises NotFound."""
         branch = self.by_name.get(name)
         if branch is None or user not in (None, branch.user):
             raise NotFound(f"no branch '{shown(name)}' in vhost '{self.vhost.name}'")
         return branch
 
     def begin(self, name: str, user: str, worker: Worker) -> Branch:
-        """A new branch. ResourceLocked for a name in use, PreconditionFailed for none, ResourceError for too many."""
+        """Create a branch.
+
+        Raises ResourceLocked if its name is in use, PreconditionFailed for a bad name, or ResourceError.
+        """
         if not 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_BYTES:
             raise PreconditionFailed(f"a transaction identifier has 1 to {MAX_NAME_BYTES} bytes")
         if name in self.by_name:
@@ -171,7 +174,7 @@ class Branches(Holder):
         return branch
 
     def check_room(self, n_bytes: int) -> None:
-        """ContentTooLarge where the publishes of so many more bytes are too much."""
+        """Raise ContentTooLarge if so many more bytes of publishes exceed the limit."""
         size = self.broker.branch_settings.size
         if self.bytes + n_bytes > size:
             raise ContentTooLarge(f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
@@ -183,14 +186,17 @@ class Branches(Holder):
         return branch
 
     def in_doubt(self, user: str | None) -> list[Branch]:
-        """The prepared ones, and those that were decided by hand and not forgotten."""
+        """Return the prepared branches, and those decided by hand and not yet forgotten."""
         return [branch for branch in self.by_name.values()
                 if branch.recorded and user in (None, branch.user)]
 
-    # Decisions. `done` is called with the outcome once it is on disk.
+    # Decisions; `done` is called with the outcome once it is on disk
 
     def prepare(self, branch: Branch, done: Done) -> None:
-        """Promise that it can be committed, whatever happens. PreconditionFailed where it is not the time for that."""
+        """Prepare a branch: after that, a commit cannot fail.
+
+        Raises PreconditionFailed if its state does not allow that.
+        """
         if self._is_lost(branch, done):
             return
         if branch.state == PREPARED:
@@ -200,8 +206,10 @@ class Branches(Holder):
         branch.when_idle(_Prepare(self, branch, done).begin)
 
     def commit(self, branch: Branch, one_phase: bool, done: Done, remember: bool = False) -> None:
-        """Have it take effect: one that is prepared, or with `one_phase` one that is not. With `remember` it is listed as
-        committed until it is forgotten."""
+        """Commit a prepared branch, or with `one_phase` an unprepared one.
+
+        With `remember`, the branch stays listed as committed until it is forgotten.
+        """
         if branch.state == COMMITTED:
             done(DONE)
             return
@@ -266,7 +274,7 @@ class Branches(Holder):
             raise failure
 
     def rollback(self, branch: Branch, done: Done, remember: bool = False, by_hand: bool = False) -> None:
-        """Drop the publishes and requeue the entries. `by_hand`: even if a worker is active in it, whose work is lost."""
+        """Drop the publishes and requeue the entries. `by_hand`: even if a worker is active, whose work is lost."""
         if branch.state == COMMITTED:
             raise PreconditionFailed(f"{branch} was committed by hand: forget it")
         if branch.timed_out:
@@ -292,7 +300,7 @@ class Branches(Holder):
         self._rolled_back(done, durable)
 
     def _rolling_back_at_once(self, branch: Branch, remember: bool) -> Iterator[int]:
-        """Roll a large branch back in steps, which are one commit of the log."""
+        """Roll back a large branch in steps, in one log commit."""
         log = self.broker.log
         log.begin_batch(self.broker.jobs.commits.complete)
         try:
@@ -312,7 +320,7 @@ class Branches(Holder):
             done(DONE)
 
     def forget(self, branch: Branch) -> None:
-        """Forget what has become of a branch. PreconditionFailed where that is not decided."""
+        """Forget a branch that was decided by hand. Raises PreconditionFailed for other states."""
         if branch.state not in (COMMITTED, ROLLED_BACK):
             raise PreconditionFailed(f"{branch} is {branch.state}: commit it or roll it back")
         self._drop(branch)
@@ -334,7 +342,7 @@ class Branches(Holder):
         self.broker.end_turn()
 
     def _is_lost(self, branch: Branch, done: Done) -> bool:
-        """Whether a branch was rolled back, so that this is all there is to say."""
+        """Return whether a branch was rolled back, and report that to `done`."""
         if branch.timed_out:
             self._drop(branch)
             done(HAS_TIMED_OUT)
@@ -345,7 +353,7 @@ class Branches(Holder):
         return True
 
     def knows(self, branch: Branch) -> bool:
-        """Return whether the branch is one of this vhost, which was not deleted meanwhile."""
+        """Return whether the branch still belongs to this vhost."""
         return self.by_name.get(branch.name) is branch
 
     def _check_undecided(self, branch: Branch) -> None:
@@ -353,7 +361,7 @@ class Branches(Holder):
             raise PreconditionFailed(f"{branch} is being decided")
 
     def _end_work(self, branch: Branch) -> None:
-        """Everything that channels have collected goes into the branch."""
+        """Move all collected work of the channels into the branch."""
         for worker in branch.workers:
             if worker.demarcated:
                 raise PreconditionFailed(f"{branch} has not been ended")
@@ -379,7 +387,7 @@ class Branches(Holder):
                 self.broker.holders.pop(self, None)
 
     def clear(self) -> None:
-        """The vhost is deleted."""
+        """Drop all branches of a deleted vhost."""
         for branch in list(self.by_name.values()):
             branch.lose_workers(f"vhost '{self.vhost.name}' is deleted")
             branch.release()
@@ -395,7 +403,7 @@ class Branches(Holder):
         branch.recover(value["state"], value["since"], taken, queues)
 
     def start(self) -> None:
-        """With the log committing: have back in memory what was prepared."""
+        """Read the prepared branches back once the log commits."""
         for branch in self.by_name.values():
             branch.load()
         in_doubt = sum(branch.state == PREPARED for branch in self.by_name.values())

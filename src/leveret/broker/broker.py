@@ -77,30 +77,32 @@ class HeaderReader:
         return message.body
 
     def times(self, message: Message, now: int, step: int) -> tuple[int, int]:
-        """When the message expires, as `Message.expires_at`, and when consumers may have it (0: at once), for one that is
-        published now. `step` as `Timers.step`."""
+        """Return the expiry of a message published now, as `Message.expires_at`, and its delivery time (0: at once).
+
+        `step` is `Timers.step`.
+        """
         expiration = self.expiration(message)
         if expiration is None or not expiration.isdigit():
             return 0, 0
         return now + int(expiration) if int(expiration) else AT_ONCE, 0
 
     def make_header(self, content_type: str, size: int) -> bytes:
-        """The encoded properties of a message that the broker itself makes, whose body has `size` bytes."""
+        """Encode the properties of a message that the broker creates, with a body of `size` bytes."""
         raise NotImplementedError
 
 
-# During a memory alarm: how many exchanges, queues and bindings may be added (a queue that goes makes room for one), and
+# Limits during a memory alarm: exchanges, queues and bindings that may be added (deleting a queue allows one more), and
 # bytes of the arguments of each.
 MAX_ALARM_DEFINITIONS: Final = 1000
 MAX_ALARM_ARGUMENTS: Final = 4096
 
 
 class VhostSettings:
-    """What a vhost's configuration decides in the broker.
+    """Settings of a vhost for the broker.
 
-    strict           the specification's behaviour where RabbitMQ's deviates (`compat.strict`)
-    max_queues       most queues, -1 for no limit
-    max_connections  most connections, -1 for no limit
+    strict           follow the specification where RabbitMQ deviates (`compat.strict`)
+    max_queues       maximum number of queues, -1 for no limit
+    max_connections  maximum number of connections, -1 for no limit
     """
 
     def __init__(self, strict: bool = False, max_queues: int = -1, max_connections: int = -1) -> None:
@@ -112,27 +114,27 @@ class VhostSettings:
 class Broker:
     """Vhosts, the log under them, and the turn.
 
-    log          keeps what is durable
-    overflow     keeps what a deep queue pages out and nobody asked to keep; None: such messages stay in memory
-    page_above   bytes that a queue may hold in memory before it pages out; `share_memory` moves it
-    event_sample  of so many events of one kind one is made
-    stream_backlog  bytes that a queue with messages of class stream of 0-9 may hold before it drops such messages
+    log          stores durable data
+    overflow     stores transient messages that a deep queue pages out; None: they stay in memory
+    page_above   bytes in memory above which a queue pages out; `share_memory` changes it
+    event_sample  of this many events of one kind, one is published
+    stream_backlog  bytes above which a queue drops messages of class stream of 0-9
     max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
-    work         units of work done in this turn: a message brought to a queue is one, about 1 µs
-    inputs       how many times clients were read, or became able to take more, in this turn: each may cause so much work
-    converted    bytes of headers that were converted for consumers of another protocol in this turn; beyond
-                 MAX_CONVERTED they wait for the next one
-    segments     where streams are sealed, None where they stay in the log
-    unsealed     why, where nobody can seal them here
+    work         units of work done in this turn: delivering a message to a queue is one, about 1 µs
+    inputs       number of times in this turn that a client was read or became ready for more output: each allows more work
+    converted    bytes of headers converted for consumers of another protocol in this turn; beyond MAX_CONVERTED, they
+                 wait for the next one
+    segments     where streams are sealed; None if they stay in the log
+    unsealed     why streams are not sealed here
     active       queues to drain at the end of the turn; outputs: connections to flush
-    jobs         what takes longer than a turn
+    jobs         work that takes longer than a turn
     """
 
     def __init__(self, log: Log, overflow: Log | None = None) -> None:
         self.log = log
         self.overflow = overflow
         self.timers = Timers()
-        # The step of the clock that the log has.
+        # The step of the clock that is stored in the log.
         self._stored_step = 0
         self.segments: Segments | None = None
         self.unsealed = ""
@@ -157,14 +159,14 @@ class Broker:
         self.next_lease_epoch = 1
         # Whether damaged definitions were dropped at this start.
         self.incomplete = False
-        # What this start has found of queues that were being taken apart.
+        # Removals of queues that this start must complete.
         self._leftovers: dict[str, RecoveredQueue] = {}
         self.kept_files = KeptFiles(log)
         self.in_turn = False
         self.flush_due = 0.0
-        # Memory is short: who holds much without acknowledging gets nothing more for now.
+        # Whether memory is low, so that clients with many unsettled deliveries get no more.
         self.tight = False
-        # Definitions that may still be added during the memory alarm of now, -1 without one.
+        # Number of definitions that may still be added during the current memory alarm, -1 without one.
         self.definitions_left = -1
         self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
@@ -184,7 +186,7 @@ class Broker:
             return
         self.in_turn = True
         active = self.active
-        # What may still be handed out, and written, in this turn.
+        # Limits of deliveries and writes for the rest of this turn.
         left = unwritten = STEP_WORK * (1 + self.inputs)
         try:
             while True:
@@ -194,7 +196,7 @@ class Broker:
                     before = self.work
                     try:
                         queue.drain()
-                    except Exception:  # a mistake in here concerns one queue, and must not cost the others their turn
+                    except Exception:  # an error in one queue must not stop the others
                         logger.exception("cannot deliver from queue '%s'", queue.name)
                     left -= 1 + self.work - before
                 self._flush()
@@ -210,7 +212,7 @@ class Broker:
                 if (left <= 0 or not active) and (unwritten <= 0 or not self.outputs):
                     break
             if active or self.outputs:
-                self.jobs.again.resume()  # one input has made more work than a turn may have
+                self.jobs.again.resume()  # one input caused more work than a turn allows
         finally:
             self.in_turn = False
             self.work = 0
@@ -218,8 +220,11 @@ class Broker:
             self.converted = 0
 
     def _flush(self) -> None:
-        """Start a commit where somebody waits for it. What nobody waits for (settlements above all) is gathered for
-        LAZY seconds, so that a publish that comes next does not have to wait behind a commit of its own."""
+        """Start a commit if anything waits for it.
+
+        Changes that nothing waits for (mostly settlements) are gathered for LAZY seconds, so that the next publish does not
+        have to wait behind a separate commit.
+        """
         log = self.log
         overflow = self.overflow
         if overflow is not None and overflow.has_pending():
@@ -234,9 +239,9 @@ class Broker:
             if overflow is not None:
                 overflow.flush()
 
-    def share_memory(self, budget: int, most: int) -> None:
-        """Set the share of each queue, at most `most` bytes, so that all of them keep about `budget` in memory."""
-        self.page_above = shares.share(self, budget, most)
+    def share_memory(self, budget: int, max_share: int) -> None:
+        """Set the memory share of each queue, at most `max_share` bytes, so that all together use about `budget`."""
+        self.page_above = shares.share(self, budget, max_share)
 
     def page_down(self) -> None:
         """Page out committed entries of queues that exceed their share of memory."""
@@ -266,7 +271,7 @@ class Broker:
         return reader.expiration(message) if reader is not None else None
 
     def make_header(self, content_type: str, size: int) -> bytes:
-        """The header of a message of the broker's own, in the format FORMAT_AMQP0."""
+        """Encode the header of a message that the broker creates, in the format FORMAT_AMQP0."""
         reader = self.header_readers.get(FORMAT_AMQP0)
         return reader.make_header(content_type, size) if reader is not None else b""
 
@@ -281,7 +286,7 @@ class Broker:
     # Vhosts
 
     def add_vhost(self, name: str, settings: VhostSettings) -> Vhost:
-        """Create a vhost, or give an existing one its settings."""
+        """Create a vhost, or apply settings to an existing one."""
         vhost = self.vhosts.get(name)
         if vhost is not None:
             vhost.configure(settings)
@@ -310,8 +315,7 @@ class Broker:
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(name), None)
 
     def new_queue_id(self) -> int:
-        """An id that no queue, exchange or vhost has ever had. Blocks of ids are reserved in the log: this costs next to
-        nothing."""
+        """Return an id that no queue, exchange or vhost has had. Ids are reserved in the log in blocks, which is cheap."""
         number = self.next_queue_id
         self.next_queue_id = number + 1
         if number >= self.reserved_queue_ids:
@@ -320,8 +324,10 @@ class Broker:
         return number
 
     def look_at_clock(self) -> None:
-        """Notice whether the system's clock was set, and store it: deadlines in the log are times of the broker's clock.
-        Called now and then."""
+        """Detect a step of the system clock, and store it: deadlines in the log are times of the broker's clock.
+
+        Called periodically.
+        """
         timers = self.timers
         timers.look_at_clock()
         if timers.step != self._stored_step:
@@ -331,13 +337,13 @@ class Broker:
     # Recovery
 
     def note_unsealed(self) -> None:
-        """Say once that streams stay in the log."""
+        """Log once that streams stay in the log."""
         if self.unsealed and not self._unsealed_noted:
             self._unsealed_noted = True
             logger.info("streams are not sealed, but stay in the log: %s", self.unsealed)
 
     def seal_streams(self, store: SegmentStore, settings: SegmentSettings) -> None:
-        """Have streams sealed, with files in this store. Called before `recover`."""
+        """Seal streams to files in this store. Called before `recover`."""
         self.segments = Segments(store, settings, self.timers)
 
     def recover(self, recovery: Recovery) -> None:
@@ -398,7 +404,7 @@ class Broker:
         self.uploads.recover(recovery)
 
     def _drop_definition(self, kind: str, key: str, value: dict[str, Any], recovery: Recovery) -> None:
-        """A definition of a vhost that an earlier version was deleting when it ended."""
+        """Drop a definition of a vhost whose deletion was interrupted, in an earlier version."""
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
             vhost = metadata.split_key(key)[0]
@@ -406,8 +412,10 @@ class Broker:
             self._leftovers[metadata.make_key(vhost, str(value["id"]))] = left
 
     def _recover_bindings(self, stored: dict[tuple[str, str], bytes]) -> None:
-        """Rebuild the bindings, and remove what is left of those that went with one of their ends. If definitions were
-        lost, nothing says which these are."""
+        """Rebuild the bindings, and remove those whose source or destination was deleted.
+
+        If definitions were lost, there is no way to tell which these are.
+        """
         for (kind, key), value in stored.items():
             if kind != metadata.BINDING:
                 continue
@@ -418,7 +426,7 @@ class Broker:
                 self.log.put(metadata.BINDING, key, None)
 
     def _recover_counters(self, recovery: Recovery, used_id: int) -> None:
-        """Continue above every number in use. `used_id`: the highest queue id in the log. The vhosts are complete."""
+        """Continue the counters above every number in use. `used_id` is the highest queue id in the log."""
         used_epoch = 0
         for vhost in self.vhosts.values():
             used_id = max(used_id, vhost.number, max(vhost.pending_dead_letters, default=0))
@@ -435,8 +443,11 @@ class Broker:
         self.next_lease_epoch = self._recover_counter(recovery, "lease-epoch", used_epoch, EPOCH_GAP)
 
     def _recover_counter(self, recovery: Recovery, name: str, used: int, gap: int) -> int:
-        """The next number of a counter. If damaged definitions were dropped, and the counter may be one of them, nothing
-        says which higher numbers were used once: leave a gap."""
+        """Return the next number of a counter.
+
+        If damaged definitions were dropped, the counter may be one of them, and higher numbers may have been used: leave a
+        gap.
+        """
         value = recovery.metadata.get((metadata.COUNTER, name))
         if value is not None:
             return max(int(metadata.unpack(value)["next"]), used + 1)
@@ -446,7 +457,7 @@ class Broker:
         return used + gap
 
     def start(self) -> None:
-        """After recovery, with the log committing: timers and first reads of the recovered queues."""
+        """Start timers and the first reads of recovered queues, once the log commits."""
         for key, left in self._leftovers.items():
             self.jobs.removals.add(removal.finish(self.log, key, left))
         self._leftovers = {}
@@ -477,7 +488,7 @@ class Broker:
                 stream.sealing.check(now)
 
     def new_lease_epoch(self) -> int:
-        """An epoch that no lease has ever had: also one that was released and acquired again fences its old owners off."""
+        """Return an epoch that no lease has had: a lease that is released and acquired again fences off old owners."""
         epoch = self.next_lease_epoch
         self.next_lease_epoch = epoch + 1
         self.log.put(metadata.COUNTER, "lease-epoch", metadata.pack({"next": epoch + 1}))
@@ -487,18 +498,20 @@ class Broker:
         """Raise PreconditionFailed, as RabbitMQ does, if a vhost is at its queue limit; ResourceError in strict mode."""
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
-            text = (f"vhost '{vhost.name}' has its most queues, {limit}; the settings are"
+            text = (f"vhost '{vhost.name}' has {limit} queues, the maximum; the settings are"
                     f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
             raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def set_memory_alarm(self, on: bool) -> None:
-        """The memory alarm begins or ends: while it lasts, few definitions are added, and small ones only."""
+        """Note the start or end of the memory alarm, which limits new definitions to few and small ones."""
         if on != (self.definitions_left >= 0):
             self.definitions_left = MAX_ALARM_DEFINITIONS if on else -1
 
     def check_definition(self, vhost: Vhost, what: str, arguments: dict[str, Any]) -> None:
-        """Raise PreconditionFailed, or ResourceError in strict mode, if a memory alarm forbids to add this definition. What
-        consumers need to empty the queues is let through."""
+        """Raise PreconditionFailed, or ResourceError in strict mode, if a memory alarm forbids this definition.
+
+        Definitions that consumers need to empty the queues are allowed.
+        """
         if self.definitions_left < 0:
             return
         if self.definitions_left and (not arguments or len(metadata.pack(arguments)) <= MAX_ALARM_ARGUMENTS):
@@ -517,7 +530,7 @@ class Broker:
         return found
 
     def check_name(self, kind: str, name: str) -> None:
-        """Names are any UTF-8 of up to 255 bytes."""
+        """Raise PreconditionFailed unless a name is UTF-8 of up to 255 bytes."""
         try:
             encoded = name.encode("utf-8")
         except UnicodeEncodeError:

@@ -28,10 +28,10 @@ class Output:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Holder(CommitWaiter):
-    """Something that publishes and holds acquired entries: a channel, a session, the branches of a vhost."""
+    """An owner of acquired entries that also publishes: a channel, a session, the branches of a vhost."""
 
     def all_held(self) -> list[Entry]:
-        """What was handed out to it and is not settled."""
+        """Return the delivered entries that are not settled."""
         raise NotImplementedError
 
 
@@ -55,16 +55,16 @@ class Consumer:
     tag       its name, as the protocol knows it
     owner     the connection (for exclusive queues and no-local)
     channel   the channel or link
-    scope     stands for it in entries that it rejected, which must not come back to it in strict mode and over 0-9: of a
-              channel a `Scope`
-    no_ack    what is handed out counts as settled
-    unacked   entries handed out and not settled
-    left      has left its queue, or is about to: it gets nothing more
-    parked    refused an entry; waits for `wake`
-    selective  takes some entries and not others (no-local): the queue must look further than its head
-    apart     not one of those that the queue hands its messages to: it browses, or reads a lease
-    seen      not None: it browses, that is gets copies and acquires nothing. By priority level the sequence number up to
-              which it has seen everything
+    scope     identifies it in entries that it rejected, which must not be delivered to it again in strict mode and over
+              0-9: a `Scope` for a channel
+    no_ack    whether deliveries count as settled
+    unacked   delivered entries that are not settled
+    left      whether it has left its queue, or is about to: it gets no more deliveries
+    parked    whether it refused an entry and waits for `wake`
+    selective  whether it takes only some entries (no-local): the queue must look further than its head
+    apart     whether the dispatcher does not serve it: it browses, or reads a lease
+    seen      not None for a browser, which gets copies and acquires nothing: by priority level, the sequence number up to
+              which it has seen all entries
     """
 
     __slots__ = ("active", "apart", "arguments", "channel", "exclusive", "left", "no_ack", "owner", "parked", "priority",
@@ -76,7 +76,8 @@ class Consumer:
         self.tag = tag
         self.owner = owner
         self.channel = channel
-        # Not left to the subclass: compiled, a constructor that sets an attribute of its base anew leaks the old value.
+        # Not left to the subclass: in compiled code, a constructor that sets an inherited attribute again leaks the old
+        # value.
         self.scope: object = channel if scope is None else scope
         self.no_ack = no_ack
         self.exclusive = exclusive
@@ -92,16 +93,15 @@ class Consumer:
         self.timeout = 0
 
     def can_take(self, size: int) -> bool:
-        """Whether there is credit for one more entry of `size` bytes."""
+        """Return whether there is credit for one more entry of `size` bytes."""
         raise NotImplementedError
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
-        """Whether a selective consumer takes this message at all. `entry` is its place in the queue, None where it has none
-        yet."""
+        """Return whether a selective consumer accepts this message. `entry` is None if it is in no queue yet."""
         return True
 
     def wants_of(self, publisher: int) -> bool:
-        """Whether a selective consumer may want messages of this publisher: all that is known of what is paged out."""
+        """Return whether a selective consumer may accept messages of this publisher; used for paged-out messages."""
         return True
 
     def is_leaving(self) -> bool:
@@ -120,10 +120,10 @@ class Consumer:
         raise NotImplementedError
 
     def seen_all(self) -> None:
-        """Note that a browser has delivered all existing entries, for the first time."""
+        """Note that a browser has delivered all existing entries for the first time."""
 
     def activated(self) -> None:
-        """Become the single active consumer of the queue, since the previous one has left."""
+        """Note that it is the single active consumer now, since the previous one has left."""
 
     def queue_deleted(self) -> None:
         """Handle the deletion of the queue, or the cancellation of the consumer by the broker."""

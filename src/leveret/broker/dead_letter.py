@@ -33,8 +33,8 @@ log = logging.getLogger("leveret.broker")
 # The reason for a message of a sink transaction, which was never in a queue.
 UNROUTABLE: Final = "unroutable"
 
-# Most overflow of a vhost: dead letters in queues beyond their length limits, each counted with the deaths in its header,
-# which are what takes memory.
+# Maximum overflow of a vhost: dead letters in queues beyond their length limits, each counted with the deaths in its
+# header, which use the memory.
 MAX_OVERFLOW: Final = 10_000
 
 # Most copies of a message that has expired after it had died before, without a rejection.
@@ -70,7 +70,7 @@ class DeadLetters:
         self.report_due = 0
 
     def publish(self, entry: Entry, reason: str) -> None:
-        """Publish a copy of the entry to its queue's dead-letter exchange; where there is none, nothing happens."""
+        """Publish a copy of the entry to the dead-letter exchange of its queue, if it has one."""
         queue = entry.queue
         name = queue.settings.dead_letter_exchange
         if name is None:
@@ -162,23 +162,23 @@ class DeadLetters:
         self.pruned = 0
 
     def _drop(self, target: Queue) -> None:
-        """Drop a dead letter to a queue that overflows. Only the first one is logged."""
+        """Drop a dead letter to a queue that exceeds its limit. Only the first one is logged."""
         if not self.dropped:
-            log.warning("dead letters to queue '%s' in vhost '%s' are dropped: queues exceed their length limits by dead"
+            log.warning("dropping dead letters to queue '%s' in vhost '%s': queues exceed their length limits by dead"
                         " letters with more than %d deaths; check which queues dead-letter to each other", target.name,
                         self.vhost.name, self.max_overflow)
         self.dropped += 1
 
     def let_go(self, queue: Queue) -> None:
-        """A queue is within its length limits again, or deleted."""
+        """Note that a queue is within its length limits again, or deleted."""
         self.overflow -= queue.overflow
         queue.overflow = 0
         if not self.overflow and self.dropped:
-            log.warning("dead letters in vhost '%s' are not dropped any more: %d were", self.vhost.name, self.dropped)
+            log.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
             self.dropped = 0
 
     def _route(self, exchange: Exchange, keys: list[str], headers: dict[str, Any], message: Message) -> list[Queue]:
-        """The queues of a dead letter; none if that is more than the limits of routing allow."""
+        """Return the queues of a dead letter; none above the limits of routing."""
         try:
             return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
         except PreconditionFailed as error:
@@ -187,7 +187,7 @@ class DeadLetters:
             return []
 
     def headers_of(self, entry: Entry) -> dict[str, Any]:
-        """The headers as a consumer of this entry sees them."""
+        """Return the headers as a consumer of this entry sees them."""
         headers = self.vhost.broker.decode_headers(entry.message)
         if entry.overlay is not None:
             for name, value in entry.overlay.headers.items():
@@ -199,7 +199,7 @@ class DeadLetters:
 
     def _add_death(self, headers: dict[str, Any], queue_name: str, reason: str, exchange: str, keys: list[str],
                    entry: Entry) -> list[dict[str, Any]]:
-        """The list of `x-death` tables with this death at its front, counted up where it happened before."""
+        """Return the list of `x-death` tables with this death first; its count is increased if it happened before."""
         previous = headers.get("x-death")
         deaths = _grouped(previous) if isinstance(previous, list) else []
         for index, death in enumerate(deaths):
@@ -218,8 +218,7 @@ class DeadLetters:
 
 
 def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
-    """The deaths that a message came with, one for each queue and reason. Old brokers and careless publishers write
-    the same one many times, without a count."""
+    """Merge the deaths of a message by queue and reason: some publishers repeat them without a count."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     deaths = []
     for item in previous:
@@ -239,7 +238,7 @@ def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
 
 
 def _unrejected(deaths: list[dict[str, Any]]) -> set[str]:
-    """The queues that a message has come from without ever having been rejected on the way: it must not go there again."""
+    """Return the queues that the message has left without a rejection on the way: it must not return to them."""
     queues: set[str] = set()
     for death in deaths:
         if death.get("reason") == "rejected":
@@ -251,7 +250,7 @@ def _unrejected(deaths: list[dict[str, Any]]) -> set[str]:
 
 
 def split_address(address: bytes) -> tuple[str, str]:
-    """Exchange and routing key of a canonical address."""
+    """Return exchange and routing key of a canonical address."""
     length = address[0]
     return (address[1 : 1 + length].decode("utf-8", "surrogateescape"),
             address[2 + length :].decode("utf-8", "surrogateescape"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # Message to a client about any other exception.
-MISTAKE: Final = "a mistake in the broker, which its log has"
+INTERNAL_ERROR: Final = "internal error; see the broker's log"
 
 
 class BrokerError(Exception):
@@ -14,7 +14,7 @@ class BrokerError(Exception):
     condition = "internal-error"
 
     def __init__(self, text: str, *, closes_connection: bool = False) -> None:
-        """`closes_connection`: the refusal is one of the connection, although its condition is one of the channel."""
+        """Create an error; `closes_connection` makes it an error of the connection rather than of the channel."""
         super().__init__(text)
         self.closes_connection = closes_connection
 

@@ -37,17 +37,17 @@ DEAD_LETTERED: Final = "dead-lettered"
 DROPPED: Final = "dropped"
 OF_QUEUES: Final = (ROUTED, DELIVERED, SETTLED, EXPIRED, DEAD_LETTERED)
 
-# What becomes of a dead letter.
+# Outcomes of a dead letter.
 GONE: Final = "dropped"
 NOWHERE: Final = "unroutable"
 COPY: Final = "copy"
 
 CONTENT_TYPE: Final = "application/json"
-# What the address of an event begins with.
+# Start of the address of an event.
 _FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
-# Events that one turn makes; those beyond count as dropped.
+# Maximum number of events of one turn; more count as dropped.
 MAX_PENDING: Final = 20_000
-# Times that a queue remembers of what came, and of what is being delivered.
+# Maximum number of timestamps that a queue keeps for arrivals, and for deliveries.
 MAX_TIMESTAMPS: Final = 16_384
 MAX_UNREPORTED: Final = 100_000
 _MAX_CACHED_NAMES: Final = 4096
@@ -55,12 +55,12 @@ _MAX_KEY_BYTES: Final = 255
 UNKNOWN: Final = -1
 
 
-# Steps of routing that the broker takes for itself.
+# Steps of routing reserved for the broker.
 NO_LIMIT: Final = 1 << 62
 
 
 class EventsExchange(TopicExchange):
-    """The exchange; `changed` are the patterns of bindings that came and went since somebody has looked."""
+    """The events exchange. `changed` has the patterns of bindings added or removed since it was last read."""
 
     def __init__(self) -> None:
         super().__init__(EVENTS, True, False, True, None)
@@ -75,7 +75,7 @@ class EventsExchange(TopicExchange):
         super().removed(binding)
 
     def takes_all(self, event: str) -> bool:
-        """Whether all events of a kind are bound, whatever their names are."""
+        """Return whether all events of a kind are bound, whatever their names."""
         root = self.root
         after = root.any_words
         if after is not None and after.destinations:
@@ -86,7 +86,7 @@ class EventsExchange(TopicExchange):
 
 
 class Series:
-    """Events of one kind, one name and one outcome, of which one in `every` is made: so many each of them stands for."""
+    """Events of one kind, name and outcome, of which one in `every` is published; it represents the others."""
 
     __slots__ = ("address", "begin", "count", "end", "every", "outcome", "protocol", "reason")
 
@@ -98,7 +98,7 @@ class Series:
         self.begin = begin
         self.end = end
         self.every = every
-        # The first one is made in the middle of the first `every`, so that what was counted is right on average.
+        # The first one is published in the middle of the first `every`, so that the counts are right on average.
         self.count = every >> 1
 
     def is_due(self) -> bool:
@@ -120,14 +120,14 @@ class Kind:
         self.event = event
         self.name = name
         self.of_queue = of_queue
-        # Of most queues there is never any event: what it takes is made for the first one.
+        # Most queues never have an event, so this is created with the first one.
         self.address = b""
         self.series: dict[tuple[str, str, str], Series] | None = None
-        # Most are like the one before.
+        # Most events equal the previous one.
         self.last: Series | None = None
 
     def note(self, address: bytes, size: int, age: int, outcome: str, reason: str, protocol: str, count: int = 0) -> None:
-        """Note an event of a message. `age` in milliseconds or UNKNOWN; with `count` one that stands for so many."""
+        """Record the event of a message. `age` in milliseconds or UNKNOWN; with `count`, the event represents so many."""
         series = self.last
         if series is None or series.outcome != outcome or series.protocol != protocol or series.reason != reason:
             if self.series is None:
@@ -178,14 +178,14 @@ class Times:
         times = self.times
         if times and times[-1] == now:
             return
-        if len(times) >= MAX_TIMESTAMPS:  # coarser from now on
+        if len(times) >= MAX_TIMESTAMPS:  # use a coarser resolution
             self.seqs = self.seqs[::2]
             self.times = times = times[::2]
         self.seqs.append(seq)
         times.append(now)
 
     def age(self, seq: int, now: int) -> int:
-        """Milliseconds since an entry came, UNKNOWN where it came before anybody watched."""
+        """Return the milliseconds since an entry arrived; UNKNOWN if it arrived before the watch."""
         index = bisect_right(self.seqs, seq)
         return max(now - self.times[index - 1], 0) if index else UNKNOWN
 
@@ -204,20 +204,20 @@ class Watch:
         self.expired_kind: Kind | None = None
         self.dead_lettered_kind: Kind | None = None
         self.times: Times | None = None
-        # When what is held now was delivered.
+        # Delivery times of unacked entries.
         self.held: dict[Entry, int] = {}
 
     def sees_out(self) -> bool:
-        """Whether anybody wants to know what is handed out and settled."""
+        """Return whether events of deliveries and settlements are bound."""
         return self.delivered_kind is not None or self.settled_kind is not None
 
     def _age(self, entry: Entry, now: int) -> int:
-        """Milliseconds since an entry came, as far as that is known."""
+        """Return the milliseconds since an entry arrived, if known."""
         times = self.times
         return UNKNOWN if times is None or not entry.seq else times.age(entry.seq, now)
 
     def routed(self, entry: Entry) -> None:
-        """An entry has come."""
+        """Record the arrival of an entry."""
         message = entry.message
         if message.address.startswith(_FROM_EVENTS):
             return
@@ -230,7 +230,7 @@ class Watch:
             kind.note(_address(entry), message.size, UNKNOWN, "", "", PROTOCOLS[message.format])
 
     def delivered(self, entry: Entry, protocol: str, copy: bool = False) -> None:
-        """An entry was handed out; `copy`: and stays where it is."""
+        """Record a delivery; `copy`: to a browser, so that the entry stays."""
         message = entry.message
         if message.address.startswith(_FROM_EVENTS):
             return
@@ -242,7 +242,7 @@ class Watch:
             self.held[entry] = now
 
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
-        """A delivery has its outcome."""
+        """Record the outcome of a delivery."""
         message = entry.message
         if message.address.startswith(_FROM_EVENTS):
             return
@@ -253,7 +253,7 @@ class Watch:
             kind.note(_address(entry), message.size, age, outcome, "", protocol)
 
     def left(self, entry: Entry, reason: str) -> None:
-        """An entry leaves the queue for another reason than its consumer's outcome."""
+        """Record that an entry leaves the queue for another reason than an outcome."""
         message = entry.message
         if reason == REJECTED or message.address.startswith(_FROM_EVENTS):
             return
@@ -265,17 +265,17 @@ class Watch:
             self.settled_kind.note(_address(entry), message.size, age, GONE, reason, "")
 
     def removed(self, reason: str, count: int) -> None:
-        """So many entries were taken away together."""
+        """Record the removal of several entries at once."""
         if count and self.settled_kind is not None:
             self.settled_kind.note(b"", 0, UNKNOWN, GONE, reason, "", count)
 
     def committed(self, count: int) -> None:
-        """So many entries of a lease were settled together."""
+        """Record the settlement of several leased entries at once."""
         if count and self.settled_kind is not None:
             self.settled_kind.note(b"", 0, UNKNOWN, ACCEPTED, "lease", "", count)
 
     def dead_lettered(self, entry: Entry, reason: str, targets: int) -> None:
-        """An entry went to so many queues as a dead letter."""
+        """Record that an entry was dead-lettered to so many queues."""
         message = entry.message
         kind = self.dead_lettered_kind
         if kind is None or message.address.startswith(_FROM_EVENTS):
@@ -294,7 +294,7 @@ class ExchangeWatch:
         self.unroutable_kind = unroutable
 
     def published(self, message: Message, queues: list[Queue]) -> None:
-        """A message was published, and routed to these queues."""
+        """Record the publish of a message that was routed to these queues."""
         protocol = PROTOCOLS[message.format]
         if self.published_kind is not None:
             self.published_kind.note(message.address, message.size, UNKNOWN, "", "", protocol)
@@ -322,10 +322,10 @@ class Events(Output):
         self._names: dict[bytes, str] = {}
         self._headers: dict[int, bytes] = {}
 
-    # What is watched
+    # Watches
 
     def rebind(self) -> None:
-        """The bindings of the exchange may have changed: see who is watched."""
+        """Update the watches after a change of the exchange's bindings."""
         exchange = self.exchange
         changed = exchange.changed
         if not changed:
@@ -346,7 +346,7 @@ class Events(Output):
                 self.watch(found)
 
     def watch(self, queue: Queue) -> None:
-        """Watch a queue, or do so no longer."""
+        """Start or stop to watch a queue, depending on the bindings."""
         name = queue.name
         routed = self._kind(ROUTED, name)
         delivered = self._kind(DELIVERED, name)
@@ -370,7 +370,7 @@ class Events(Output):
         queue.set_watch(watch)
 
     def of_exchange(self, name: str) -> ExchangeWatch | None:
-        """Who wants to know what is published to an exchange."""
+        """Return the watch of an exchange; None for events without a binding."""
         if not self.bound or name == EVENTS:
             return None
         if name in self._exchanges:
@@ -389,10 +389,10 @@ class Events(Output):
             return None
         return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
 
-    # What happens
+    # Events of a turn
 
     def turn(self) -> int:
-        """The time of this turn, in milliseconds."""
+        """Return the time of this turn in milliseconds."""
         now = self._now
         if not now:
             now = self._now = self.vhost.broker.timers.unix()
@@ -412,7 +412,7 @@ class Events(Output):
         self._lost[queue] = self._lost.get(queue, 0) + count
 
     def flush(self) -> None:
-        """The turn ends: make messages of what happened, and give them to the queues."""
+        """Publish the events of the turn."""
         now = self._now
         pending = self._pending
         self._now = 0
@@ -432,7 +432,7 @@ class Events(Output):
             self._publish(series.address, body + ',"sample":' + str(noted.sample) + "}", noted.sample)
 
     def _publish(self, address: bytes, text: str, count: int) -> bool:
-        """Give an event that stands for so many to the queues; whether one of them has taken it."""
+        """Publish an event that represents `count` to the queues; return whether one of them accepted it."""
         vhost = self.vhost
         body = text.encode("ascii")
         size = len(body)
@@ -462,7 +462,7 @@ class Events(Output):
                 self._lost[queue] = count  # reported when there is room
 
     def _names_of(self, address: bytes) -> str:
-        """Exchange and routing key, up to the size."""
+        """Return exchange and routing key as JSON fields, truncated to the limit."""
         found = self._names.get(address)
         if found is None:
             if len(self._names) >= _MAX_CACHED_NAMES:
@@ -476,31 +476,31 @@ class Events(Output):
 
 
 def address_of(event: str, name: str) -> bytes:
-    """The address of an event of a queue or an exchange."""
+    """Return the address of an event of a queue or an exchange."""
     key = _key(event, name).encode("utf-8", "surrogateescape")
     return _FROM_EVENTS + bytes((len(key),)) + key
 
 
 def _queue_of(pattern: str) -> str | None:
-    """The queue whose events a binding is about: "" for none, None for possibly many."""
+    """Return the queue that a binding matches: "" for none, None for possibly many."""
     event, _, name = pattern.partition(".")
     if event not in ("*", "#") and event not in OF_QUEUES:
         return ""
-    # In a long pattern the name may be cut off.
+    # The name in a long pattern may be truncated.
     if event == "#" or "*" in name or "#" in name or 4 * len(pattern) > _MAX_KEY_BYTES:
         return None
     return name
 
 
 def _key(event: str, name: str) -> str:
-    """The routing key; a name that is too long for one is cut off."""
+    """Return the routing key, with a truncated name if necessary."""
     key = f"{event}.{name}"
     encoded = key.encode("utf-8", "surrogateescape")
     return key if len(encoded) <= _MAX_KEY_BYTES else encoded[:_MAX_KEY_BYTES].decode("utf-8", "ignore")
 
 
 def _address(entry: Entry) -> bytes:
-    """The address that an entry has in its queue."""
+    """Return the address of an entry in its queue."""
     overlay = entry.overlay
     if overlay is not None and overlay.address is not None:
         return overlay.address
@@ -508,5 +508,5 @@ def _address(entry: Entry) -> bytes:
 
 
 def _json(text: str) -> str:
-    """A text in JSON; bytes that are no UTF-8 become question marks."""
+    """Return a text as JSON; invalid UTF-8 becomes question marks."""
     return json.dumps(text.encode("utf-8", "replace").decode("utf-8"))

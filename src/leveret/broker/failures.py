@@ -1,4 +1,4 @@
-"""Exceptions of work that is repeated: logged, but not each time."""
+"""Exceptions of repeated work: logged at most once a minute."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ REPORT_INTERVAL: Final = 60.0
 
 
 class Failures:
-    """Logs the exceptions of one piece of work: the first with its traceback, and one a minute while they go on.
+    """Logs the exceptions of one piece of work: the first with its traceback, then at most one a minute.
 
-    what   names the work in the log
-    count  how many exceptions there were
+    what   names the work in log lines
+    count  number of exceptions
     clock  seconds of a monotonic clock
     """
 

@@ -1,10 +1,10 @@
-"""Work that is too much for one turn: it is done a step at a time, and between two steps everybody else has a turn.
+"""Work that is too much for one turn: it runs in steps, and other clients get their turns between two steps.
 
-Only one job makes a step in a pass of the event loop, however many there are.
+Only one job takes a step in each pass of the event loop.
 
-`Jobs.run_steps` is for what one operation of a client does to any number of things: an iterator does the work and yields
-how many units each piece of it was. What is small is done at once, as if it were not an iterator; the rest follows in steps
-of a few milliseconds. Who asked for it, and everything that must come after it, waits for `done`.
+`Jobs.run_steps` is for operations of a client that affect any number of objects: an iterator does the work and yields the
+units of work of each piece. Small work is done at once; the rest of larger work follows in steps of a few milliseconds.
+The client, and everything that must come after the operation, waits for `done`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ logger = logging.getLogger("leveret.broker")
 
 # Units of work of one step, about 1 µs each.
 STEP_WORK: Final = 4000
-# Units of work of a turn beyond which removals wait for the next one, however small they are.
+# Units of work of a turn above which removals wait for the next turn, however small they are.
 MAX_AT_ONCE: Final = 2 * STEP_WORK
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Job(Timed):
-    """Work in steps. `listed`: it waits for its next step; otherwise it sleeps until somebody resumes it, or `due`."""
+    """Work in steps. `listed`: whether it waits for its next step; otherwise it sleeps until `resume` or `due`."""
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__()
         self.jobs = jobs
         self.listed = False
-        # Others wait for it: it makes each second step.
+        # Whether other work waits for it, so that it takes every second step.
         self.urgent = False
 
     def step(self) -> bool:
@@ -50,7 +50,7 @@ class Job(Timed):
         """Notify the waiters that `step` raised an exception, which is logged."""
 
     def resume(self) -> None:
-        """Have `step` called, in a turn to come."""
+        """Schedule a call of `step` in a later turn."""
         self.jobs.add(self)
 
     def resume_in(self, milliseconds: int) -> None:
@@ -62,7 +62,7 @@ class Job(Timed):
 
 
 class Sliced(Job):
-    """The rest of a piece of work that was too large to be done at once. At its end `done` or `on_failure` is called."""
+    """The rest of work that was too large to be done at once. `done` or `on_failure` is called at its end."""
 
     def __init__(self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None,
                  on_failure: Callable[[], None] | None) -> None:
@@ -87,7 +87,7 @@ class Sliced(Job):
 
 
 def logged(pieces: Iterator[int]) -> Iterator[int]:
-    """A part of a piece of work whose failure is logged, and does not keep the rest from being done."""
+    """Run a part of some work; log an exception in it, so that the other parts are still done."""
     try:
         yield from pieces
     except Exception:
@@ -95,19 +95,19 @@ def logged(pieces: Iterator[int]) -> Iterator[int]:
 
 
 def advance(broker: Broker, pieces: Iterator[int]) -> bool:
-    """Do one step of a piece of work; whether that was all of it."""
+    """Do one step of some work; return whether it is complete."""
     begun = broker.work
     for work in pieces:
         broker.work += work
         if broker.work < begun:
-            begun = 0  # a turn has ended in between
+            begun = 0  # a turn ended before this step
         if broker.work - begun >= STEP_WORK:
             return False
     return True
 
 
 class Removals(Job):
-    """What is gone for everybody, and has to be taken apart: entries of queues, bindings. In the order in which it went."""
+    """Clean-up of deleted objects: entries of queues, bindings. In the order of deletion."""
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
@@ -115,7 +115,7 @@ class Removals(Job):
         self.busy = False
 
     def add(self, pieces: Iterator[int]) -> None:
-        """Take something apart, at once if it is small, nothing else is waiting, and the turn has time left."""
+        """Clean something up: at once if it is small, nothing else is waiting and the turn has time left."""
         self.pending.append(pieces)
         if self.busy or self.listed:
             return
@@ -141,14 +141,14 @@ class Removals(Job):
                     self.pending.popleft()
                     try:
                         first()
-                    except Exception:  # the others still wait for theirs
+                    except Exception:  # the other callbacks must still be called
                         logger.exception("the end of a removal failed")
                     continue
                 before = self.jobs.broker.work
                 try:
                     if advance(self.jobs.broker, first):
                         self.pending.remove(first)
-                except Exception:  # a mistake in here concerns one of them
+                except Exception:  # an error in one removal must not stop the others
                     logger.exception("a removal failed")
                     self.pending.remove(first)
                 left -= self.jobs.broker.work - before
@@ -158,8 +158,11 @@ class Removals(Job):
 
 
 class Commits(Job):
-    """Transactions that are too large for one turn, one after the other. What one of them writes in several turns is one
-    commit of the log, which others wait for: so each second step is made here."""
+    """Transactions that are too large for one turn, one after the other.
+
+    One transaction is one log commit, even in several turns. Other clients wait for that commit, so every second step is
+    made here.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
@@ -184,7 +187,7 @@ class Commits(Job):
         return bool(self.pending)
 
     def complete(self) -> None:
-        """Write the rest of the transaction that has begun, at once: the log is about to be closed."""
+        """Write the rest of the transaction in progress at once: the log is about to be closed."""
         try:
             while self.pending and self.pending[0].step():
                 pass
@@ -193,8 +196,10 @@ class Commits(Job):
 
 
 class Again(Job):
-    """Queues that have handed out, or offered, as much as one turn may, and go on in the next; each has a step of its own.
-    A step ends the turn, also for queues and outputs that the turn before had to leave."""
+    """Queues that reached the delivery limit of a turn and continue in the next, each in a step of its own.
+
+    A step ends the turn, also for queues and outputs that the previous turn had to skip.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
@@ -213,13 +218,13 @@ class Again(Job):
 
 
 class Jobs:
-    """The jobs of a broker. `call_soon` runs something in a pass of the event loop of its own; the server sets it."""
+    """The jobs of a broker. `call_soon`, set by the server, runs a callback in a separate pass of the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.waiting: deque[Job] = deque()
         self.scheduled = False
-        # The kind of the job that has made the last step.
+        # Kind of the job that took the last step.
         self.ran = ""
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.removals = Removals(self)
@@ -228,11 +233,10 @@ class Jobs:
 
     def run_steps(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
                   failed: Callable[[], None] | None = None) -> bool:
-        """Do a piece of work: at once if it is small, else in steps to come, after which `done` is called. Returns whether
-        it was done at once, and then does not call `done`.
+        """Do some work: at once if it is small, otherwise in later steps, followed by `done`.
 
-        What fails at once raises its exception here; what fails in a later step, `done` included, is logged, and `failed`
-        is called in the place of `done`.
+        Returns whether it was done at once, in which case `done` is not called. An exception is raised if the work is done
+        at once; in a later step, including `done`, it is logged, and `failed` is called instead of `done`.
         """
         if advance(self.broker, pieces):
             return True
@@ -254,7 +258,7 @@ class Jobs:
             self.call_soon(self.run)
 
     def run(self) -> None:
-        """One step of the job that has waited for longest."""
+        """Run one step of the job that has waited longest."""
         self.scheduled = False
         if not self.waiting:
             return
@@ -264,7 +268,7 @@ class Jobs:
         try:
             if job.step():
                 self.add(job)
-        except Exception:  # a mistake in here concerns one job
+        except Exception:  # an error in one job must not stop the others
             logger.exception("a job of the broker failed")
             try:
                 job.failed()

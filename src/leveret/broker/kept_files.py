@@ -1,7 +1,7 @@
 """Files without a definition that the broker keeps, because their definitions may have been lost.
 
-A start removes the files of segments and of staged contents that no definition names: what a crash left half done. After
-damaged parts of the log were dropped, or its missing files accepted, such a file may be all that is left of messages. The
+At start, the broker removes files of segments and uploads that no definition names: incomplete work before a crash. After
+damaged parts of the log were dropped, or its missing files accepted, such a file may be the only copy of messages. The
 store then marks each place (metadata of kind `salvaged`); the next listing of the place records its files without a
 definition (kind `kept-file`), and no start removes them.
 """
@@ -20,12 +20,12 @@ logger = logging.getLogger("leveret.storage")
 SEGMENTS: Final = "segments"
 STAGED: Final = "staged"
 PLACES: Final = (SEGMENTS, STAGED)
-# Names in a line of the log.
+# Maximum number of names in one log line.
 _SHOWN: Final = 5
 
 
 class KeptFiles:
-    """The files that are kept, of each place."""
+    """The kept files of each place."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -41,16 +41,16 @@ class KeptFiles:
                 self._kept[place].add(name)
 
     def is_salvaged(self, place: str) -> bool:
-        """Whether the files of a place have not been listed since definitions were lost."""
+        """Return whether the files of a place were not listed since definitions were lost."""
         return place in self._salvaged
 
     def removable(self, place: str, found: Iterable[str], named: Collection[str]) -> list[str]:
-        """The files that may be removed.
+        """Return the files that may be removed.
 
         Args:
             place: One of `PLACES`.
-            found: All files that are there.
-            named: Those that definitions name.
+            found: All existing files.
+            named: The files named by definitions.
         """
         others = {name for name in found if name not in named}
         kept = self._kept[place]

@@ -2,11 +2,11 @@
 
 Within one turn of the event loop the broker calls `store`, `settle` and the rest; each adds a record to the batch
 being filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, in a thread of
-the engine's. What one turn added is never split over two commits, which is what makes transactions atomic. When a
-commit has returned, the waiters of its batch are told, on the event loop.
+the engine's. The changes of one turn are never split over two commits, which makes transactions atomic. After a
+commit, the waiters of its batch are notified on the event loop.
 
-Positions: an entry or a message is found again by (row id, slot). They never change for the broker: when the engine
-copies survivors of a row elsewhere it keeps the old position resolvable for as long as anything live has it.
+Positions: an entry or a message is identified by (row id, slot). The broker's positions never change: when the engine
+copies survivors of a row elsewhere, it keeps the old position resolvable for as long as a live object has it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class CommitWaiter:
 
 
 class Row:
-    """A row of the log in memory: what the broker's positions point to, and what trimming counts.
+    """A row of the log in memory: the target of positions, with the counters for trimming.
 
     id      the row's number; never reused
     log     the log that it belongs to
     size    bytes on disk
-    live    records in it that must be kept; at zero the row is deleted with the next commit
-    slots   one byte a record: not zero while it is live; settlements of the batch being filled may not show yet
-    Engines extend it with what is theirs.
+    live    number of records that must be kept; at zero the row is deleted with the next commit
+    slots   one byte per record: not zero while it is live; settlements of the current batch may be missing
+
+    Engines add attributes of their own.
     """
 
     __slots__ = ("batch", "id", "live", "log", "size", "slots")
@@ -58,7 +59,7 @@ class Row:
 
 
 class Loaded:
-    """An entry read back from the log, or from a segment: then `time` is when it was appended, in milliseconds."""
+    """An entry read back from the log, or from a segment, which has its append time in milliseconds as `time`."""
 
     __slots__ = ("acquired_count", "delivery_count", "message", "overlay", "row", "seq", "slot", "time")
 
@@ -76,11 +77,11 @@ class Loaded:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Located:
-    """Where entries stand on disk, for another process to read them there. Their rows stay as they are until `release`.
+    """Positions of entries on disk for another process to read. Their rows stay until `release`.
 
-    runs   five words ('Q') for each run of entries whose slots follow each other: row id, first slot, how many; row id and
-           first slot of their messages, 0 and 0 where the entries hold these themselves
-    count  of the entries
+    runs   five words ('Q') for each run of entries with consecutive slots: row id, first slot, count; row id and first
+           slot of their messages, 0 and 0 if the entries contain them
+    count  number of the entries
     """
 
     def __init__(self, runs: array[int], count: int) -> None:
@@ -88,15 +89,15 @@ class Located:
         self.count = count
 
     def release(self) -> None:
-        """They were read. Called once, on the event loop."""
+        """Release the rows after reading. Called once, on the event loop."""
         raise NotImplementedError
 
 
 class RecoveredQueue:
     """The live entries of one queue after a start, compact and in the order of their sequence numbers.
 
-    seqs, rows ('Q'), slots ('I') run in parallel; `priorities` ('h', -1 where the publisher gave none) and `sizes` ('I')
-    too.
+    seqs, rows ('Q') and slots ('I') run in parallel, and so do `priorities` ('h', -1 if the publisher gave none) and
+    `sizes` ('I').
     """
 
     __slots__ = ("priorities", "rows", "seqs", "sizes", "slots")
@@ -110,13 +111,13 @@ class RecoveredQueue:
 
 
 class Recovery:
-    """What a log held at its start.
+    """The contents of a log at its start.
 
-    clean      the log was closed properly; otherwise every entry may have been handed out before
-    metadata   (kind, key) to value, as put last
+    clean      whether the log was closed properly; otherwise every entry may have been delivered before
+    metadata   (kind, key) to the last value
     queues     by queue id
-    last_seq   by queue id: the highest sequence number that the log has seen, so that none is used twice
-    dropped    (kind, key) of metadata that was damaged, and given up at the operator's request
+    last_seq   by queue id: the highest sequence number in the log, so that none is used twice
+    dropped    (kind, key) of damaged metadata that was dropped at the operator's request
     """
 
     def __init__(self) -> None:
@@ -131,14 +132,14 @@ class Recovery:
 class Log:
     """A log of group commits.
 
-    filling    number of the batch that records go into now
+    filling    number of the current batch, which new records join
     committed  number of the last batch that is on disk; batches commit in order
-    state      OK, FULL (no space: publishers must stop, settling goes on) or FAILED (nothing will commit any more)
-    reason     why, in words, where the state is not OK
-    pending_bytes  bytes accepted and not yet on disk: the measure for back pressure
-    pending_spooled  those of them that are in the spool: no measure for back pressure on those who have none there
+    state      OK, FULL (no space: publishers must stop, settlements continue) or FAILED (no more commits)
+    reason     the reason in words if the state is not OK
+    pending_bytes  bytes accepted and not yet on disk: the measure for backpressure
+    pending_spooled  those of them in the spool: no measure for backpressure on clients without data there
     rows       the rows in memory by id
-    spool      where large bodies go instead of memory, None where there is no such place
+    spool      storage for large bodies; None if they stay in memory
     """
 
     def __init__(self, shard: int = 0) -> None:
@@ -153,30 +154,30 @@ class Log:
         self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
-        # While the batch being filled is held open: what completes it at once.
+        # Completes the current batch at once while it is held open.
         self.completion: Callable[[], None] | None = None
 
-    # The life of a log
+    # Lifecycle
 
     def open(self) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
 
-        Raises `StorageFailed` with a message that says what is wrong and what to do: locked, newer format, damaged.
+        Raises `StorageFailed` with the problem and its remedy: locked, newer format, damaged.
         """
         raise NotImplementedError
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Begin committing. `post` runs a callable on the event loop, from any thread."""
+        """Start to commit. `post` runs a callable on the event loop, from any thread."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Commit pending changes, mark the store as cleanly closed, and release it. Blocks."""
         raise NotImplementedError
 
-    # Records of the batch being filled (the hot path: no exceptions, no I/O)
+    # Records of the current batch (the hot path: no exceptions, no I/O)
 
     def store(self, entry: Entry) -> None:
-        """Add an entry of a queue; its message too, unless the log holds it already (`message.row` is set).
+        """Add an entry of a queue, with its message unless the log has it already (`message.row` is set).
 
         Sets `row` and `slot` of both. An overlay and the two counts are stored with the entry.
         """
@@ -188,8 +189,10 @@ class Log:
 
     def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
                      rows: Iterable[int], slots: Iterable[int]) -> None:
-        """The entries of a queue at the positions `rows` and `slots` are gone. Their sequence numbers are from first to
-        last, and not among those in `keep`."""
+        """Settle the entries of a queue at these positions.
+
+        Their sequence numbers are from `first` to `last`, and not in `keep`.
+        """
         raise NotImplementedError
 
     def update(self, entry: Entry) -> None:
@@ -201,14 +204,13 @@ class Log:
         raise NotImplementedError
 
     def forget(self, queue_id: int) -> None:
-        """A queue was deleted and its id will not be used again: the log need not remember its sequence numbers, if it
-        has seen any."""
+        """Forget the sequence numbers of a deleted queue, whose id will not be used again."""
         raise NotImplementedError
 
     # The end of the turn
 
     def wait(self, waiter: CommitWaiter) -> None:
-        """Tell the waiter when the batch being filled is on disk. Each call is one call-back."""
+        """Notify the waiter when the current batch is on disk, once per call."""
         raise NotImplementedError
 
     def is_awaited(self) -> bool:
@@ -216,7 +218,7 @@ class Log:
         return True
 
     def has_pending(self) -> bool:
-        """Whether anything that was accepted is not on disk yet."""
+        """Return whether accepted changes are not on disk yet."""
         return self.pending_bytes > 0
 
     def flush(self) -> None:
@@ -224,16 +226,19 @@ class Log:
         raise NotImplementedError
 
     def begin_batch(self, complete: Callable[[], None]) -> None:
-        """Keep the batch being filled open: what is added until `end_batch`, in several turns, is one commit. One at a time
-        holds it. A log that is closed before calls `complete`, which adds the rest and ends the batch."""
+        """Keep the current batch open: changes until `end_batch`, in several turns, are one commit.
+
+        Only one caller at a time may do so. `complete`, which adds the rest and ends the batch, is called if the log is
+        closed before.
+        """
         self.completion = complete
 
     def end_batch(self) -> None:
-        """The batch that was held open is complete."""
+        """End a batch that was held open."""
         self.completion = None
 
     def complete_batch(self) -> None:
-        """Have a batch that is held open completed."""
+        """Complete a batch that is held open."""
         completion = self.completion
         if completion is not None:
             completion()
@@ -241,19 +246,19 @@ class Log:
     # Paging
 
     def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
-        """Read entries back; `done` is called on the event loop with one `Loaded` a position, in the same order.
+        """Read entries back; `done` is called on the event loop with one `Loaded` per position, in the same order.
 
-        Reads are done between commits by the engine's thread, whole rows at a time, in pieces small enough that a commit
-        does not wait long. An entry settled in the meantime is still returned (the caller knows better).
-        Only entries whose batch is committed may be asked for.
+        The engine's thread reads between commits, whole rows at a time, in pieces small enough that a commit is not delayed
+        long. An entry settled in the meantime is still returned; the caller checks that. The entries' batch must be
+        committed.
         """
         raise NotImplementedError
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
-        """Where committed entries stand on disk; None where some of it is on its way there: ask again after the next
+        """Return the positions of committed entries on disk; None if some are still being written: retry after the next
         commit. For a log whose file other processes may read."""
         raise NotImplementedError
 
     def statistics(self) -> dict[str, int]:
-        """Figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
+        """Return figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
         raise NotImplementedError

@@ -21,7 +21,7 @@ FORMAT_AMQP0: Final = 0
 FORMAT_AMQP1: Final = 1
 FORMAT_BASIC_AMQP09: Final = 2
 FORMAT_CLASS_AMQP09: Final = 3
-# What is set in the formats that are no content header of class basic.
+# Flag of the formats that are not a content header of class basic.
 NOT_BASIC: Final = 1
 # By format.
 PROTOCOLS: Final = ("0-9-1", "1.0", "0-9", "0-9")
@@ -38,7 +38,7 @@ def is_for(publisher: int, kind: int) -> bool:
 
 
 DEFAULT_PRIORITY: Final = 4
-# What an entry costs in memory beside its body: objects, header, address. Bytes.
+# Memory of an entry in addition to its body: objects, header, address. Bytes.
 ENTRY_OVERHEAD: Final = 700
 
 AVAILABLE: Final = 0
@@ -50,19 +50,19 @@ AT_ONCE: Final = 1
 
 
 class Message:
-    """What a publisher sent; immutable.
+    """A published message; immutable.
 
     address     exchange and routing key in the broker's canonical form: byte length, bytes, twice (UTF-8)
-    header      the properties as received, in the encoding that `format` names; the broker never looks inside
-    body, size  the content and its bytes
+    header      the properties as received, in the encoding `format`, which the broker does not parse
+    body, size  the content and its size in bytes
     persistent  whether durable queues keep it on disk
-    priority    -1 where the publisher gave none
+    priority    -1 if the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
-    headers_at  a hint for whoever decodes `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
-    publisher   the number of the connection that published it (for no-local), 0 for none of this process's life; from
-                KIND_SHIFT on the content class of what came over 0-9: all that is known of it when it is paged out
-    row, slot   where the log holds the message record; None while it is in memory only. A slot of -1: nowhere, but it
-                counts as kept once the row is on disk
+    headers_at  a hint for decoders of `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
+    publisher   number of the publishing connection (for no-local), 0 if it was in another process; from KIND_SHIFT on,
+                the content class of 0-9: all that is known of a paged-out message
+    row, slot   position of the message record in the log; None while it is in memory only. A slot of -1: it has no record,
+                but counts as stored once the row is on disk
     """
 
     __slots__ = ("address", "body", "expires_at", "format", "header", "headers_at", "persistent", "priority", "publisher",
@@ -94,7 +94,7 @@ class Message:
 
 
 def make_address(exchange: str, routing_key: str) -> bytes:
-    """The canonical address of a message; ValueError when a part is longer than 255 bytes."""
+    """Return the canonical address of a message. Raises ValueError if a part is longer than 255 bytes."""
     name = exchange.encode("utf-8", "surrogateescape")
     key = routing_key.encode("utf-8", "surrogateescape")
     if len(name) > 255 or len(key) > 255:
@@ -103,14 +103,15 @@ def make_address(exchange: str, routing_key: str) -> bytes:
 
 
 class Overlay:
-    """What the broker or an outcome adds to one entry, beside the stored bytes of its message.
+    """Changes by the broker or an outcome to one entry, in addition to the stored bytes of its message.
 
     address       replaces the message's address (after dead-lettering), None to keep it
     headers       headers to set; a value None removes the header (`x-death`, BCC)
-    drop_expiration  the `expiration` property is left out at delivery
+    drop_expiration  whether the `expiration` property is omitted at delivery
     expires_at    replaces the message's (0: never), -1 to keep it
-    visible_at    when consumers may have it, in milliseconds of the broker's clock; 0: at once
-    shows_offset  consumers see the entry's offset, its sequence number less one, as `x-stream-offset`; in memory only
+    visible_at    delivery time in milliseconds of the broker's clock; 0: at once
+    shows_offset  whether consumers see the entry's offset, its sequence number less one, as `x-stream-offset`; in memory
+                  only
     """
 
     __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset",
@@ -124,8 +125,8 @@ class Overlay:
         self.expires_at = expires_at
         self.visible_at = 0
         self.shows_offset = False
-        # In memory only: scopes of consumers that must not get the entry again, and the merged header as its protocol
-        # cached it.
+        # In memory only: scopes of consumers that must not get the entry again, and the merged header as cached by its
+        # protocol.
         self.refused: list[object] = []
         self.rendered: bytes | None = None
 
@@ -133,10 +134,10 @@ class Overlay:
 class Entry:
     """The place of a message in one queue.
 
-    seq             grows by one per entry of a queue; order, and the identity of an entry on disk (queue id, seq)
-    state           AVAILABLE, ACQUIRED or ARCHIVED; `holder` is who acquired it
-    row, slot       where the log holds the entry, None for one that lives in memory only
-    acquired_count  hand-outs; more than zero means redelivered
+    seq             grows by one per entry of a queue; the order, and the identity of an entry on disk (queue id, seq)
+    state           AVAILABLE, ACQUIRED or ARCHIVED; `holder` is the consumer that acquired it
+    row, slot       position in the log, None for an entry in memory only
+    acquired_count  deliveries; more than zero means redelivered
     delivery_count  failed attempts
     """
 
@@ -161,7 +162,7 @@ def _make_offset_overlay() -> Overlay:
     return overlay
 
 
-# Shared by all entries whose only addition is the offset; never modified.
+# Shared by all entries whose only change is the offset; never modified.
 ONLY_OFFSET: Final = _make_offset_overlay()
 
 
@@ -175,7 +176,7 @@ def with_offset(overlay: Overlay | None) -> Overlay:
 
 
 def own_overlay(entry: Entry) -> Overlay:
-    """The overlay of an entry, to be changed."""
+    """Return the overlay of an entry for modification."""
     overlay = entry.overlay
     if overlay is None:
         overlay = entry.overlay = Overlay()

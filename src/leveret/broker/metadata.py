@@ -1,8 +1,8 @@
-"""How definitions of exchanges, queues and bindings stand in the log's metadata: kinds, keys, values.
+"""The definitions of exchanges, queues and bindings in the log's metadata: kinds, keys, values.
 
-A key is the JSON list of the names that identify a thing; a value is MessagePack, which keeps bytes and times apart from
-strings. What MessagePack does not know, and field tables do, is an extension type of our own. Tables are sorted by name:
-equal arguments are equal bytes, in whatever order they came.
+A key is the JSON list of the names that identify an object; a value is MessagePack, which distinguishes bytes and times
+from strings. Other types of field tables are extension types of our own. Tables are sorted by name, so that equal
+arguments are equal bytes, whatever their order.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ VHOST: Final = "vhost"
 VHOST_NUMBER: Final = "vhost-number"
 EXCHANGE: Final = "exchange"
 QUEUE: Final = "queue"
-PENDING_DEAD_LETTERS: Final = "remains"  # of a deleted queue: entries that have yet to become dead letters
-REMOVAL: Final = "removal"  # of a deleted queue: entries that have yet to be settled
-BINDING: Final = "binding"  # with the numbers of its ends, for their names may belong to others by now
+PENDING_DEAD_LETTERS: Final = "remains"  # of a deleted queue: entries to be dead-lettered
+REMOVAL: Final = "removal"  # of a deleted queue: entries to be settled
+BINDING: Final = "binding"  # with the numbers of both ends, since their names may be reused
 COUNTER: Final = "counter"
 TERMINUS: Final = "terminus"  # of a link of AMQP 1.0
 LINK_STATE: Final = "link-state"  # of one delivery that is unsettled at a terminus
-LINK_PART: Final = "link-part"  # what has come of one that was interrupted
-LEASE: Final = "lease"  # of a queue: who has it, and what is committed
-LEASE_BATCH: Final = "lease-batch"  # a planned batch: the sequence numbers of its entries
-STREAM_CHUNK: Final = "stream-chunk"  # when a chunk of a stream began
-STREAM_OFFSET: Final = "stream-offset"  # how far a named consumer of a stream has come
+LINK_PART: Final = "link-part"  # the received part of an interrupted delivery
+LEASE: Final = "lease"  # of a queue: its epoch, and the last committed batch
+LEASE_BATCH: Final = "lease-batch"  # the sequence numbers of its entries
+STREAM_CHUNK: Final = "stream-chunk"  # the start time of a chunk of a stream
+STREAM_OFFSET: Final = "stream-offset"  # the offset of a named consumer of a stream
 SINK_TRANSACTION: Final = "stage"
 BRANCH: Final = "branch"  # of a distributed transaction: prepared, or decided by hand
 SINK_APP: Final = "stage-app"  # the last batch of a sink, and its pending sink transactions
-STAGED: Final = "staged"  # a content that is being staged, or waits to be published
-STREAM_PUBLISHER: Final = "stream-publisher"  # what a named publisher has sent to a stream
-STREAM_SEGMENT: Final = "stream-segment"  # of a stream: what was sealed, and where its file is
-SALVAGED: Final = "salvaged"  # parts of the log were lost: files without a definition, of this place, must be kept
+STAGED: Final = "staged"  # an upload in progress, or waiting to be published
+STREAM_PUBLISHER: Final = "stream-publisher"  # the last sequence number of a named publisher
+STREAM_SEGMENT: Final = "stream-segment"  # the manifest entry of a segment
+SALVAGED: Final = "salvaged"  # parts of the log were lost: this place's files without a definition must be kept
 KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the broker
 
-# Extension types: decimals, texts that are not UTF-8 (as the decoder of field tables leaves them), tables with such names.
+# Extension types: decimals, texts that are not valid UTF-8 (as decoded from field tables), tables with such names.
 _DECIMAL: Final = 1
 _TEXT: Final = 2
 _TABLE: Final = 3
@@ -52,17 +52,17 @@ def split_key(key: str) -> list[str]:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """A value as bytes; its values are what a field table may hold."""
+    """Encode a value; it may contain the types of a field table."""
     return msgspec.msgpack.encode(_plain(value))
 
 
 def unpack(value: bytes) -> dict[str, Any]:
-    """The value that `pack` was given; subclasses of int come back as int."""
+    """Decode the output of `pack`; subclasses of int become int."""
     return cast(dict[str, Any], msgspec.msgpack.decode(value, ext_hook=_extension))
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that MessagePack knows."""
+    """Return the value in types that MessagePack supports."""
     if isinstance(value, str):
         return value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
     if isinstance(value, dict):

@@ -11,10 +11,10 @@ ACCEPTED: Final = "accepted"
 RELEASED: Final = "released"
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery_limit"
-# Who takes messages without consuming is not known here.
+# Name for messages that leave without a consumer.
 GET_PROTOCOL: Final = ""
 
 
 def protocol_of(holder: Consumer | None) -> str:
-    """The protocol of who holds an entry, as far as that is known."""
+    """Return the protocol of the consumer that holds an entry, if known."""
     return GET_PROTOCOL if holder is None else holder.protocol()

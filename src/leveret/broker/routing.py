@@ -10,10 +10,10 @@ from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 
-# Steps that an exchange counts for, and besides for each key.
+# Steps counted per exchange, and per additional key.
 EXCHANGE_STEPS: Final = 7
 KEY_STEPS: Final = 3
-# So many steps, as a power of two, are one unit of a turn's work.
+# Steps (as a power of two) that count as one unit of work.
 STEPS_SHIFT: Final = 3
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """Where messages with one address go.
+    """The destinations of messages with one address.
 
-    exchange  that they were published to
-    queues    that get them, each once
-    dynamic   each message goes through `Vhost.route_message`: its queues depend on more than the address (headers,
-              message id), or somebody watches
-    depends   that they depend on more than the address
-    watch     who wants to know of its messages
-    owner     only this user may publish by it, to a sink transaction, whatever the routing key; "" for all users
-    request   messages are requests to the broker, which alarms do not hold back: they may be what ends them
+    exchange  the exchange that they are published to
+    queues    their queues, each once
+    dynamic   whether each message goes through `Vhost.route_message`, because its queues depend on more than the address
+              (headers, message id), or because of a watch
+    depends   whether the queues depend on more than the address
+    watch     records events of the messages
+    owner     the only user who may publish by it, to a sink transaction, whatever the routing key; "" for all users
+    request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
     """
 
     __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "request", "routing_key", "watch")
@@ -51,8 +51,10 @@ class Route:
 
 
 def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
-    """The distinct ones of the routing keys of a message (the key, then CC and BCC). PreconditionFailed above
-    `limits.routing_keys`."""
+    """Return the routing keys of a message (the key, then CC and BCC) without duplicates.
+
+    Raises PreconditionFailed above `limits.routing_keys`.
+    """
     keys = list(dict.fromkeys(routing_keys))
     if len(keys) > broker.max_routing_keys:
         raise PreconditionFailed(f"the message has {len(keys)} routing keys (its own, CC and BCC), at most"
@@ -62,9 +64,9 @@ def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
 
 def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
             message: Message | None) -> list[Queue]:
-    """The queues for a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
+    """Return the queues of a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
-    `headers` and `message` matter only where `depends_on_message`. PreconditionFailed above `limits.routing_steps` and
+    `headers` and `message` matter only if `depends_on_message`. Raises PreconditionFailed above `limits.routing_steps` and
     `limits.routing_queues`.
     """
     broker = vhost.broker
@@ -83,7 +85,7 @@ def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers:
              message: Message | None, effort: Effort) -> list[Queue]:
     queues: dict[Queue, None] = {}
     visited: set[str] = set()
-    # A loop rather than recursion: chains of exchanges may be as long as their owners like.
+    # A loop rather than recursion: chains of exchanges may have any length.
     waiting = [exchange]
     while waiting:
         current = waiting.pop()
@@ -119,8 +121,10 @@ def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers:
 
 
 def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
-    """Whether any exchange that can be reached from this one looks at more than the address. It is found out once for each
-    topology. PreconditionFailed above `limits.routing_steps`."""
+    """Return whether any exchange reachable from this one uses more than the address; cached per topology.
+
+    Raises PreconditionFailed above `limits.routing_steps`.
+    """
     known = vhost.depending.get(exchange.name)
     if known is None:
         effort = Effort(vhost.broker.max_routing_steps)

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
 
 # Kinds of failures that a store reports.
-AGAIN: Final = "again"  # a row of the log has moved: resolve the positions again
-MISSING: Final = "missing"  # the file is not there
-DAMAGED: Final = "damaged"  # it is, and is not what was written
-FAILED: Final = "failed"  # no space, no network, no store: later perhaps
-# After a failure the same is tried again so many milliseconds later, twice as many each time.
+AGAIN: Final = "again"  # a row of the log was moved: resolve the positions again
+MISSING: Final = "missing"  # the file does not exist
+DAMAGED: Final = "damaged"  # the file differs from what was written
+FAILED: Final = "failed"  # no space, no network, no store: retry later
+# Milliseconds before the first retry after a failure; doubled for each further one.
 FIRST_RETRY: Final = 1_000
 MAX_RETRY_DELAY: Final = 300_000
-# Read leases on one file.
+# Maximum number of read leases on one file.
 MAX_HOLDERS: Final = 1000
 
 
 class SegmentSettings:
-    """When the unsealed part of a stream becomes a segment, and how long files outlive their place in the manifest.
+    """When the unsealed part of a stream becomes a segment, and how long files stay after they left the manifest.
 
-    sealing  whether that is done at all; what was sealed before is read and removed all the same
+    sealing  whether streams are sealed; existing segments are read and removed in any case
     size   bytes of bodies; age, grace in milliseconds
     merge_below  segments with fewer bytes of bodies are merged with their neighbours
-    tables_after  streams have tables over their files, which follow changes so many milliseconds later; -1: they have none
+    tables_after  delay of updates of the tables over the files, in milliseconds; -1 for no tables
     """
 
     def __init__(self, sealing: bool = True, size: int = 64_000_000, age: int = 600_000, grace: int = 60_000,
@@ -57,15 +57,15 @@ class SegmentSettings:
 class Segment:
     """A file of consecutive messages of one stream.
 
-    id        unique within the stream, and never used again
+    id        unique within the stream, and never reused
     path      of the file, relative to the directory of the store
-    first, last  offsets, inclusive; count: messages in it, fewer where some were erased
-    octets, body_octets  of the file, and of the bodies in it
-    first_time, last_time  when the first and the last message were appended, milliseconds of Unix time
-    crc32     of the whole file
-    footer_octets, footer_crc32  of its end, which says where everything else is; 0 and 0 for a file of an earlier version
+    first, last  offsets, inclusive; count: number of messages, fewer if some were erased
+    octets, body_octets  bytes of the file, and of the bodies in it
+    first_time, last_time  append times of the first and the last message, milliseconds of Unix time
+    crc32     of the file
+    footer_octets, footer_crc32  of the footer, which locates everything else; 0 and 0 for a file of an earlier version
     groups    rows of each row group
-    starts, times   of each chunk, which is what is read at once: the offset of its first message, when that was appended
+    starts, times   of each chunk, the unit of reading: offset and append time of its first message
     """
 
     __slots__ = ("body_octets", "count", "crc32", "first", "first_time", "footer_crc32", "footer_octets", "groups", "id",
@@ -92,7 +92,7 @@ class Segment:
         self.footer_crc32 = footer_crc32
 
     def pack(self) -> bytes:
-        """As a value of the manifest."""
+        """Encode it as a value of the manifest."""
         value: dict[str, Any] = self.entry()
         value["starts"] = list(self.starts)
         value["times"] = list(self.times)
@@ -100,7 +100,7 @@ class Segment:
 
     @staticmethod
     def unpack(value: bytes) -> Segment:
-        """What `pack` gave."""
+        """Decode the output of `pack`."""
         fields = metadata.unpack(value)
         fields["starts"] = array("Q", fields["starts"])
         fields["times"] = array("Q", fields["times"])
@@ -116,20 +116,20 @@ class Segment:
         }
 
     def chunk_at(self, offset: int) -> int:
-        """The number of the chunk that has an offset of this segment, or would have it if it were not erased."""
+        """Return the number of the chunk with an offset of this segment, even if the message was erased."""
         return max(bisect_right(self.starts, offset) - 1, 0)
 
     def chunk_end(self, number: int) -> int:
-        """The offset behind a chunk."""
+        """Return the offset after a chunk."""
         return self.starts[number + 1] if number + 1 < len(self.starts) else self.last + 1
 
     def chunk_last(self, number: int) -> int:
-        """When its last message was appended, at the latest."""
+        """Return the latest possible append time of a message in a chunk."""
         return self.times[number + 1] if number + 1 < len(self.times) else self.last_time
 
 
 class Written:
-    """What a store says of a file that is complete, under its name, and on the disk. `id` and `path` as in `Segment`."""
+    """The store's report on a complete file, which is on disk under its name. `id` and `path` as in `Segment`."""
 
     def __init__(self, id: str, path: str, count: int, octets: int, body_octets: int, crc32: int, groups: list[int],
                  schema_version: int, footer_octets: int = 0, footer_crc32: int = 0) -> None:
@@ -146,7 +146,7 @@ class Written:
 
     def segment(self, first: int, last: int, first_time: int, last_time: int, starts: array[int],
                 times: array[int]) -> Segment:
-        """The entry of the manifest."""
+        """Return the entry of the manifest."""
         return Segment(self.id, self.path, first, last, self.count, self.octets, self.body_octets, first_time, last_time,
                        self.schema_version, self.crc32, self.groups, starts, times, self.footer_octets,
                        self.footer_crc32)
@@ -156,8 +156,8 @@ class Written:
 class SealTask:
     """A segment that is being written. The store calls the methods on the event loop.
 
-    directory  where it goes, relative to that of the store
-    stream     name of the stream, which the file says of itself
+    directory  directory of the file, relative to that of the store
+    stream     name of the stream, which is stored in the file
     """
 
     def __init__(self, directory: str, stream: str) -> None:
@@ -165,14 +165,14 @@ class SealTask:
         self.stream = stream
 
     def next_part(self) -> None:
-        """The store takes another part: call `part` or `finish` of it, now or later."""
+        """Ask for another part: call `part` or `finish` of the store, now or later."""
         raise NotImplementedError
 
     def written(self, result: Written) -> None:
         raise NotImplementedError
 
     def failed(self, kind: str, text: str) -> None:
-        """Nothing of it is left. With AGAIN try at once, otherwise after a while."""
+        """Handle a failure, after which no file is left. Retry at once for AGAIN, otherwise after a delay."""
         raise NotImplementedError
 
 
@@ -181,7 +181,7 @@ class SegmentStore:
     """Storage of segments. All methods are called on the event loop; none but `stop` blocks."""
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Begin. `post` runs a callable on the event loop, from any thread."""
+        """Start. `post` runs a callable on the event loop, from any thread."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -189,56 +189,70 @@ class SegmentStore:
         raise NotImplementedError
 
     def url_of(self, path: str) -> str:
-        """Where others find a file: a path of this machine, or a URL."""
+        """Return the public location of a file: a path on this machine, or a URL."""
         raise NotImplementedError
 
     def seal(self, task: SealTask) -> None:
-        """Write a segment: `task.next_part` says when the first part is wanted."""
+        """Write a segment. `task.next_part` is called when the first part is wanted."""
         raise NotImplementedError
 
     def part(self, task: SealTask, located: Located, first: int, times: array[int]) -> None:
-        """More of a segment: where its messages stand in the log, the offset of the first one, and when they were appended:
-        pairs of (how many messages, milliseconds). The store releases what is located when it has read it."""
+        """Add a part to a segment.
+
+        Args:
+            task: The segment.
+            located: Positions of the messages in the log, which the store releases after reading.
+            first: Offset of the first message.
+            times: Append times as pairs of a number of messages and milliseconds.
+        """
         raise NotImplementedError
 
     def finish(self, task: SealTask) -> None:
-        """All parts were given."""
+        """End a segment after its last part."""
         raise NotImplementedError
 
     def abandon(self, task: SealTask) -> None:
-        """The segment is not wanted any more: leave no file. The task hears nothing more."""
+        """Discard a segment and its file. No more methods of the task are called."""
         raise NotImplementedError
 
     def read(self, segment: Segment, first: int, last: int, done: Callable[[list[Loaded], str, str], None]) -> None:
-        """Read messages back by their offsets, both inclusive. `done` gets those that there are, and what went wrong: kind
-        and text, both "" where nothing did."""
+        """Read messages by their offsets, both inclusive.
+
+        `done` gets the existing ones, and the kind and the text of an error, both "" for none.
+        """
         raise NotImplementedError
 
     def merge(self, sources: list[Segment], directory: str, stream: str,
               done: Callable[[Written | None, str, str], None]) -> None:
-        """Make one file of neighbours; directory and stream as for a `SealTask`. `done` gets what was written, or None and
-        what went wrong: kind and text."""
+        """Merge neighbours into one file; directory and stream as for a `SealTask`.
+
+        `done` gets the new file, or None and the kind and text of an error.
+        """
         raise NotImplementedError
 
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
-        """Have something done that takes its time, and of which the broker's core knows the name alone: JSON in, JSON out.
-        `done` gets the result, and what went wrong: kind and text, both "" where nothing did."""
+        """Run a long task that only the store knows, by its name: JSON in, JSON out.
+
+        `done` gets the result, and the kind and the text of an error, both "" for none.
+        """
         raise NotImplementedError
 
     def remove(self, paths: list[str]) -> None:
-        """Remove files, as far as they are there."""
+        """Remove files, except missing ones."""
         raise NotImplementedError
 
     def find(self, directory: str, done: Callable[[list[str]], None]) -> None:
-        """The paths of all files in a directory and those below it, unfinished ones included. `done` is not called if they
-        cannot be listed."""
+        """List all files in a directory and its subdirectories, including incomplete ones.
+
+        `done` is not called if they cannot be listed.
+        """
         raise NotImplementedError
 
 
 class Leases(Timed):
-    """Files that no manifest names any more, until they may be removed: after the grace time, and after all read leases.
+    """Files that no manifest names any more, until their removal after the grace time and the end of all read leases.
 
-    A lease belongs to a holder, and is one for each file: it lasts although the stream gives the file up meanwhile.
+    A lease belongs to a holder and to one file. It is valid even if the stream drops the file in the meantime.
     """
 
     def __init__(self, store: SegmentStore, timers: Timers, grace: int) -> None:
@@ -250,13 +264,15 @@ class Leases(Timed):
         self.retired: dict[str, int] = {}
 
     def hold(self, holder: str, paths: Iterable[str], until: int) -> None:
-        """Keep files until then, or until `release`; milliseconds of Unix time. What the holder holds already it holds as
-        long. PreconditionFailed where too many hold one."""
+        """Keep files until a time in milliseconds of Unix time, or until `release`.
+
+        Extends the existing leases of the holder. Raises PreconditionFailed if a file has too many holders.
+        """
         self._prune()
         for path in paths:
             holders = self.held.setdefault(path, {})
             if holder not in holders and len(holders) >= MAX_HOLDERS:
-                raise PreconditionFailed(f"{len(holders)} holders have a read lease on {path}, which is the most that there"
+                raise PreconditionFailed(f"{len(holders)} holders have a read lease on {path}, the maximum that there"
                                          " may be: releasing them, or waiting for their ends, helps")
             holders[holder] = until
         for holders in self.held.values():
@@ -265,7 +281,7 @@ class Leases(Timed):
         self._schedule()
 
     def _prune(self) -> None:
-        """Forget leases that have ended."""
+        """Remove expired leases."""
         now = self.timers.now()
         for path, holders in list(self.held.items()):
             for name in [name for name, until in holders.items() if until <= now]:
@@ -279,11 +295,11 @@ class Leases(Timed):
         self._schedule()
 
     def holders(self, path: str, now: int) -> list[str]:
-        """Who keeps a file."""
+        """Return the holders of a file."""
         return sorted(holder for holder, until in self.held.get(path, {}).items() if until > now)
 
     def retire(self, paths: Iterable[str]) -> None:
-        """Files that were unregistered, on disk: remove them when it is time."""
+        """Schedule the removal of files that were unregistered, on disk."""
         due = self.timers.now() + self.grace
         for path in paths:
             self.retired[path] = due
@@ -310,10 +326,10 @@ class Leases(Timed):
 
 
 class Segments:
-    """What a broker has for its streams: a store, when to use it, and the files that wait for their removal.
+    """The sealing of a broker's streams: store, settings, and files to be removed.
 
-    home  the directory of this broker's files in the store: others may keep theirs beside it
-    tables  over the files of streams, None where there are none
+    home  the directory of this broker's files in the store, which several brokers may share
+    tables  tables over the files of streams; None for no tables
     """
 
     def __init__(self, store: SegmentStore, settings: SegmentSettings, timers: Timers) -> None:
@@ -326,7 +342,7 @@ class Segments:
             self.tables = StreamTables(store, timers, settings.tables_after)
 
     def changed(self, stream: StreamQueue) -> None:
-        """The manifest of a stream is another one, on disk; or the stream is deleted."""
+        """Note that the manifest of a stream changed, on disk, or that the stream was deleted."""
         if self.tables is not None:
             self.tables.changed(stream)
 
@@ -334,8 +350,10 @@ class Segments:
         return self.store.url_of(path)
 
     def sweep(self, known: set[str], kept: KeptFiles) -> None:
-        """Remove the files that no manifest knows: those of a seal that was cut short, and those that waited for their
-        removal. `known`: the paths of all manifests at the start."""
+        """Remove the files that are in no manifest: incomplete segments, and files whose removal was pending.
+
+        `known` has the paths of all manifests at the start.
+        """
         self.store.find(self.home, _Sweep(self.leases, known, kept).found)
 
 

@@ -5,8 +5,8 @@
         └────── requeue ────────┘
 
 An entry that expires or that a limit drops goes from AVAILABLE to ARCHIVED. A dead letter is a settled entry of which the
-queue has published a copy before (`Queue.dead_letter`). Counters are the queue's business, so these functions know no
-queue; mypyc compiles a call of one to a direct C call.
+queue has published a copy before (`Queue.dead_letter`). The queue keeps the counters, so these functions know no queue;
+mypyc compiles a call of one to a direct C call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def acquire(entry: Entry, holder: Consumer | None) -> None:
-    """Hand out an entry to a consumer, or with None to a `get`."""
+    """Acquire an entry for a consumer, or for None in a `get`."""
     entry.state = ACQUIRED
     entry.holder = holder
     entry.acquired_count += 1
@@ -33,7 +33,7 @@ def restore(entry: Entry) -> None:
 
 
 def undo(entry: Entry) -> None:
-    """Return an entry to the acquired state after the settlement of it could not be written."""
+    """Return an entry to the acquired state after its settlement could not be written."""
     entry.state = ACQUIRED
 
 
@@ -54,5 +54,5 @@ def settle(entry: Entry) -> None:
 
 
 def archive(entry: Entry) -> None:
-    """Remove an entry whose record the caller settles with others, or which has no record of its own."""
+    """Remove an entry whose record the caller settles together with others, or which has no record."""
     entry.state = ARCHIVED

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import metadata
 from leveret.broker.batch_commit import FAIL, BatchCommit
-from leveret.broker.errors import MISTAKE, AccessRefused, BrokerError, NotFound, PreconditionFailed, ResourceError
+from leveret.broker.errors import INTERNAL_ERROR, AccessRefused, BrokerError, NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.control import RESERVED
 from leveret.broker.jobs import Job
@@ -113,7 +113,7 @@ class _Verification(Job):
         return True
 
     def failed(self) -> None:
-        self.on_failure(BrokerError(MISTAKE))
+        self.on_failure(BrokerError(INTERNAL_ERROR))
 
 
 class SinkTransactions:

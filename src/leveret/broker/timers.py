@@ -13,23 +13,23 @@ from leveret.broker.failures import Failures
 
 log = logging.getLogger("leveret.broker")
 
-# Fewer items of the heap that stand for nothing any more are not worth clearing away.
+# Minimum number of stale items in the heap before they are removed.
 STALE: Final = 32
-# Timers that are fired in one turn.
+# Maximum number of timers that fire in one turn.
 MAX_FIRED: Final = 500
-# Milliseconds until a timer that raised an exception is called again.
+# Milliseconds before a timer that raised an exception fires again.
 RETRY_DELAY: Final = 1000
-# Milliseconds by which the system's clock must differ from the broker's before that counts as a step.
+# Minimum difference in milliseconds between the system clock and the broker's that counts as a step.
 MIN_CLOCK_STEP: Final = 1000
-# Milliseconds of a step that is taken over from the last run. A clock that was set by more than a year had never been set.
+# Maximum step in milliseconds that is restored from the last run. A step of more than a year means a clock that was unset.
 MAX_KEPT_STEP: Final = 366 * 86_400_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Timed:
-    """Something that wants to be called at a time. `due` is in milliseconds of the broker's clock, 0 while nothing is due.
+    """An object with a timer. `due` is in milliseconds of the broker's clock, 0 if nothing is scheduled.
 
-    A reschedule only writes `due` when it moves later: the stale heap item finds out and pushes itself again.
+    Moving `due` later only changes the attribute: the stale heap item pushes itself again when it is reached.
     """
 
     due: int
@@ -65,35 +65,37 @@ class Timers:
         self.origin = self.wall() - self.monotonic()
 
     def wall(self) -> float:
-        """The system's clock, in seconds of Unix time."""
+        """Return the system clock in seconds of Unix time."""
         return time.time()
 
     def monotonic(self) -> float:
-        """The clock that is never set, in seconds."""
+        """Return the monotonic clock in seconds."""
         return time.monotonic()
 
     def now(self) -> int:
-        """Milliseconds of the broker's clock."""
+        """Return the broker's clock in milliseconds."""
         return int((self.origin + self.monotonic()) * 1000.0)
 
     def unix(self) -> int:
-        """Milliseconds of Unix time."""
+        """Return the system clock in milliseconds of Unix time."""
         return self.now() + self.step
 
     def from_unix(self, unix: int) -> int:
-        """A time of the broker's clock from one of Unix time, in milliseconds."""
+        """Convert milliseconds of Unix time to the broker's clock."""
         return unix - self.step
 
     def resume(self, step: int) -> None:
-        """Continue the clock of the last run, which the system's clock was `step` milliseconds ahead of. Called before
-        anything is scheduled."""
+        """Continue the clock of the last run, which was `step` milliseconds behind the system clock.
+
+        Called before anything is scheduled.
+        """
         now = int(self.wall() * 1000.0) - step
         if abs(step) <= MAX_KEPT_STEP and now > 0:
             self.step = step
             self.origin -= step / 1000
 
     def look_at_clock(self) -> None:
-        """Notice whether the system's clock was set. Called now and then."""
+        """Detect a step of the system clock. Called periodically."""
         step = int(self.wall() * 1000.0) - self.now()
         if abs(step - self.step) < MIN_CLOCK_STEP:
             return
@@ -102,7 +104,7 @@ class Timers:
         self.step = step
 
     def at(self, due: int, timed: Timed) -> None:
-        """Call `timed.fire` at `due`; replaces what was scheduled for it."""
+        """Schedule `timed.fire` at `due`, instead of an earlier schedule."""
         cancelled = timed.due == 0
         timed.due = due
         if timed.queued and timed.queued <= due:
@@ -122,7 +124,7 @@ class Timers:
             self._forget_one()
 
     def _forget_one(self) -> None:
-        """An item stands for nothing any more."""
+        """Count a stale item."""
         self.stale += 1
         if self.stale < STALE or self.stale * 2 < len(self.heap):
             return
@@ -142,10 +144,10 @@ class Timers:
         return self.heap[0][0] if self.heap else 0
 
     def run(self, now: int) -> None:
-        """Fire what is due, at most MAX_FIRED timers: the rest stays due, and the caller comes back.
+        """Fire due timers, at most MAX_FIRED; the others stay due for the next call.
 
-        What raises an exception is called again after RETRY_DELAY, unless it set its timer itself: work that is repeated
-        goes on, and the other timers are not affected.
+        A timer that raises an exception fires again after RETRY_DELAY unless it has scheduled itself, so that repeated work
+        continues; other timers are not affected.
         """
         heap = self.heap
         fired = 0
@@ -154,7 +156,7 @@ class Timers:
             timed = item[2]
             if timed.queued != item[0]:
                 self.stale -= 1
-                continue  # another item of the same one stands in the heap
+                continue  # the heap has another item of the same timer
             timed.queued = 0
             due = timed.due
             if due == 0:

@@ -22,9 +22,9 @@ ACCEPT: Final = 0
 REQUEUE: Final = 1
 REJECT: Final = 2
 
-# Publishes and settlements beyond which a transaction is written, and becomes visible, in steps.
+# Number of publishes and settlements above which a transaction is written, and becomes visible, in steps.
 LARGE: Final = 2000
-# Entries that become visible between two looks at the budget.
+# Number of entries that become visible between two checks of the budget.
 SLICE: Final = 512
 
 
@@ -67,8 +67,10 @@ class Transaction(CommitWaiter):
         self.settlements.append((entry, outcome))
 
     def commit(self, done: Callable[[], None], durable: bool = False) -> None:
-        """Write it all; `done` is called once it is on disk and visible (at once where nothing is durable). With `durable`
-        the caller has written something else that belongs to it."""
+        """Write it; `done` is called once it is on disk and visible (at once if nothing is durable).
+
+        `durable` means that the caller has written something else that belongs to it.
+        """
         self.durable = durable
         try:
             for _ in self.writing():
@@ -86,7 +88,7 @@ class Transaction(CommitWaiter):
     # then `finish`
 
     def begin(self, jobs: Jobs) -> None:
-        """What is written from now on is one commit. For work that `jobs.commits` carries out."""
+        """Begin one log commit. For work run by `jobs.commits`."""
         self.stepwise = True
         self.log.begin_batch(jobs.commits.complete)
 
@@ -100,7 +102,7 @@ class Transaction(CommitWaiter):
             yield 1
 
     def undoing(self) -> Iterator[int]:
-        """Take back what was written, in steps and in the same commit of the log: after a failure none of it takes place.
+        """Undo what was written, in steps and in the same log commit, after a failure.
 
         Afterwards `settlements` has the entries, which are acquired as before, for the caller to requeue or to keep.
         """
@@ -173,14 +175,14 @@ class Transaction(CommitWaiter):
             pass
 
     def end(self) -> None:
-        """Everything is written, or some of it has failed."""
+        """End the log commit after everything was written, or undone."""
         frozen = self.frozen
         self.frozen = {}
         thaw(frozen)
         self.log.end_batch()
 
     def finish(self, done: Callable[[], None], failed: Callable[[], None] | None) -> None:
-        """Call `done` once what was written is on disk and visible, or `failed` if a mistake keeps it from that."""
+        """Call `done` once the written changes are on disk and visible, or `failed` after an internal error."""
         self.done = done
         self.failed = failed
         if self.durable:
@@ -259,8 +261,7 @@ class Transaction(CommitWaiter):
         self._shown()
 
     def _showing(self) -> Iterator[int]:
-        """Make the entries visible, all at once for consumers: no queue hands out anything before the last entry is
-        there."""
+        """Make the entries visible, all at once for consumers: no queue delivers before the last is visible."""
         prepared = self.prepared
         frozen: dict[Queue, None] = {}
         try:

@@ -56,23 +56,23 @@ PREDECLARED: Final = (
     ("amq.match", "headers"),
 )
 MAX_ROUTES: Final = 65536
-# So many bytes of a header, as a power of two, are decoded in a unit of work.
+# Bytes of a header (as a power of two) that are decoded per unit of work.
 HEADER_SHIFT: Final = 5
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
 # The value of a vhost in the metadata once it is `mixed`; b"" before.
-# Units of work of adding or removing a queue, and of adding a stream besides.
+# Units of work to add or remove a queue, and the additional ones to add a stream.
 QUEUE_WORK: Final = 20
-# Units of work of removing a binding.
+# Units of work to remove a binding.
 BINDING_WORK: Final = 5
 MIXED: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
-# Names of unknown arguments that are remembered as logged.
+# Maximum number of names of unknown arguments that are remembered as logged.
 MAX_NOTED: Final = 1000
 
 
 class Vhost:
-    """One virtual host. `topology` changes whenever a route may have become another."""
+    """One virtual host. `topology` changes whenever a route may change."""
 
     def __init__(self, broker: Broker, name: str, settings: VhostSettings) -> None:
         self.broker = broker
@@ -81,31 +81,31 @@ class Vhost:
         self.strict = settings.strict
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        # Deleted queues of which something has yet to become dead letters, by id.
+        # Deleted queues with pending dead letters, by id.
         self.pending_dead_letters: dict[int, Queue] = {}
         self.routes: dict[bytes, Route] = {}
-        # Whether routes of an exchange depend on more than the address, for exchanges that were asked about.
+        # Cache: whether routes of an exchange depend on more than the address.
         self.depending: dict[str, bool] = {}
         self.topology = 0
         self.dead_letters = DeadLetters(self)
-        # Which exchanges have bindings to a destination, and which exchanges an exchange is bound to.
+        # Exchanges with bindings to a destination, and exchanges that an exchange is bound to.
         self.sources: dict[tuple[bool, str], dict[str, Exchange]] = {}
         self.exchange_targets: dict[str, dict[str, Exchange]] = {}
         # The exclusive queues of each connection.
         self.exclusive: dict[object, dict[Queue, None]] = {}
-        # Connections that are gone, and whose exclusive queues are still being removed.
+        # Closed connections whose exclusive queues are still being removed.
         self.departed: set[object] = set()
         self.connections = 0
         self.new_names: set[str] = set()
         self.removed = False
-        # Contents of the classes file, stream or message of 0-9 have been published here: who wants those of one class must
-        # look for them.
+        # Whether contents of the classes file, stream or message of 0-9 were published here, so that consumers of a class
+        # must select them.
         self.mixed = False
-        # The identity of its predeclared exchanges in the log's bindings.
+        # Identity of the predeclared exchanges in stored bindings.
         self.number = 0
-        # Bindings whose records have no numbers, or those of lost definitions.
+        # Bindings whose records have no numbers, or whose definitions were lost.
         self.unnumbered: list[tuple[Exchange, Queue | Exchange, str, dict[str, Any]]] = []
-        # Exchanges that a start has found bindings of to what is deleted.
+        # Exchanges for which a start found bindings to deleted objects.
         self.unbound: dict[Exchange, None] = {}
         self.default_exchange: Exchange = DirectExchange("", durable=True)
         self.exchanges[""] = self.default_exchange
@@ -146,7 +146,7 @@ class Vhost:
                 exchange.number = number
 
     def mix(self) -> None:
-        """Contents of several classes of 0-9 are here from now on."""
+        """Note that the vhost has contents of several classes of 0-9."""
         if not self.mixed and not self.removed:
             self.mixed = True
             self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), MIXED)
@@ -178,7 +178,7 @@ class Vhost:
         if exchange is None:
             staged = self.sink_transactions.route(exchange_name, routing_key)
             if staged is not None:
-                return staged  # not remembered: it serves one publisher for a short time
+                return staged  # not cached: it serves one publisher for a short time
             raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
         depends = depends_on_message(self, exchange)
         queues = [] if depends else resolve(self, exchange, [routing_key], {}, None)
@@ -196,7 +196,7 @@ class Vhost:
         return queues
 
     def queues_of(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
-        """The queues that one message would go to."""
+        """Return the queues of one message without publishing it."""
         if not more_keys and not route.depends:
             return route.queues
         keys = check_keys(self.broker, [route.routing_key, *more_keys])
@@ -290,7 +290,7 @@ class Vhost:
         self.topology_changed()
 
     def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
-        """Remove the bindings of an exchange that is gone. A start in between ignores those that are left."""
+        """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
         for destination in list(exchange.by_destination):
             own = exchange.unbind_destination(destination)
             if own:
@@ -299,18 +299,18 @@ class Vhost:
         yield 1
 
     def _namesake_queue(self, name: str) -> Queue | None:
-        """The queue that has this name now, in the vhost that has this one's name now: both may have been added again."""
+        """Return the queue of this name in the vhost of this name: both may have been created again."""
         vhost = self.broker.vhosts.get(self.name)
         return vhost.queues.get(name) if vhost is not None else None
 
     def _namesake_exchange(self, name: str) -> Exchange | None:
-        """The exchange that has this name now, like `_namesake_queue`."""
+        """Return the exchange of this name, like `_namesake_queue`."""
         vhost = self.broker.vhosts.get(self.name)
         return vhost.exchanges.get(name) if vhost is not None else None
 
     def _take_bindings_apart(self, exchange: Exchange, destination: Queue | Exchange,
                              own: dict[tuple[str, Any], Binding]) -> Iterator[int]:
-        """Remove bindings to one destination that their exchange does not list any more."""
+        """Remove bindings to one destination that their exchange no longer lists."""
         kept = exchange.durable and _is_kept(destination)
         while own:
             binding = own.popitem()[1]
@@ -321,8 +321,8 @@ class Vhost:
             yield BINDING_WORK
 
     def _is_bound_again(self, exchange: Exchange, destination: Queue | Exchange, binding: Binding) -> bool:
-        """Whether the log has an equal binding, under the same key, between an exchange and a destination that have these
-        names now."""
+        """Return whether the log has an equal binding, under the same key, between an exchange and a destination with these
+        names."""
         source = self._namesake_exchange(exchange.name)
         other: Queue | Exchange | None = self._namesake_queue(destination.name) if isinstance(destination, Queue) \
             else self._namesake_exchange(destination.name)
@@ -332,8 +332,10 @@ class Vhost:
     # Queues
 
     def find_queue(self, name: str) -> Queue | None:
-        """The queue of that name, None if there is none. An exclusive one whose connection is gone is removed first: what
-        clients name is looked up here, and not in `queues`."""
+        """Return a queue by name, None if it does not exist.
+
+        An exclusive queue of a closed connection is removed first. Names from clients are looked up here, not in `queues`.
+        """
         if self.departed:
             self.make_way(name)
         return self.queues.get(name)
@@ -375,7 +377,7 @@ class Vhost:
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
 
     def new_queue_name(self) -> str:
-        """A name for a queue that its client leaves to the broker. It may be declared once, although it is reserved."""
+        """Return a new name for a server-named queue. It may be declared once although it is reserved."""
         name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         self.new_names = {name}
         return name
@@ -385,7 +387,7 @@ class Vhost:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
         if self.strict:
             self._limit_deliveries(name, settings)
-        # An exclusive queue goes with its connection, so there is nothing to keep.
+        # An exclusive queue is deleted with its connection, so it is not stored.
         kept = durable and exclusive_owner is None
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
@@ -404,7 +406,7 @@ class Vhost:
         return queue
 
     def keep_queue(self, queue: Queue) -> None:
-        """Write the definition of a queue to the log. A deleted queue has none: its name may belong to another queue."""
+        """Write the definition of a queue to the log, unless it is deleted: its name may belong to another queue."""
         if queue.deleted:
             return
         self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
@@ -413,11 +415,11 @@ class Vhost:
             "handed_out_until": queue.delivered_until}))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
-        """A queue for direct replies to one channel: transient, gone with its consumer."""
+        """Create a queue for direct replies to one channel: transient, deleted with its consumer."""
         return self._add_queue(name, False, None, True, {}, settings)
 
     def add_own_queue(self, name: str, durable: bool) -> Queue:
-        """A queue that a protocol makes for somebody and takes away again: a dynamic node, a subscription."""
+        """Create a queue that a protocol manages: a dynamic node, a subscription."""
         queue = self._add_queue(name, durable, None, False, {}, QueueSettings({}, {}))
         queue.temporary = True
         return queue
@@ -429,20 +431,20 @@ class Vhost:
         queue = self.queue(name, owner)
         if if_unused and queue.is_consumed():
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
-        # What consumers hold counts as messages in the queue only by the specification.
+        # Only the specification counts unacked messages as messages in the queue.
         if if_empty and (queue.ready_count or queue.leased_count or (self.strict and queue.unacked)):
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")
         return self.remove_queue(queue, self.strict and queue.settings.dead_letter_exchange is not None)
 
     def remove_queue(self, queue: Queue, keep_pending: bool = False) -> int:
-        """Take a queue away, with its bindings and messages; with `keep_pending` these go to its dead letters."""
+        """Delete a queue with its bindings and messages; with `keep_pending`, pending dead letters are published first."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
         if queue.stored:
-            # With this record it is gone as a whole: a start ignores the bindings and settles the entries that are left.
+            # This record deletes the queue: a start ignores the bindings and settles the remaining entries.
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
         owner = queue.exclusive_owner
         if owner is not None:
@@ -463,8 +465,10 @@ class Vhost:
                 queue.exclusive_owner = heir
 
     def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
-        """Remove the exclusive queues of a connection that is gone, then call `done`. Whoever uses the name of one that is
-        still there finds it removed (`make_way`)."""
+        """Remove the exclusive queues of a closed connection, then call `done`.
+
+        A client that uses one of their names in the meantime finds that queue removed (`make_way`).
+        """
         if owner in self.exclusive:
             self.departed.add(owner)
         if self.broker.jobs.run_steps(self._removing_exclusive(owner), done, done) and done is not None:
@@ -474,17 +478,17 @@ class Vhost:
         queues = list(self.exclusive.get(owner, ()))
         queues.reverse()
         while queues:
-            queue = queues.pop()  # so that they are freed one by one, too
+            queue = queues.pop()  # so that they are freed one by one
             if queue.exclusive_owner is owner:
                 try:
                     self.remove_queue(queue)
-                except Exception:  # the others go all the same
-                    log.exception("the exclusive queue '%s' in vhost '%s' failed to go", queue.name, self.name)
+                except Exception:  # the others must still be removed
+                    log.exception("cannot remove exclusive queue '%s' in vhost '%s'", queue.name, self.name)
             yield QUEUE_WORK
         self.departed.discard(owner)
 
     def make_way(self, name: str) -> None:
-        """Remove the queue of that name if the connection that had it to itself is gone."""
+        """Remove the queue of that name if it is exclusive to a closed connection."""
         queue = self.queues.get(name)
         if queue is not None and queue.exclusive_owner in self.departed:
             self.remove_queue(queue)
@@ -533,12 +537,15 @@ class Vhost:
         return destination is not None and source is not None and source.has(destination, routing_key, arguments)
 
     def _bindable(self, name: str) -> Exchange:
-        """The exchange to bind to; the default one only in strict mode (0-9-1 queue.bind.exchange.default-exchange)."""
+        """Return the exchange to bind to.
+
+        Strict mode allows the default exchange (0-9-1 queue.bind.exchange.default-exchange).
+        """
         self.check_bindable(name)
         return self.exchange(name)
 
     def check_bindable(self, name: str) -> None:
-        """Raise AccessRefused for an exchange whose bindings cannot be changed, whatever is at their other end."""
+        """Raise AccessRefused for an exchange whose bindings cannot be changed."""
         if not name and not self.strict:
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
         check_not_control(name)
@@ -562,7 +569,7 @@ class Vhost:
         self.topology_changed()
 
     def _take_destination_apart(self, sources: dict[str, Exchange], destination: Queue | Exchange) -> Iterator[int]:
-        """Remove the bindings to a destination that is gone."""
+        """Remove the bindings to a deleted destination."""
         for exchange in sources.values():
             own = exchange.unbind_destination(destination)
             if isinstance(destination, Exchange):
@@ -583,7 +590,7 @@ class Vhost:
             self.exchange_targets.setdefault(exchange.name, {})[destination.name] = destination
 
     def _forget_source(self, exchange: Exchange, destination: Any) -> None:
-        """The last binding from an exchange to a destination has gone."""
+        """Forget an exchange after its last binding to a destination was removed."""
         key = (isinstance(destination, Queue), destination.name)
         sources = self.sources.get(key)
         if sources is not None and sources.get(exchange.name) is exchange:
@@ -607,11 +614,11 @@ class Vhost:
         return metadata.make_key(self.name, exchange.name, kind, destination.name, routing_key, packed)
 
     def bindings(self) -> list[tuple[Exchange, Binding]]:
-        """All bindings, the default exchange's implicit ones left out."""
+        """Return all bindings except the implicit ones of the default exchange."""
         return list(self.each_binding())
 
     def each_binding(self) -> Iterator[tuple[Exchange, Binding]]:
-        """The same one by one; bindings may come and go meanwhile."""
+        """Yield the same one by one; bindings may change in the meantime."""
         for exchange in list(self.exchanges.values()):
             for destination in list(exchange.by_destination):
                 for binding in list(exchange.by_destination.get(destination, {}).values()):
@@ -626,7 +633,7 @@ class Vhost:
             exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
                                      internal=value["internal"], arguments=value["arguments"])
             exchange.number = value.get("number", 0)
-            if exchange.name != CONTROL:  # was not reserved always
+            if exchange.name != CONTROL:  # was not reserved in earlier versions
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
             settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False,
@@ -640,7 +647,7 @@ class Vhost:
             queue.begin()
             self._restore_entries(queue, recovery, streams)
             if queue.delivered_until != value.get("handed_out_until", 0):
-                self.keep_queue(queue)  # the next stop may be a clean one, and these still be there
+                self.keep_queue(queue)  # its entries must survive the next clean stop, too
             self.queues[names[0]] = queue
         elif kind == metadata.PENDING_DEAD_LETTERS:
             settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False, auto_delete=False,
@@ -657,8 +664,11 @@ class Vhost:
             self.sink_transactions.restore_app(names[0], value)
 
     def restore_binding(self, names: list[str], value: dict[str, Any], by_name: bool) -> bool:
-        """Rebuild a binding from the log. False for one that is left of what was deleted: an end of it is not there, or is
-        another one of the same name. With `by_name`, since definitions are lost, names are all that counts."""
+        """Restore a binding from the log.
+
+        Returns False for a remaining binding of a deleted object: an end of it does not exist, or is another one of the
+        same name. With `by_name`, because definitions were lost, only names are compared.
+        """
         exchange_name, destination_kind, destination_name, routing_key = names[:4]
         source = self.exchanges.get(exchange_name)
         destination: Queue | Exchange | None
@@ -670,7 +680,7 @@ class Vhost:
             return False
         arguments = value["arguments"]
         if destination is not None:
-            known = "source" in value  # earlier versions did not number
+            known = "source" in value  # earlier versions had no numbers
             equal = value.get("source") == source.number and value.get("destination") == _number_of(destination)
             if equal or by_name or not known:
                 source.bind(destination, routing_key, arguments)
@@ -683,8 +693,10 @@ class Vhost:
         return False
 
     def finish_recovery(self) -> None:
-        """All definitions are there: number those that earlier versions have written, and remove the exchanges that would
-        have gone with the bindings that are left over."""
+        """Complete the recovery of definitions.
+
+        Numbers definitions written by earlier versions, and removes auto-delete exchanges whose last binding was removed.
+        """
         if not self.number:
             self.broker.number_vhost(self)
         for exchange in self.exchanges.values():
@@ -705,15 +717,15 @@ class Vhost:
     # Checks
 
     def _note_unknown(self, arguments: dict[str, Any]) -> None:
-        """Log once each argument that nobody here knows: it is kept and compared, and has no effect."""
+        """Log each unknown argument once: it is stored and compared, but has no effect."""
         noted = self.broker.unknown_arguments
         for name in arguments:
             if name not in noted:
                 if len(noted) >= MAX_NOTED:
                     noted.clear()
                 noted.add(name)
-                # Names may hold what is no Unicode text, which not every log can take.
-                log.warning("argument %r is not known: it is kept, and has no effect (compat.strict refuses it)", name)
+                # Names may contain invalid UTF-8, which some logs cannot write.
+                log.warning("unknown argument %r is stored but has no effect (compat.strict refuses it)", name)
 
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)
@@ -737,12 +749,12 @@ class Vhost:
 
 
 def _number_of(destination: Queue | Exchange) -> int:
-    """What stands for an end of a binding in its record."""
+    """Return the number of a source or destination in a binding's record."""
     return destination.id if isinstance(destination, Queue) else destination.number
 
 
 def _is_predeclared(exchange: Exchange) -> bool:
-    """Whether an exchange comes and goes with its vhost."""
+    """Return whether an exchange is created and deleted with its vhost."""
     return not exchange.name or exchange.name == CONTROL or exchange.name.startswith("amq.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from leveret.broker.errors import (
-    MISTAKE,
+    INTERNAL_ERROR,
     BrokerError,
     CommandInvalid,
     ContentTooLarge,
@@ -110,7 +110,7 @@ class Requests(RequestHandler):
             reply.resolve(error)
         except Exception:
             log.exception("request '%s' of '%s' in vhost '%s' failed", message.routing_key, session.user, vhost.name)
-            reply.resolve(BrokerError(MISTAKE))
+            reply.resolve(BrokerError(INTERNAL_ERROR))
         else:
             if isinstance(answer, Later):
                 answer.when_resolved(reply.resolve)

@@ -74,7 +74,7 @@ class BatchBuilder:
         self.max_bytes = max_bytes
         self.waiting: list[Done] = []
         self.over = False
-        # Units of work after which the rest is left to the next turn.
+        # Units of work of a turn above which the rest is left to the next turn.
         self.max_work = 0
 
     def resume(self) -> None:

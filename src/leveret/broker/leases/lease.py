@@ -26,7 +26,7 @@ class Lease(Timed):
     batches    the uncommitted batches, by number in ascending order
     timeout    milliseconds without a call after which unread batches return to the queue, 0 for no timeout
     since, called_at  when it was acquired, and last used: milliseconds of Unix time
-    plan       the batch that is being made
+    builder    creates the next batch; None if no batch is being created
     """
 
     def __init__(self, queue: Queue, name: str, now: int) -> None:

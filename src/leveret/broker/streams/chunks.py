@@ -1,8 +1,7 @@
-"""What a stream holds: chunks of consecutive messages, oldest first, each a list of positions in the log, or a piece of a
-sealed segment.
+"""The contents of a stream: chunks of consecutive messages, oldest first.
 
-A chunk is what is read back at once, what retention drops, and what the time index knows the time of. The messages of
-the newest chunks, and of those that readers have asked for lately, are in memory too.
+A chunk is a list of positions in the log, or a part of a sealed segment. It is the unit of reading, of retention and of the
+time index. The messages of the newest chunks, and of those read recently, are in memory too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
-# A chunk takes appends of so many milliseconds at most: the grain of the time index, and of the times in sealed segments.
+# Maximum age of a chunk in milliseconds: the resolution of the time index, and of the times in sealed segments.
 CHUNK_TIME: Final = 60_000
 SEALED_CHUNK_TIME: Final = 1_000
 
@@ -25,16 +24,16 @@ SEALED_CHUNK_TIME: Final = 1_000
 class StreamChunk:
     """Consecutive messages.
 
-    first, count  sequence number of the first one, how many there are; the others follow without a gap
-    time, last  when the first and the last one were appended, milliseconds of Unix time
-    rows, slots, sizes   where each stands in the log, and the bytes of its body; nothing of a sealed chunk
-    segment    where it was sealed, None for a chunk of the log, whose messages all count as appended at `time`
-    times      of a sealed chunk whose messages are in memory, when each was appended
-    messages   the same messages in memory, None where they are not; within it None for one that was erased
-    overlays   what the broker has added to some of them (dead letters), by sequence number; with `messages`
-    following  the chunk of the log behind this one, None for the newest, and for a sealed one
-    dropped    retention has taken it away, or it was sealed: another one, or none, has its messages
-    closed     takes no more appends; sealing: it is about to become part of a segment
+    first, count  sequence number of the first message, number of messages; their sequence numbers have no gaps
+    time, last  append times of the first and the last message, milliseconds of Unix time
+    rows, slots, sizes   positions in the log, and body sizes in bytes; empty for a sealed chunk
+    segment    the segment of a sealed chunk; None for a chunk of the log, whose messages all count as appended at `time`
+    times      append times of the messages of a sealed chunk that are in memory
+    messages   the messages in memory, None if they are not; an item is None for an erased message
+    overlays   overlays of dead letters, by sequence number; with `messages`
+    following  the next chunk of the log, None for the newest one, and for a sealed one
+    dropped    whether it was removed by retention or sealed: its messages are in another chunk, or in none
+    closed     whether it takes no more appends; sealing: whether it is about to become part of a segment
     """
 
     __slots__ = ("bytes", "closed", "count", "dropped", "first", "following", "last", "loading", "messages", "overlays",
@@ -61,22 +60,22 @@ class StreamChunk:
 
     @property
     def end(self) -> int:
-        """The sequence number behind the last one."""
+        """Return the sequence number after the last message."""
         return self.first + self.count
 
     def time_of(self, index: int) -> int:
-        """When the message at this place was appended, as closely as it is known."""
+        """Return the append time of the message at an index, as precisely as it is known."""
         times = self.times
         return times[index] if times is not None else self.time
 
     def room(self) -> int:
-        """How many messages it takes more."""
+        """Return how many more messages fit."""
         return CHUNK_ENTRIES - self.count
 
     def bytes_left(self) -> int:
-        """It is full once these are used up."""
+        """Return how many more bytes fit."""
         return CHUNK_BYTES - self.bytes
 
-    def is_full(self, now: int, longest: int) -> bool:
-        """Whether the next message needs another chunk; `longest` is CHUNK_TIME or SEALED_CHUNK_TIME."""
-        return (self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= longest or self.closed)
+    def is_full(self, now: int, max_age: int) -> bool:
+        """Return whether the next message needs a new chunk; `max_age` is CHUNK_TIME or SEALED_CHUNK_TIME."""
+        return (self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= max_age or self.closed)

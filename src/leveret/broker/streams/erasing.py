@@ -1,7 +1,7 @@
 """Erasure in a stream: rewrite its sealed segments by rules, one after the other. Offsets do not change.
 
-The store defines the rules. A crash leaves each segment in the manifest either as it was or rewritten. An erasure that the
-broker's stop interrupts is restarted, which is harmless.
+The store defines the rules. After a crash, each segment in the manifest is either unchanged or rewritten. An erasure that a
+stop of the broker interrupts can be repeated without harm.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SEALING: Final = "sealing"
 REWRITING: Final = "rewriting"
 DONE: Final = "done"
 FAILED: Final = "failed"
-# Maximum number of lookups of a segment that is merged meanwhile.
+# Maximum number of lookups of a segment that is merged in the meantime.
 MAX_RESTARTS: Final = 5
 
 
 class _Swapped(CommitWaiter):
-    """The manifest has the new segment."""
+    """Continues once the manifest has the new segment."""
 
     def __init__(self, erasing: Erasing) -> None:
         self.erasing = erasing
@@ -51,10 +51,10 @@ class _Sealed(SealedWaiter):
 class Erasing:
     """One erasure.
 
-    rules   a JSON list, as the store understands it
-    state   SEALING, REWRITING, DONE or FAILED, and then `problem` says why
-    counts  what the store says of the rows, added up
-    at      the first offset that has not been looked at
+    rules   a JSON list for the store
+    state   SEALING, REWRITING, DONE or FAILED, with the reason in `problem`
+    counts  sums of the row counts that the store reports
+    at      the first offset that was not processed
     """
 
     def __init__(self, stream: StreamQueue, hub: Segments, rules: Any, dry_run: bool) -> None:
@@ -76,7 +76,7 @@ class Erasing:
         return self.state == SEALING or self.state == REWRITING
 
     def begin(self, seal: bool) -> None:
-        """Go; with `seal` after everything that is there now has been sealed."""
+        """Begin; with `seal`, seal all existing messages first."""
         sealing = self.stream.sealing
         if seal and sealing is not None:
             self.state = SEALING
@@ -91,7 +91,7 @@ class Erasing:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Go through the segments. None of them is merged meanwhile, but for those that are being merged already."""
+        """Process the segments. None of them is merged in the meantime, except those whose merge is in progress."""
         self.state = REWRITING
         if self.stream.sealing is not None:
             self.stream.sealing.paused = True
@@ -123,7 +123,7 @@ class Erasing:
             if self._is_there(segment):
                 self._end(f"offsets {segment.first} to {segment.last}: {text}")
             else:
-                self._look_again()  # the file is gone because retention or a merge has taken the segment
+                self._look_again()  # retention or a merge has removed the file
             return
         answer = json.loads(result)
         made = answer["segment"]
@@ -154,7 +154,7 @@ class Erasing:
     def _look_again(self) -> None:
         self.again += 1
         if self.again > MAX_RESTARTS:
-            self._end("its segments change all the time")
+            self._end("its segments keep changing")
         else:
             self._next()
 
@@ -171,7 +171,7 @@ class Erasing:
 
 
 def _segment_of(made: dict[str, Any], old: Segment) -> Segment:
-    """The entry of the manifest for a rewritten file: it covers the offsets of the old one, in the same chunks."""
+    """Return the manifest entry of a rewritten file, which covers the same offsets in the same chunks."""
     written = Written(made["id"], made["path"], made["count"], made["octets"], made["body_octets"], made["crc32"],
                       list(made["groups"]), made["schema_version"], made["footer_octets"], made["footer_crc32"])
     return written.segment(old.first, old.last, old.first_time, old.last_time, array("Q", old.starts),

@@ -22,18 +22,18 @@ MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 ROUTING_KEYS: Final = "x-stream-filter-routing-key"
 
 _VALUE_BYTES: Final = FILTER_VALUE.encode()
-# What follows the name where the value is a text: the types of a field table, and of AMQP 1.0.
+# Type of the value after the name, for texts: the types of a field table, and of AMQP 1.0.
 _TEXTS_0: Final = b"S"
 _TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
 _MAX_CACHED_VALUES: Final = 4096
 
 
 class StreamFilter:
-    """What one reader wants. Raises PreconditionFailed for arguments that say nothing of the kind.
+    """The filter of one reader. Raises PreconditionFailed for invalid arguments.
 
-    any         it wants everything
-    values      the filter values it takes, None for any; with `unfiltered` also messages that have none
-    keys        holds the patterns of routing keys, None for any
+    any         whether it accepts everything
+    values      accepted filter values, None for any; with `unfiltered` also messages that have none
+    keys        patterns of accepted routing keys, None for any
     """
 
     __slots__ = ("_known", "_needles", "any", "keys", "unfiltered", "values")
@@ -52,7 +52,7 @@ class StreamFilter:
             self.values = frozenset(wanted)
             self._needles = [value.encode("utf-8", "surrogateescape") for value in wanted]
             if any("\ufffd" in value for value in wanted):
-                self._needles = [b""]  # other bytes may be read like this
+                self._needles = [b""]  # other bytes may decode to the replacement character
         patterns = _texts(ROUTING_KEYS, arguments.get(ROUTING_KEYS))
         if patterns:
             self.keys = TopicExchange(ROUTING_KEYS)
@@ -61,7 +61,7 @@ class StreamFilter:
         self.any = not wanted and not patterns
 
     def wants(self, broker: Broker, message: Message, overlay: Overlay | None) -> bool:
-        """Whether a message is for this reader. `overlay`: what the broker has added to it."""
+        """Return whether the reader accepts a message. `overlay` has the broker's changes to it."""
         if self.keys is not None:
             address = message.address
             if overlay is not None and overlay.address is not None:
@@ -99,7 +99,7 @@ class StreamFilter:
 
 
 def _texts(name: str, wanted: Any) -> list[str]:
-    """A text or a list of them; none where nothing is asked for."""
+    """Return a text or a list of texts as a list; an empty one for None."""
     if wanted is None:
         return []
     values = wanted if isinstance(wanted, (list, tuple)) else (wanted,)

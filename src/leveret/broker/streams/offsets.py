@@ -20,8 +20,11 @@ _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m":
 
 
 class StartingPoint:
-    """A reader begins with the message at `offset` where that is not negative; else with what was appended at or after
-    `time` (milliseconds of Unix time) where that is not negative; else FIRST, LAST or NEXT, as `name` says."""
+    """The start of a reader.
+
+    It is the message at `offset` unless that is negative; else the first message appended at or after `time` (milliseconds
+    of Unix time) unless that is negative; else FIRST, LAST or NEXT in `name`.
+    """
 
     __slots__ = ("name", "offset", "time")
 
@@ -32,14 +35,13 @@ class StartingPoint:
 
 
 def interval_of(text: str) -> int | None:
-    """Milliseconds of an interval such as `7D` (years Y, months M, days D, hours h, minutes m, seconds s), or None."""
+    """Return the milliseconds of an interval such as `7D` (units Y, M, D, h, m and s), or None."""
     found = _INTERVAL.fullmatch(text)
     return None if found is None else int(found.group(1)) * _SECONDS[found.group(2)] * 1000
 
 
 def starting_point(value: Any, now: int) -> StartingPoint:
-    """What a consumer's `x-stream-offset` asks for; PreconditionFailed where that is nothing known. `now` in
-    milliseconds."""
+    """Parse a consumer's `x-stream-offset`. Raises PreconditionFailed. `now` is in milliseconds."""
     if value is None:
         return StartingPoint()
     if isinstance(value, bytes):

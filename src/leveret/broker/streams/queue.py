@@ -1,13 +1,13 @@
 """A stream: a queue that readers do not empty (`x-queue-type: stream`).
 
-Messages are appended and stay until retention takes the oldest away (`x-max-length-bytes`, `x-max-age`,
-`x-stream-max-segments`), those of the newest chunks in the log, older ones in sealed segments. Any number of
-readers go through them, each from where it wants and as fast as its credit allows; an acknowledgement is credit, and
-nothing else. An append is visible once it is committed, so that no offset which a reader has seen is used again. The
-offset of a message is its sequence number less one.
+Messages are appended and stay until retention removes the oldest (`x-max-length-bytes`, `x-max-age`,
+`x-stream-max-segments`): the newest chunks in the log, older ones in sealed segments. Any number of readers read them,
+each from its own position and as fast as its credit allows; an acknowledgement only grants credit. A message is visible
+once it is committed, so that an offset that a reader has seen is never reused. The offset of a message is its sequence
+number less one.
 
-A reader's place is a chunk and a sequence number. Where the messages of the chunk are not in memory they are read back,
-once for all readers that wait for them.
+A reader's position is a chunk and a sequence number. A chunk that is not in memory is read once for all readers that wait
+for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Appended(CommitWaiter):
 
 
 class _Load:
-    """A chunk on its way back into memory."""
+    """Reads a chunk back into memory."""
 
     def __init__(self, stream: StreamQueue, chunk: StreamChunk) -> None:
         self.stream = stream
@@ -70,7 +70,7 @@ class _Load:
 
 
 class _Aging(Timed):
-    """When the oldest chunk has reached `x-max-age`."""
+    """Timer for the time at which the oldest chunk reaches `x-max-age`."""
 
     def __init__(self, stream: StreamQueue) -> None:
         super().__init__()
@@ -84,17 +84,17 @@ class _Aging(Timed):
 class StreamQueue(Queue):
     """One stream of one vhost.
 
-    sealed    the segments, and what of them is in use
-    chunks    what of the rest is retained and visible, oldest first
-    pending   appended, not committed yet
-    cached    chunks whose messages are in memory, in the order in which they came there
+    sealed    the segments, and their chunks in use
+    chunks    the visible chunks after the segments, oldest first
+    pending   appended messages that are not committed yet
+    cached    chunks whose messages are in memory, in the order of loading
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
-    newest_time  when the newest message was appended
+    newest_time  append time of the newest message
     count, bytes  of the messages in `chunks`, and of their bodies
-    named     the readers whose progress is kept, by name
-    sealing   None where streams stay unsealed
-    erasing   the latest erasure, None where there was none since the start
+    named     readers with tracked offsets, by name
+    sealing   None if the stream stays unsealed
+    erasing   the latest erasure, None if there was none since the start
     """
 
     unsupported: ClassVar[dict[str, str]] = {
@@ -119,7 +119,7 @@ class StreamQueue(Queue):
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
         self.readers: dict[Consumer, Reader] = {}
-        # Units of work of the broker's turn beyond which no reader is served.
+        # Units of work of a turn above which no reader is served.
         self.max_work = 0
         self.tracking = Tracking(self.log, id)
         self.named: dict[str, Reader] = {}
@@ -133,7 +133,7 @@ class StreamQueue(Queue):
         self.guarded = False
 
     def begin(self) -> None:
-        """Have the stream sealed from now on, where the broker does so."""
+        """Start to seal the stream if the broker seals streams."""
         self.broker.work += STREAM_WORK
         hub = self.broker.segments
         if hub is None:
@@ -152,7 +152,7 @@ class StreamQueue(Queue):
 
     @property
     def ready_count(self) -> int:
-        """Messages that are retained."""
+        """Return the number of retained messages."""
         return self.count + self.sealed.count
 
     @property
@@ -161,7 +161,7 @@ class StreamQueue(Queue):
 
     @property
     def first_offset(self) -> int:
-        """The offset of the oldest message, or of the next one where there is none."""
+        """Return the offset of the oldest message; of the next one if the stream is empty."""
         segments = self.sealed.segments
         if segments:
             return segments[0].first
@@ -169,34 +169,35 @@ class StreamQueue(Queue):
 
     @property
     def uid(self) -> str:
-        """What no other stream is or was called, also after this one is deleted and declared again."""
+        """Return an identifier that no other stream has had, even if this one is deleted and declared again."""
         return f"{self.broker.identity}-{self.id}"
 
     @property
     def segments(self) -> list[Segment]:
-        """What is sealed, oldest first."""
+        """Return the segments, oldest first."""
         return self.sealed.segments
 
     @property
     def visible_until(self) -> int:
-        """The sequence number behind the last visible message."""
+        """Return the sequence number after the last visible message."""
         return self.pending[0].seq if self.pending else self.next_seq
 
-    # In
+    # Appends
 
     def push(self, message: Message) -> bool:
         self.prepare(message)
         return True
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        """Append a message, to be seen once it is committed; nothing more where its publisher has sent it before."""
+        """Append a message, visible once it is committed. Does nothing if its publisher has already sent it."""
         if PUBLISHER_BYTES in message.header and self.tracking.is_duplicate(self.broker.decode_headers(message)):
             if self.pending and message.row is None:
-                # The one before may not be on disk yet, and then this is not either. There is no record of this one.
+                # The earlier append may not be on disk yet, and this one has no record, so both are confirmed with the same
+                # commit.
                 message.row = self.pending[0].row
                 message.slot = -1
             self.duplicates += 1
-            return Entry(self, message, -self.duplicates)  # a number of its own: transactions know entries by it
+            return Entry(self, message, -self.duplicates)  # a unique number, by which transactions identify entries
         seq = self.next_seq
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
@@ -213,7 +214,7 @@ class StreamQueue(Queue):
         return entry
 
     def retract(self, entry: Entry) -> None:
-        # Offsets have no gaps: what others have appended behind it keeps it in the stream.
+        # Offsets have no gaps, so the message stays if others were appended after it.
         if self.pending and self.pending[-1] is entry:
             self.pending.pop()
             self.next_seq = entry.seq
@@ -221,19 +222,19 @@ class StreamQueue(Queue):
             settlement.settle(entry)
 
     def insert_new(self, entry: Entry) -> None:
-        """What was prepared shows itself."""
+        """Make a prepared entry visible."""
 
     def insert_many(self, entries: list[Entry]) -> None:
         for entry in entries:
             self.insert_new(entry)
 
     def show(self, batch: int) -> None:
-        """What was appended up to this batch is on disk."""
+        """Make messages up to this batch visible: it is on disk."""
         pending = self.pending
         if self.deleted or not pending:
             return
         now = self.broker.timers.now()
-        # Times of a stream do not go back, whatever the clock does.
+        # Times of a stream never decrease, whatever the system clock does.
         time = self.newest_time = max(now + self.broker.timers.step, self.newest_time)
         chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
         while pending:
@@ -252,7 +253,7 @@ class StreamQueue(Queue):
         self.broker.end_turn()
 
     def _fill(self, chunk: StreamChunk, batch: int, now: int) -> None:
-        """Put what is on disk into a chunk, until that is full."""
+        """Move committed messages to a chunk until it is full."""
         pending = self.pending
         messages = chunk.messages
         rows: list[int] = []
@@ -261,9 +262,9 @@ class StreamQueue(Queue):
         seq = chunk.end
         n_bytes = 0
         room = min(chunk.room(), len(pending))
-        most = chunk.bytes_left()
+        max_bytes = chunk.bytes_left()
         count = 0
-        while count < room and n_bytes < most:
+        while count < room and n_bytes < max_bytes:
             entry = pending[0]
             row = entry.row
             if row is None or row.batch > batch or entry.seq != seq + count:
@@ -302,7 +303,7 @@ class StreamQueue(Queue):
         return chunk
 
     def _evict(self, keep: StreamChunk | None) -> None:
-        """Forget messages that are in memory, those longest there first, until they are within the queue's share."""
+        """Drop messages from memory, oldest load first, down to the queue's share."""
         cached = self.cached
         while self.memory > self.broker.page_above and cached and cached[0] is not keep:
             chunk = cached.popleft()
@@ -326,7 +327,7 @@ class StreamQueue(Queue):
     # Retention
 
     def retain(self, now: int) -> None:
-        """Drop the oldest segments and chunks that retention does not keep. The newest chunk is never too much."""
+        """Drop the oldest segments and chunks beyond the retention limits, but never the newest chunk."""
         chunks = self.chunks
         segments = self.sealed.segments
         timers = self.broker.timers
@@ -348,7 +349,7 @@ class StreamQueue(Queue):
             if self.aging is None:
                 self.aging = _Aging(self)
             oldest = segments[0].last_time if segments else chunks[0].last
-            # What is being sealed or replaced looks again itself.
+            # Segments that are being sealed or replaced check again afterwards.
             timers.at(max(timers.from_unix(oldest) + self.max_age, now + 1), self.aging)
 
     def _is_old(self, time: int, now: int) -> bool:
@@ -363,15 +364,18 @@ class StreamQueue(Queue):
         trim_chunk(self, chunk)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:
-        """Have sealed segments take the place of others, in one commit: merged ones, or rewritten ones with the same
-        offsets. False where the old ones are not all there any more. The files of the old ones go after the grace time."""
+        """Replace sealed segments in one commit, by merged ones or by rewritten ones with the same offsets.
+
+        Returns False if some of the old ones no longer exist. Their files are removed after the grace time.
+        """
         return self.sealed.swap(old, new)
 
     def erase(self, rules: Any, dry_run: bool, seal: bool) -> Erasing:
-        """Begin to rewrite the sealed segments by rules, a JSON list as the store understands it; with `seal` after all
-        that is visible now has been sealed, with `dry_run` only count what that would come to.
+        """Start to rewrite the sealed segments by rules, a JSON list for the store.
 
-        PreconditionFailed where the broker has no segments, or an erasure of the stream is under way.
+        With `seal`, all visible messages are sealed first; with `dry_run`, the changes are only counted.
+
+        Raises PreconditionFailed if the broker has no segments, or an erasure of the stream is in progress.
         """
         hub = self.broker.segments
         where = f"stream '{self.name}' in vhost '{self.vhost.name}'"
@@ -379,7 +383,7 @@ class StreamQueue(Queue):
             raise PreconditionFailed(f"{where} is not sealed by this broker: its messages are in the log, which rules of"
                                      " erasure do not reach; see the settings of streams")
         if self.erasing is not None and self.erasing.is_running:
-            raise PreconditionFailed(f"an erasure of {where} is under way: wait for its end")
+            raise PreconditionFailed(f"an erasure of {where} is in progress: wait for its end")
         erasing = Erasing(self, hub, rules, dry_run)
         self.erasing = erasing
         erasing.begin(seal)
@@ -388,9 +392,11 @@ class StreamQueue(Queue):
     # Read leases
 
     def hold(self, holder: str, first: int, last: int, until: int) -> list[Segment]:
-        """Keep the files of the segments that have any of these offsets (both inclusive), whatever becomes of the segments,
-        until a time in milliseconds or until `release`. Called again, it also keeps longer what the holder holds already.
-        Returns the segments as they are now; none where the broker has no segments."""
+        """Keep the files of the segments with any of these offsets (both inclusive), even if the segments are removed.
+
+        The read lease lasts until a time in milliseconds or until `release`. Calling it again extends the leases of the
+        holder. Returns the current segments; none if the broker has no segments.
+        """
         hub = self.broker.segments
         if hub is None:
             return []
@@ -406,7 +412,7 @@ class StreamQueue(Queue):
     def _holder(self, name: str) -> str:
         return f"{self.uid} {name}"
 
-    # Out
+    # Readers
 
     def check_consumer(self, arguments: dict[str, Any]) -> None:
         """Raise an error for a consumer with an invalid start position, before it joins."""
@@ -429,7 +435,7 @@ class StreamQueue(Queue):
                 start = StartingPoint(offset=progress.next)
             before = self.named.get(name)
             if before is not None:
-                before.progress = None  # the newest reader of a name is the one that counts
+                before.progress = None  # only the newest reader of a name is tracked
             self.named[name] = reader
         self._place(reader, start)
         reader.packed = arguments.get(PACKED) is True
@@ -439,7 +445,7 @@ class StreamQueue(Queue):
         rings.add(self, consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        # What it has not acknowledged yet may still be: its channel is there.
+        # Its unacknowledged messages may still be acknowledged: the channel exists.
         rings.remove(self, consumer)
         if not consumer.unacked:
             self._forget_reader(consumer)
@@ -450,7 +456,7 @@ class StreamQueue(Queue):
             del self.named[reader.name]
 
     def _place(self, reader: Reader, start: StartingPoint) -> None:
-        """Put a reader where it wants to begin. An offset that retention has taken away means the oldest message."""
+        """Position a reader at its start. If retention has removed that offset, it starts at the oldest message."""
         if start.offset >= 0:
             reader.next = start.offset + 1
         elif start.time >= 0:
@@ -463,7 +469,7 @@ class StreamQueue(Queue):
             reader.next = self.visible_until
 
     def _newest(self) -> int:
-        """The sequence number of the first message of the newest chunk."""
+        """Return the sequence number of the first message of the newest chunk."""
         if self.chunks:
             return self.chunks[len(self.chunks) - 1].first
         segments = self.sealed.segments
@@ -473,8 +479,9 @@ class StreamQueue(Queue):
         return starts[len(starts) - 1] + 1
 
     def offset_at(self, time: int) -> int:
-        """The offset from which on everything that was appended at a time, in milliseconds, or later is found: that of the
-        first message of a chunk, or the next one."""
+        """Return the first offset of the first chunk with messages appended at or after a time in milliseconds; else the
+        next offset.
+        """
         found = self.sealed.find_time(time)
         if found >= 0:
             return found
@@ -484,7 +491,7 @@ class StreamQueue(Queue):
         return self.visible_until - 1
 
     def drain(self) -> None:
-        """Give every reader with credit what is there for it, or as many of them as one turn may serve."""
+        """Deliver to every reader with credit, up to the limit of a turn."""
         broker = self.broker
         lines = rings.lines(self)
         self.max_work = broker.work + STEP_WORK * (1 + broker.inputs)
@@ -504,11 +511,11 @@ class StreamQueue(Queue):
                     return
 
     def is_spent(self) -> bool:
-        """Whether readers have got what one turn may give them."""
+        """Return whether the limit of deliveries in this turn is reached."""
         return self.broker.work > self.max_work
 
     def find_chunk(self, seq: int) -> StreamChunk | None:
-        """The first chunk that ends behind a sequence number."""
+        """Return the first chunk that ends after a sequence number."""
         sealed = self.sealed.find(seq)
         if sealed is not None:
             return sealed
@@ -532,7 +539,7 @@ class StreamQueue(Queue):
                 self.sealed.load(chunk)
 
     def loaded(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
-        """The messages of a chunk are back in memory."""
+        """Take the loaded messages of a chunk."""
         chunk.loading = False
         if chunk.dropped or self.deleted:
             self.activate()
@@ -543,7 +550,7 @@ class StreamQueue(Queue):
         else:
             messages = [item.message for item in loaded]
             if len(messages) < chunk.count or chunk.messages is not None:
-                self.activate()  # it has grown in the meantime
+                self.activate()  # it has grown while it was read
                 self.broker.end_turn()
                 return
             for index, item in enumerate(loaded):
@@ -572,7 +579,7 @@ class StreamQueue(Queue):
     def can_deliver_now(self, message: Message) -> bool:
         return any(consumer.can_take(message.size) for consumer in self.consumers)
 
-    # Settlement: credit, and progress of those that have a name
+    # Settlement: credit, and offsets of named readers
 
     def settle(self, entry: Entry) -> None:
         self._settled(entry, ACCEPTED)
@@ -592,7 +599,7 @@ class StreamQueue(Queue):
 
     def _given_back(self, entry: Entry, outcome: str) -> None:
         holder = entry.holder
-        # A pack has no overlay, and is no message.
+        # A record batch has no overlay, and is not a message.
         if self.watch is not None and entry.overlay is not None:
             self.watch.settled(entry, outcome, protocol_of(holder))
         if holder is not None:
@@ -611,12 +618,12 @@ class StreamQueue(Queue):
         self._given_back(entry, RELEASED)
 
     def refuse(self, entry: Entry, scope: object) -> None:
-        """A message of a stream goes to a reader once anyway."""
+        """Ignore a refusal: each message of a stream is delivered once to a reader anyway."""
 
     def reject(self, entry: Entry, reason: str = "") -> None:
         self._settled(entry, REJECTED)
 
-    # The end
+    # Deletion
 
     def delete(self) -> int:
         count = self.ready_count

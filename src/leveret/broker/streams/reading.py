@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """A consumer's place in a stream.
+    """A consumer's position in a stream.
 
     next    sequence number of the next message
-    chunk   where that is, None while it has to be found
-    filter  what it wants
-    name, progress  what it is called, and how far it has come; None where nobody keeps that
-    packed  it gets packs of messages; `until` a sequence number, -1 for no end, and everything before `covered` was in
-            those it has got
+    chunk   the chunk with it, None until it is looked up
+    filter  selects messages
+    name, progress  name and tracked offset; None if they are not tracked
+    packed  whether it receives record batches; `until` a sequence number, -1 for no end; the batches delivered so far cover
+            everything before `covered`
     """
 
     __slots__ = ("chunk", "consumer", "covered", "filter", "name", "next", "packed", "progress", "until")
@@ -46,14 +46,14 @@ class Reader:
         self.covered = -1
 
 
-# After so many messages that a reader skips it is looked at whether the turn has time left; one less than a power of two.
+# Number of skipped messages between two checks of the turn's limit, less one; a power of two.
 SKIPS: Final = 63
-# So many messages, as a power of two, are put into a pack at the cost of one unit of work.
+# Messages (as a power of two) of a record batch per unit of work.
 PACKED_SHIFT: Final = 2
 
 
 def serve(stream: StreamQueue, reader: Reader) -> bool:
-    """Deliver to one reader; False where it has no credit left. It is the next one's turn where `stream.is_spent`."""
+    """Deliver to one reader; return False if it has no credit left. Other readers are next when `stream.is_spent`."""
     if reader.packed:
         return _serve_record_batches(stream, reader)
     consumer = reader.consumer
@@ -74,7 +74,7 @@ def serve(stream: StreamQueue, reader: Reader) -> bool:
 
 def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
                 messages: list[Message | None]) -> bool:
-    """Deliver what a chunk has in memory for a reader, or a part of it; False where it has no credit left."""
+    """Deliver messages of a chunk in memory; return False if the reader has no credit left."""
     consumer = reader.consumer
     progress = reader.progress
     picks = consumer.selective or not reader.filter.any
@@ -129,7 +129,7 @@ def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
 
 
 def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
-    """The same for a reader of packs. One has messages of one chunk."""
+    """Deliver record batches, each with messages of one chunk; return as `serve` does."""
     consumer = reader.consumer
     watch = stream.watch
     while True:
@@ -154,7 +154,7 @@ def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
             return True
         first = reader.next
         if reader.covered < 0 or first != before:
-            reader.covered = first  # what retention has taken is not covered
+            reader.covered = first  # messages removed by retention are not covered
         record_batch = RecordBatch()
         if chunk is not None:
             end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
@@ -184,7 +184,7 @@ def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
 
 
 def _chunk_of(stream: StreamQueue, reader: Reader) -> StreamChunk | None:
-    """The chunk with the reader's next message, None where that has not come yet."""
+    """Return the chunk with the reader's next message; None if that does not exist yet."""
     chunk = reader.chunk
     while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
         following = chunk.following
@@ -204,7 +204,7 @@ def _chunk_of(stream: StreamQueue, reader: Reader) -> StreamChunk | None:
 
 
 def _skips(stream: StreamQueue, reader: Reader, message: Message, overlay: Overlay | None) -> bool:
-    """Whether a message is not for this reader."""
+    """Return whether the reader's filter excludes a message."""
     filter = reader.filter
     if not filter.any and not filter.wants(stream.broker, message, overlay):
         return True

@@ -18,8 +18,7 @@ _KINDS: Final = frozenset((metadata.STREAM_CHUNK, metadata.STREAM_OFFSET, metada
 
 
 class StreamRecords:
-    """One start: the records of streams by the id of their queue, then by kind, then by the rest of their key; segments
-    apart from the others."""
+    """Records of streams at one start, by the id of their queue, kind and rest of their key; segments separately."""
 
     def __init__(self, recovery: Recovery) -> None:
         self._recovery = recovery
@@ -33,7 +32,7 @@ class StreamRecords:
                 self._found.setdefault(int(stream), {}).setdefault(kind, {})[name] = metadata.unpack(value)
 
     def restore(self, stream: StreamQueue) -> None:
-        """Give a stream its segments, its chunks, and what it knows of consumers and publishers."""
+        """Restore the segments and chunks of a stream, and its tracked consumers and publishers."""
         found = self._found.get(stream.id, {})
         _recover_segments(stream, sorted(self._segments.get(stream.id, []), key=_first_offset))
         recovered = self._recovery.queues.get(stream.id)
@@ -52,7 +51,7 @@ def _first_offset(segment: Segment) -> int:
 
 
 def _recover_segments(stream: StreamQueue, segments: list[Segment]) -> None:
-    """Take over what the manifest has, oldest first."""
+    """Restore the segments of the manifest, oldest first."""
     for segment in segments:
         stream.sealed.add(segment)
         stream.next_seq = segment.last + 2
@@ -60,8 +59,11 @@ def _recover_segments(stream: StreamQueue, segments: list[Segment]) -> None:
 
 
 def _recover_chunks(stream: StreamQueue, recovered: RecoveredQueue, times: dict[int, int]) -> None:
-    """Take over what the log held, after the segments. `times`: when each chunk began, by the sequence number of its
-    first message. What is sealed already, and was about to be trimmed, is trimmed now."""
+    """Restore the chunks of the log, after the segments.
+
+    `times` has the start time of each chunk by the sequence number of its first message. Sealed messages whose trim was
+    interrupted are trimmed now.
+    """
     segments = stream.sealed.segments
     sealed = segments[len(segments) - 1].last + 1 if segments else 0
     seqs = recovered.seqs
@@ -80,9 +82,9 @@ def _recover_chunks(stream: StreamQueue, recovered: RecoveredQueue, times: dict[
         seq = seqs[index]
         begun = times.get(seq, -1)
         if chunk is None or begun >= 0 or chunk.end != seq:
-            # A crash may come before the time of a new chunk is on disk: no message shall be older than it is.
+            # After a crash, the time of a new chunk may be missing: no message may appear older than it is.
             following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
-            # When the last one came is not known; a chunk takes no appends for longer than this.
+            # The time of the last append is unknown, but no later than this limit of a chunk.
             following.last = max(min(following.time + CHUNK_TIME, now), following.time)
             if chunk is not None:
                 chunk.last = max(min(chunk.last, following.time), chunk.time)

@@ -1,6 +1,6 @@
 """The sealed part of a stream: its segments, oldest first, and their chunks in use.
 
-In memory a segment is one object with the time and offset of each of its chunks. A chunk object is created when a reader
+In memory, a segment is one object with the time and offset of each of its chunks. A chunk object is created when a reader
 reaches it, and removed together with its messages.
 """
 
@@ -27,7 +27,7 @@ NO_STORE: Final = ("this broker reads no sealed segments: it needs the extra `se
 
 
 class _Unregistered(CommitWaiter):
-    """Files to remove once their removal from the manifest is on disk."""
+    """Removes files once their removal from the manifest is on disk."""
 
     def __init__(self, stream: StreamQueue, paths: list[str]) -> None:
         self.stream = stream
@@ -41,7 +41,7 @@ class _Unregistered(CommitWaiter):
 
 
 class _Replaced(CommitWaiter):
-    """Segments take the place of others, once that is on disk."""
+    """Replaces segments once that is on disk."""
 
     def __init__(self, sealed: SealedPart, old: list[Segment], new: list[Segment]) -> None:
         self.sealed = sealed
@@ -53,7 +53,7 @@ class _Replaced(CommitWaiter):
 
 
 class _Read:
-    """A chunk of a segment on its way into memory."""
+    """Reads a chunk of a segment into memory."""
 
     def __init__(self, sealed: SealedPart, chunk: StreamChunk, segment: Segment) -> None:
         self.sealed = sealed
@@ -68,7 +68,7 @@ class _Read:
 
 
 class _Refused(CommitWaiter):
-    """Job that fails the readers of an unreadable chunk in a later turn."""
+    """Fails the readers of an unreadable chunk in a later turn."""
 
     def __init__(self, read: _Read) -> None:
         self.read = read
@@ -78,13 +78,13 @@ class _Refused(CommitWaiter):
 
 
 class SealedPart:
-    """Of one stream.
+    """The sealed part of one stream.
 
-    segments  what the manifest has, by offset
-    count, bytes  of the messages in them, and of their bodies
+    segments  the segments in the manifest, by offset
+    count, bytes  of their messages, and of the bodies
     chunks    those in use, by the sequence number of the first message
-    locked    ids of segments that are about to be replaced: they stay until they are
-    reported  ids of segments that could not be read, and were logged
+    locked    ids of segments that are being replaced, and must stay until then
+    reported  ids of unreadable segments that were logged
     """
 
     def __init__(self, stream: StreamQueue) -> None:
@@ -99,7 +99,7 @@ class SealedPart:
     # The manifest
 
     def add(self, segment: Segment) -> None:
-        """A segment that is in the manifest, on disk, and follows the others."""
+        """Add a segment that is in the manifest, on disk, after the others."""
         self.segments.append(segment)
         self.count += segment.count
         self.bytes += segment.body_octets
@@ -109,7 +109,7 @@ class SealedPart:
         self.stream.log.put(metadata.STREAM_SEGMENT, self._key(segment), segment.pack())
 
     def drop_first(self) -> None:
-        """Retention takes the oldest segment."""
+        """Drop the oldest segment for retention."""
         segment = self.segments.pop(0)
         self._forget(segment)
         self.unregister([segment])
@@ -124,7 +124,7 @@ class SealedPart:
             self.unregister(segments)
 
     def unregister(self, segments: list[Segment]) -> None:
-        """Take segments out of the manifest; their files go after the grace time."""
+        """Remove segments from the manifest; their files are removed after the grace time."""
         stream = self.stream
         for segment in segments:
             stream.log.put(metadata.STREAM_SEGMENT, self._key(segment), None)
@@ -143,8 +143,10 @@ class SealedPart:
             self.stream.forget_chunk(chunk)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:
-        """Have segments take the place of others in one commit; the files of these go after the grace time. False where
-        they are not all there any more: then nothing is changed."""
+        """Replace segments in one commit; their files are removed after the grace time.
+
+        Returns False, without any change, if some of them no longer exist.
+        """
         ids = {segment.id for segment in old}
         if self.stream.deleted or ids & self.locked or len([one for one in self.segments if one.id in ids]) < len(ids):
             return False
@@ -157,12 +159,12 @@ class SealedPart:
         return True
 
     def replaced(self, old: list[Segment], new: list[Segment]) -> None:
-        """What `swap` asked for is on disk."""
+        """Complete a `swap` that is on disk."""
         stream = self.stream
         ids = {segment.id for segment in old}
         self.locked -= ids
         if stream.deleted:
-            # The manifest was cleared of the old ones alone.
+            # Only the old segments were removed from the manifest.
             self.unregister(new)
         else:
             for segment in old:
@@ -182,7 +184,7 @@ class SealedPart:
     # Reading
 
     def find(self, seq: int) -> StreamChunk | None:
-        """The first chunk that ends behind a sequence number, None where that is behind all segments."""
+        """Return the first chunk that ends after a sequence number; None if all segments end before it."""
         segments = self.segments
         if not segments or seq > segments[len(segments) - 1].last + 1:
             return None
@@ -199,7 +201,7 @@ class SealedPart:
         return chunk
 
     def find_time(self, time: int) -> int:
-        """The first offset of the first chunk in which something was appended at or after a time, -1 for none."""
+        """Return the first offset of the first chunk with messages appended at or after a time; -1 for none."""
         for segment in self.segments:
             if segment.last_time >= time:
                 for number in range(len(segment.starts)):
@@ -208,7 +210,7 @@ class SealedPart:
         return -1
 
     def load(self, chunk: StreamChunk) -> None:
-        """Have a chunk read."""
+        """Read a chunk."""
         segment = chunk.segment
         assert segment is not None
         read = _Read(self, chunk, segment)
@@ -219,7 +221,7 @@ class SealedPart:
         segments.store.read(segment, chunk.first - 1, chunk.end - 2, read.done)
 
     def messages_of(self, chunk: StreamChunk, loaded: list[Loaded]) -> list[Message | None]:
-        """What was read of a chunk, with None in the place of what was erased. Sets its overlays and bytes."""
+        """Return the messages of a chunk that was read, with None for erased ones. Sets its overlays and bytes."""
         messages: list[Message | None] = [None] * chunk.count
         times: array[int] = array("Q", [0]) * chunk.count
         n_bytes = 0

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
-# However small they are, more messages than this make a segment.
+# Maximum number of messages in a segment, however small they are.
 MAX_MESSAGES: Final = 1 << 20
-# A stream that keeps little has segments of an eighth of that, so that retention takes little at once; but none below this.
+# A stream with little retention has segments of an eighth of it, so that retention removes little at once; at least this.
 SHARE_OF_RETENTION: Final = 8
 MIN_SEGMENT_BYTES: Final = 256 << 10
-# Messages that the log lets go of at once.
+# Maximum number of messages that the log releases at once.
 TRIMMED: Final = 4 * CHUNK_ENTRIES
-# So many small neighbours are merged although they are small together.
+# Number of small neighbours that are merged even if they are small together.
 MERGED: Final = 8
 # Maximum number of immediate restarts after positions moved.
 MAX_RESTARTS: Final = 5
@@ -44,7 +44,7 @@ class SealedWaiter:
     """Callback of a request to seal a whole stream."""
 
     def sealed(self, text: str) -> None:
-        """It is, or `text` says why not."""
+        """Handle success, or the failure in `text`."""
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class _Registered(CommitWaiter):
 
 
 class _Awaiting(CommitWaiter):
-    """The log has to commit something before the next part can be read."""
+    """Waits for a log commit before the next part can be read."""
 
     def __init__(self, job: _Seal) -> None:
         self.job = job
@@ -68,7 +68,7 @@ class _Awaiting(CommitWaiter):
 
 
 class _Seal(SealTask):
-    """Chunks on their way into a file."""
+    """Writes chunks to a segment."""
 
     def __init__(self, sealing: Sealing, hub: Segments, chunks: list[StreamChunk]) -> None:
         super().__init__(sealing.home, sealing.stream.name)
@@ -113,14 +113,14 @@ class _Seal(SealTask):
         self.sealing.failed(self, kind, text)
 
     def abort(self) -> None:
-        """The chunks stay in the log."""
+        """Leave the chunks in the log."""
         self.dropped = True
         for chunk in self.chunks:
             chunk.sealing = False
 
 
 class _Merge:
-    """Neighbours on their way into one file."""
+    """Merges neighbours into one file."""
 
     def __init__(self, sealing: Sealing, hub: Segments, old: list[Segment]) -> None:
         self.sealing = sealing
@@ -133,7 +133,7 @@ class _Merge:
         stream = self.sealing.stream
         if result is None:
             if not stream.deleted:
-                self.sealing.put_off(f"its segments from offset {old[0].first} on are not merged", text)
+                self.sealing.put_off(f"its segments from offset {old[0].first} on cannot be merged", text)
             return
         starts: array[int] = array("Q")
         times: array[int] = array("Q")
@@ -147,14 +147,14 @@ class _Merge:
 
 
 class Sealing(Timed):
-    """When a stream is sealed, and what is under way.
+    """The sealing of a stream: schedule, and work in progress.
 
     home  the directory of its files in the store
-    size  bytes of bodies that make a segment
-    job   what is being sealed; merging: whether segments are being merged; paused: whether they may not be
-    demanded  sequence number behind what is to be sealed in any case, 0 for none; who asked for it is told in the end, and
-              `problem` says why it could not be
-    trimmed  sealed chunks that the log still has
+    size  bytes of bodies in a segment
+    job   the segment being written; merging: whether a merge is in progress; paused: whether merges are suspended
+    demanded  sequence number up to which sealing was requested, 0 for none; the requesters are notified at the end, with
+              the failure in `problem`
+    trimmed  sealed chunks that are still in the log
     """
 
     def __init__(self, stream: StreamQueue, hub: Segments) -> None:
@@ -180,7 +180,7 @@ class Sealing(Timed):
         self.waiters: list[SealedWaiter] = []
 
     def seal_all(self, waiter: SealedWaiter | None) -> None:
-        """Seal whatever is visible now, and tell the waiter; not before this returns."""
+        """Seal all visible messages, and notify the waiter later."""
         if waiter is not None:
             self.waiters.append(waiter)
         self.problem = ""
@@ -191,7 +191,7 @@ class Sealing(Timed):
             self.stream.broker.timers.at(now + 1, self)
 
     def _notify_waiters(self, text: str) -> None:
-        """The demand is met, or cannot be."""
+        """Notify the waiters of success, or of the failure in `text`."""
         self.demanded = 0
         self.problem = text
         waiters = self.waiters
@@ -200,7 +200,7 @@ class Sealing(Timed):
             waiter.sealed(text)
 
     def check(self, now: int) -> None:
-        """Seal what is due; called after every append."""
+        """Seal what is due. Called after every append."""
         stream = self.stream
         chunks = stream.chunks
         if self.job is not None:
@@ -249,14 +249,14 @@ class Sealing(Timed):
         self.hub.store.seal(job)
 
     def registered(self, job: _Seal, segment: Segment) -> None:
-        """The manifest has a segment: the log can let go of what is in it."""
+        """Release the messages of a segment from the log, once the manifest has the segment."""
         stream = self.stream
         self.job = None
         self.delay = 0
         self.not_before = 0
         self.again = 0
         if stream.deleted:
-            return  # `stop` has taken it out again
+            return  # `stop` has removed it
         for chunk in job.chunks:
             stream.chunks.popleft()
             stream.forget_chunk(chunk)
@@ -276,7 +276,7 @@ class Sealing(Timed):
         self.check(now)
 
     def failed(self, job: _Seal, kind: str, text: str) -> None:
-        """The segment could not be written: the stream goes on without it."""
+        """Handle a failure to write a segment: the stream continues without it."""
         if job is not self.job:
             return
         stream = self.stream
@@ -289,32 +289,32 @@ class Sealing(Timed):
             first = job.chunks[0].first - 1
             if self.demanded:
                 self._notify_waiters(text)
-            self.put_off(f"its messages from offset {first} on stay unsealed", text)
+            self.put_off(f"its messages from offset {first} on remain unsealed", text)
         stream.retain(now)
         self.check(now)
 
     def put_off(self, what: str, text: str) -> None:
-        """Try it again after a while."""
+        """Schedule a retry."""
         stream = self.stream
         self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)
         now = stream.broker.timers.now()
         self.not_before = now + self.delay
-        log.warning("stream '%s' in vhost '%s': %s: %s; the next attempt is in %d s", stream.name, stream.vhost.name, what,
+        log.warning("stream '%s' in vhost '%s': %s: %s; retrying in %d s", stream.name, stream.vhost.name, what,
                     text, self.delay // 1000)
         self._wake_at(self.not_before)
 
-    def _trim(self, most: int) -> None:
-        """Have the log let go of so many sealed messages, or some more."""
+    def _trim(self, at_least: int) -> None:
+        """Release at least this number of sealed messages from the log, in whole chunks."""
         stream = self.stream
         trimmed = self.trimmed
         count = 0
-        while trimmed and count < most:
+        while trimmed and count < at_least:
             chunk = trimmed.popleft()
             count += chunk.count
             trim_chunk(stream, chunk)
 
     def stop(self) -> None:
-        """The stream is deleted."""
+        """Stop: the stream is deleted."""
         if self.demanded:
             self._notify_waiters("the stream was deleted")
         job = self.job
@@ -324,7 +324,7 @@ class Sealing(Timed):
             if job.segment is None:
                 self.hub.store.abandon(job)
             else:
-                # It is about to be in the manifest.
+                # Its entry for the manifest is being committed.
                 self.stream.sealed.unregister([job.segment])
         while self.trimmed:
             self._trim(TRIMMED)
@@ -333,7 +333,7 @@ class Sealing(Timed):
     # Merging
 
     def merge(self, now: int) -> None:
-        """Merge neighbours that are small, where there are enough of them."""
+        """Merge small neighbours if there are enough of them."""
         if self.merging or self.paused or now < self.not_before or not self.hub.settings.sealing:
             return
         old = self._small_neighbours()
@@ -343,7 +343,7 @@ class Sealing(Timed):
         self.hub.store.merge(old, self.home, self.stream.name, _Merge(self, self.hub, old).done)
 
     def _small_neighbours(self) -> list[Segment]:
-        """Neighbours that are worth a merge, none where there are none."""
+        """Return neighbours that are worth a merge; an empty list if there are none."""
         sealed = self.stream.sealed
         small = min(self.hub.settings.merge_below, self.size)
         run: list[Segment] = []
@@ -368,20 +368,20 @@ def _is_worth_it(run: list[Segment], n_bytes: int, small: int) -> bool:
 
 
 def trim_chunk(stream: StreamQueue, chunk: StreamChunk) -> None:
-    """Have the log let go of a chunk."""
+    """Release a chunk from the log."""
     if chunk.count:
         stream.log.settle_range(stream.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
     stream.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(stream.id), str(chunk.first)), None)
 
 
 def _slug(name: str) -> str:
-    """So much of a name as is harmless in one of a file: for people who look into the directory."""
+    """Return a part of a name that is safe in a file name, for people who list the directory."""
     kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name[:60])
     return kept.lstrip(".") or "stream"
 
 
 def _bounds(chunks: list[StreamChunk]) -> tuple[array[int], array[int]]:
-    """Offset and time of the chunks of a segment; small ones that were closed for their age are taken together."""
+    """Return offset and time of the chunks of a segment; small chunks that were closed by age are joined."""
     starts: array[int] = array("Q")
     times: array[int] = array("Q")
     count = n_bytes = 0

@@ -24,11 +24,11 @@ MAX_RETRY_DELAY: Final = 600_000
 
 
 class TableState:
-    """Of one stream's table: `name`, and what the latest attempt came to.
+    """The state of one stream's table `name`.
 
-    pending  whether the table has yet to follow a change
-    synced   when it last agreed with the manifest, milliseconds of Unix time, 0 for not since the start
-    problem  why the latest attempt failed, "" where it did not
+    pending  whether an update of the table is pending
+    synced   time of the last update in milliseconds of Unix time, 0 for none since the start
+    problem  error of the latest update, "" for none
     """
 
     __slots__ = ("files", "name", "pending", "problem", "synced")
@@ -42,7 +42,7 @@ class TableState:
 
 
 class StreamTables(Timed):
-    """The tables of a broker. One is worked on at a time."""
+    """The tables of a broker. One is updated at a time."""
 
     def __init__(self, store: SegmentStore, timers: Timers, after: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class StreamTables(Timed):
         self.timers = timers
         self.after = after
         self.states: dict[int, TableState] = {}
-        # Streams whose tables are behind, in the order in which they changed.
+        # Streams whose tables are outdated, in the order of the changes.
         self.behind: dict[int, StreamQueue] = {}
         self.busy = False
         self.delay = 0
@@ -59,14 +59,14 @@ class StreamTables(Timed):
         return self.states.setdefault(stream.id, TableState())
 
     def changed(self, stream: StreamQueue) -> None:
-        """The table of a stream is to follow its manifest."""
+        """Schedule an update of the table of a stream."""
         self.behind.setdefault(stream.id, stream)
         self.state(stream).pending = True
         if not self.due and not self.busy:
             self.timers.at(self.timers.now() + self.after, self)
 
     def hurry(self, streams: list[StreamQueue]) -> None:
-        """Have the tables of these streams follow at once."""
+        """Update the tables of these streams at once."""
         self.behind = {**{stream.id: stream for stream in streams}, **self.behind}
         for stream in streams:
             state = self.state(stream)
@@ -92,7 +92,7 @@ class StreamTables(Timed):
         now = self.timers.now()
         state = self.state(stream)
         if text:
-            log.warning("the Iceberg table of stream '%s' in vhost '%s' does not follow: %s", stream.name,
+            log.warning("the Iceberg table of stream '%s' in vhost '%s' cannot be updated: %s", stream.name,
                         stream.vhost.name, text)
             state.problem = text
             self.behind.setdefault(stream.id, stream)
@@ -122,5 +122,5 @@ class _Attempt:
 
 
 def _text(name: str) -> str:
-    """A name as JSON and table names take it."""
+    """Return a name in a form that is valid in JSON and table names."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 CONSUMER: Final = "x-stream-consumer"
 PUBLISHER: Final = "x-stream-publisher"
 SEQUENCE: Final = "x-stream-sequence"
-# For a look at encoded headers before they are decoded.
+# Byte patterns searched in encoded headers before they are decoded.
 PUBLISHER_BYTES: Final = PUBLISHER.encode()
-# Publishers that a stream remembers; of more than that the one is forgotten that has been silent for longest.
+# Maximum number of publishers of a stream; above it, the one that was silent longest is forgotten.
 MAX_PUBLISHERS: Final = 10_000
 
-# Holders of whose losses a stream knows, where nobody asks for them.
+# Maximum number of holders whose losses are recorded, if they are not queried.
 MAX_LOSING_PUBLISHERS: Final = 1_000
 
 
 class Progress:
-    """How far a named consumer has come: `next` is the offset where it would begin now.
+    """The tracked position of a named consumer: `next` is the offset at which it would start now.
 
-    start         where it began, which is asked for again by those who keep it nowhere else; -1 where nobody does
-    handed, done  offsets handed out since, in their order, and those of them that are acknowledged
+    start         the offset at which it started, for consumers that store it nowhere else; -1 for none
+    handed, done  offsets delivered since, in order, and those of them that are acknowledged
     """
 
     __slots__ = ("done", "handed", "next", "start")
@@ -43,12 +43,12 @@ class Progress:
         self.done: set[int] = set()
 
     def restart(self) -> None:
-        """A new reader takes over: what the one before has not acknowledged comes again."""
+        """Restart for a new reader: unacknowledged messages are delivered again."""
         self.handed.clear()
         self.done.clear()
 
     def acknowledge(self, offset: int) -> bool:
-        """Note an acknowledgement; whether that moves `next`."""
+        """Record an acknowledgement; return whether it advances `next`."""
         handed = self.handed
         self.done.add(offset)
         moved = False
@@ -61,10 +61,11 @@ class Progress:
 
 
 class Tracking:
-    """Of one stream. `progress` by the name of the consumer, `sequences` by that of the publisher, oldest use first.
+    """The tracking of one stream: `progress` by consumer name, `sequences` by publisher name, least recently used first.
 
-    lost  ranges of offsets, from the first to before the second, that retention took before they were read, by the holder
-          of the read lease under which they should have been; not in the log
+    lost  by holder of a read lease: ranges of offsets, end exclusive, that retention removed before they were read under
+    the
+          lease; not in the log
     """
 
     def __init__(self, log: Log, stream_id: int) -> None:
@@ -75,7 +76,7 @@ class Tracking:
         self.lost: dict[str, list[tuple[int, int]]] = {}
 
     def note_lost(self, holder: str, first: int, stop: int) -> None:
-        """What one of several readers of a holder did not find. They may say the same again."""
+        """Record a range that a reader of a holder did not find. Several readers may report the same range."""
         merged: list[tuple[int, int]] = []
         for one in sorted([*self.lost.pop(holder, []), (first, stop)]):
             if merged and one[0] <= merged[-1][1]:
@@ -87,11 +88,11 @@ class Tracking:
             del self.lost[next(iter(self.lost))]
 
     def take_lost(self, holder: str) -> int:
-        """How many messages the readers of a holder have not found since this was asked last."""
+        """Return the number of messages that the readers of a holder did not find since the last call."""
         return sum([stop - first for first, stop in self.lost.pop(holder, [])])
 
     def start(self, name: str) -> Progress:
-        """The progress of a consumer that begins now; `next` is -1 where nothing is known of it."""
+        """Return the progress of a consumer that starts now; its `next` is -1 if the consumer is unknown."""
         known = self.progress.get(name)
         if known is None:
             known = self.progress[name] = Progress(-1)
@@ -105,7 +106,7 @@ class Tracking:
         self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), metadata.pack(kept))
 
     def register(self, name: str, offset: int) -> tuple[Progress, bool]:
-        """Have a consumer begin at an offset, unless it has begun before; whether it had not."""
+        """Start a consumer at an offset unless it is known; return whether it was unknown."""
         progress = self.progress.get(name)
         if progress is not None and progress.start >= 0:
             return progress, False
@@ -118,7 +119,7 @@ class Tracking:
         return progress, True
 
     def advance(self, name: str, offset: int) -> Progress:
-        """A consumer has come as far as an offset; it never goes back."""
+        """Advance a consumer to an offset; it never moves backwards."""
         progress = self.progress.get(name)
         if progress is None:
             progress = self.progress[name] = Progress(-1)
@@ -128,7 +129,7 @@ class Tracking:
         return progress
 
     def set_offset(self, name: str, offset: int | None) -> None:
-        """Have a consumer begin at an offset the next time; None forgets it."""
+        """Set the offset at which a consumer starts next time; None forgets the consumer."""
         if offset is None:
             self.progress.pop(name, None)
             self._log.put(metadata.STREAM_OFFSET, metadata.make_key(self._id, name), None)
@@ -140,7 +141,7 @@ class Tracking:
         self.keep(name, progress)
 
     def is_duplicate(self, headers: dict[str, Any]) -> bool:
-        """Whether a message was appended before; notes its sequence number where it was not."""
+        """Return whether a message was appended before; record its sequence number otherwise."""
         name = headers.get(PUBLISHER)
         sequence = headers.get(SEQUENCE)
         if isinstance(name, bytes):
@@ -169,7 +170,7 @@ class Tracking:
 
 
 def name_of(arguments: dict[str, Any]) -> str | None:
-    """The name that a consumer gives itself, None where it has none. PreconditionFailed for what is no name."""
+    """Return the name of a consumer, None if it has none. Raises PreconditionFailed for an invalid name."""
     name = arguments.get(CONSUMER)
     if isinstance(name, bytes):
         name = name.decode("utf-8", "replace")

@@ -14,7 +14,7 @@ NAMES: Final[dict[int, str]] = {code: name.upper().replace("-", "_") for name, c
 HARD_ERRORS: Final = frozenset((320, 402, 501, 502, 503, 504, 505, 506, 530, 540, 541))
 
 # Reply text for an internal error.
-FAILURE: Final = "the broker failed; its log says how"
+FAILURE: Final = "internal error; see the broker's log"
 
 
 def reply_text(code: int, text: str) -> str:

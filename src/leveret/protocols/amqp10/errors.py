@@ -21,7 +21,7 @@ CONDITIONS: Final[dict[str, str]] = {
     "resource-error": constants.RESOURCE_LIMIT_EXCEEDED,
     "content-too-large": constants.LINK_MESSAGE_SIZE_EXCEEDED,
 }
-# Longer texts, which may quote the client, are cut to fit a frame of 512 bytes.
+# Longer texts, which may quote the client, are truncated to fit a frame of 512 bytes.
 MAX_TEXT_LENGTH: Final = 300
 
 
@@ -51,7 +51,7 @@ class ConnectionRefused(Refusal):
 
 
 def make_error(condition: str, text: str, info: dict[str, Any] | None = None) -> Error:
-    # Names that came over 0-9-1 may hold what is no Unicode text.
+    # Names from 0-9-1 may contain bytes that are not valid UTF-8.
     said = text.encode("utf-8", "replace").decode("utf-8")
     if len(said) > MAX_TEXT_LENGTH:
         said = said[: MAX_TEXT_LENGTH - 3] + "..."

@@ -14,16 +14,16 @@ from leveret.wire.amqp10.values import Described, Map
 TIME: Final = "x-opt-delivery-time"
 DELAY: Final = "x-opt-delivery-delay"
 _COMMON: Final = b"x-opt-delivery-"
-# A little over ten years, in milliseconds.
+# Slightly more than ten years, in milliseconds.
 MAX_DELAY: Final = 3653 * 24 * 3600 * 1000
 
 
 def delivery_time(sections: Sections, now: int, step: int) -> int:
-    """When consumers may have a message that has annotations, in milliseconds of the broker's clock; 0 for at once.
+    """Return the delivery time in milliseconds of the broker's clock, according to the annotations; 0 for at once.
 
-    `step` is how far the system's clock, which an absolute time is of, is ahead of that (`Timers.step`).
+    `step` is the difference between the system's clock, which absolute times use, and the broker's (`Timers.step`).
 
-    LinkRefused for a time that is no whole number of milliseconds, or is more than ten years ahead.
+    Raises LinkRefused for a time that is not a whole number of milliseconds, or more than ten years ahead.
     """
     begin, end = sections.message_annotations, sections.message_annotations_end
     if sections.data.find(_COMMON, begin, end) < 0:
@@ -42,8 +42,10 @@ def delivery_time(sections: Sections, now: int, step: int) -> int:
 
 
 def expiry_of(sections: Sections, now: int, step: int) -> int:
-    """When a message expires that is published now, as `Message.expires_at`: by its ttl, or its absolute expiry time. Both
-    count as ten years where they are more: sums with times stay within 64 bits, in the log, too."""
+    """Return the expiry of a message published now, as `Message.expires_at`, from its ttl or absolute expiry time.
+
+    Both are limited to ten years, so that sums stay within 64 bits, also in the log.
+    """
     expires_at = 0
     if sections.ttl >= 0:
         expires_at = now + min(sections.ttl, MAX_DELAY) if sections.ttl else AT_ONCE

@@ -1,9 +1,8 @@
-"""Messages of AMQP 1.0 between frames and the broker.
+"""Conversion between messages of AMQP 1.0 and of the broker.
 
-`Message.header` holds the sections before the body as they came, and the footer behind them, which begins at
-`headers_at`; `Message.body` the encoded sections of the body. A delivery gets a new header section, no delivery
-annotations of the previous hop, and message annotations merged with those of the overlay. The bare message is never
-changed.
+`Message.header` has the sections before the body as received, followed by the footer, which begins at `headers_at`;
+`Message.body` has the encoded sections of the body. A delivery gets a new header section, no delivery annotations of the
+previous hop, and message annotations merged with those of the overlay. The bare message is never changed.
 """
 
 from __future__ import annotations
@@ -32,16 +31,17 @@ if TYPE_CHECKING:
 
 MAX_UINT: Final = (1 << 32) - 1
 
-# The descriptors of header and delivery annotations, as almost everybody writes them.
+# The usual descriptors of header and delivery annotations.
 _HEADER: Final = b"\x00\x53\x70"
 _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
 
 
 def check_annotations(sections: Sections, strict: bool) -> None:
-    """Refuse annotations that nobody may send unless their meaning is defined somewhere (messaging section 3.2.10). Those
-    that begin with `x-` are taken, for they stand for headers of 0-9-1; strict mode wants `x-opt-`.
+    """Refuse reserved annotations that are not defined (messaging section 3.2.10).
 
-    DecodeError for keys of other types, LinkRefused for the others.
+    Those that begin with `x-` are accepted, since they represent headers of 0-9-1; strict mode requires `x-opt-`.
+
+    Raises DecodeError for keys of other types, LinkRefused for other annotations.
     """
     if sections.delivery_annotations >= 0:
         _check_keys(sections.data, sections.delivery_annotations, sections.delivery_annotations_end, strict)
@@ -60,7 +60,7 @@ def _check_keys(data: bytes, begin: int, end: int, strict: bool) -> None:
 
 
 def make_message(sections: Sections, address: bytes, timers: Timers, publisher: int) -> Message:
-    """The message whose sections were found in the payload of a delivery."""
+    """Create a message from the sections of a delivery."""
     data = sections.data
     at = sections.body
     headers_at = -1
@@ -83,7 +83,7 @@ def make_message(sections: Sections, address: bytes, timers: Timers, publisher: 
 
 
 def head_of(entry: Entry, timers: Timers) -> bytes:
-    """What precedes the body of a delivery: its header, then annotations, properties and application properties."""
+    """Return the part of a delivery before the body: header, annotations, properties and application properties."""
     message = entry.message
     overlay = entry.overlay
     priority = message.priority
@@ -113,7 +113,7 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:
-    """The sections between header and body as consumers of this entry get them: what filters look at."""
+    """Return the sections between header and body as consumers of this entry get them, for filters."""
     if message.format != FORMAT_AMQP1:
         return to_amqp10.sections_of(message, overlay)
     encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
@@ -121,19 +121,19 @@ def sections_of(message: Message, overlay: Overlay | None) -> bytes:
 
 
 def _rendered(encoded: bytes, overlay: Overlay) -> bytes:
-    """The sections behind the delivery annotations, with what the overlay adds; made once."""
+    """Return the sections after the delivery annotations, merged with the overlay; cached."""
     rendered = overlay.rendered
     if rendered is None:
         try:
             rendered = merged(encoded, overlay.headers)
         except (DecodeError, EncodeError):
-            rendered = encoded[_rest(encoded) :]  # annotations that nobody can read
+            rendered = encoded[_rest(encoded) :]  # the annotations are malformed
         overlay.rendered = rendered
     return rendered
 
 
 def _rest(encoded: bytes) -> int:
-    """Where header and delivery annotations end."""
+    """Return the end of header and delivery annotations."""
     if not encoded:
         return 0
     at = 0
@@ -144,27 +144,29 @@ def _rest(encoded: bytes) -> int:
     if encoded.startswith(_DELIVERY_ANNOTATIONS, at):
         at = value_end(encoded, at, len(encoded))
     if at < len(encoded) and encoded[at] == codes.DESCRIBED and encoded[at + 1] != codes.SMALL_ULONG:
-        return split(encoded).rest  # descriptors in another form
+        return split(encoded).rest  # an unusual form of descriptors
     return at
 
 
 def body_of(message: Message) -> Body:
-    """The sections of the body, encoded."""
+    """Return the encoded sections of the body."""
     if message.format == FORMAT_AMQP1:
         return message.body
     return to_amqp10.body_of(message)
 
 
 def tail_of(message: Message) -> bytes:
-    """The footer, encoded; nothing where there is none."""
+    """Return the encoded footer; empty if there is none."""
     if message.format == FORMAT_AMQP1 and message.headers_at >= 0:
         return message.header[message.headers_at :]
     return b""
 
 
 def header_section(entry: Entry, timers: Timers) -> bytes:
-    """The header of a delivery, with what is left of its time to live: absent where that is more than 49.7 days, which the
-    field cannot hold."""
+    """Encode the header of a delivery, with the remaining time to live.
+
+    The ttl is absent above 49.7 days, the maximum of the field.
+    """
     message = entry.message
     due = 0
     if message.expires_at or entry.overlay is not None:
@@ -186,6 +188,6 @@ def _short_header(durable: bool, priority: int, first: bool) -> bytes:
     return encode_composite(Header(durable or None, None if priority < 0 else priority, None, first or None, None))
 
 
-# The headers of messages that do not expire and have not failed: by priority, -1 first; durable; first acquirer.
+# Cached headers of messages that do not expire and have not failed: by priority, starting with -1; durable; first acquirer.
 _SHORT: Final[list[bytes]] = [_short_header(durable, priority, first) for priority in range(-1, 10)
                               for durable in (False, True) for first in (False, True)]

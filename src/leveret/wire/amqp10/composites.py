@@ -62,12 +62,12 @@ class _States(Decoder):
         return super().value(depth)
 
 
-def decode_composite(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Composite, int]:
+def decode_composite(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Composite, int]:
     """Return the composite value at `pos`, and its end.
 
-    Raises DecodeError if the tables do not have its type, or if it consists of more than `most` values.
+    Raises DecodeError if the tables do not have its type, or if it consists of more than `max_values` values.
     """
-    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     composite = read_composite(decoder)
     return composite, decoder.pos
 
@@ -81,9 +81,9 @@ def read_composite(decoder: Decoder) -> Composite:
     raise DecodeError(start, "expected a composite type that AMQP 1.0 defines")
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
+def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Any, int]:
     """Decode like `decode.decode_value`, but return objects for composite types of AMQP 1.0. Raises DecodeError."""
-    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     value = _read_described(decoder, 0) if decoder.pos < decoder.end and data[pos] == 0 else decoder.value(0)
     return value, decoder.pos
 

@@ -132,13 +132,14 @@ def check_keys(data: bytes, pos: int, end: int, allowed: bytes) -> int:
     return -1
 
 
-def count_values(data: bytes, pos: int, end: int, most: int) -> int:
+def count_values(data: bytes, pos: int, end: int, max_values: int) -> int:
     """Return the number of values in the data, including those in lists, maps and arrays.
 
-    A result above `most` means that there may be more. Nothing is decoded. Raises DecodeError if the data is truncated.
+    A result above `max_values` means that there may be more. Nothing is decoded. Raises DecodeError if the data is
+    truncated.
     """
     count = 0
-    while pos < end and count <= most:
+    while pos < end and count <= max_values:
         code = data[pos]
         count += 1
         shape = _SHAPES[code]
@@ -162,12 +163,12 @@ def count_values(data: bytes, pos: int, end: int, most: int) -> int:
     return count
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT) -> tuple[Any, int]:
+def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Any, int]:
     """Return the value at `pos`, and its end.
 
-    Raises DecodeError if it is malformed or consists of more than `most` values.
+    Raises DecodeError if it is malformed or consists of more than `max_values` values.
     """
-    decoder = Decoder(data, pos, len(data) if end < 0 else end, most)
+    decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     value = decoder.value(0)
     return value, decoder.pos
 
@@ -175,12 +176,12 @@ def decode_value(data: bytes, pos: int = 0, end: int = -1, most: int = NO_LIMIT)
 class Decoder:
     """Decodes values between `pos` and `end`. `pos` advances; up to `left` further values are allowed."""
 
-    __slots__ = ("_spare", "data", "end", "left", "most", "pos")
+    __slots__ = ("_spare", "data", "end", "left", "max_values", "pos")
 
-    def __init__(self, data: bytes, pos: int, end: int, most: int = NO_LIMIT) -> None:
-        """Decode at most `most` values."""
-        self.most = most
-        self.left = most
+    def __init__(self, data: bytes, pos: int, end: int, max_values: int = NO_LIMIT) -> None:
+        """Decode at most `max_values` values."""
+        self.max_values = max_values
+        self.left = max_values
         self.data = data
         self.pos = pos
         self.end = end
@@ -204,7 +205,7 @@ class Decoder:
         return self._content(code, depth)
 
     def _too_many(self) -> DecodeError:
-        return DecodeError(self.pos, f"there are more than {self.most} values, the maximum",
+        return DecodeError(self.pos, f"there are more than {self.max_values} values, the maximum",
                            RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:

@@ -188,18 +188,18 @@ def check_type(kind: int, position: int, code: int) -> None:
         raise _wrong_type(kind, position, code)
 
 
-def section_ranges(data: bytes, most: int = 0) -> list[tuple[int, int, int]]:
+def section_ranges(data: bytes, max_sections: int = 0) -> list[tuple[int, int, int]]:
     """Return descriptor, start and end of each section, in the order of a `received` state (messaging 3.4.1).
 
     Each `data` and `amqp-sequence` counts as one. The last section may be truncated; its descriptor is 0 if even that
-    is incomplete. Raises DecodeError for an invalid section, and for more than `most` of them (0: no limit).
+    is incomplete. Raises DecodeError for an invalid section, and for more than `max_sections` of them (0: no limit).
     """
     ranges: list[tuple[int, int, int]] = []
     pos = 0
     end = len(data)
     while pos < end:
-        if most and len(ranges) == most:
-            raise DecodeError(pos, f"more than {most} sections")
+        if max_sections and len(ranges) == max_sections:
+            raise DecodeError(pos, f"more than {max_sections} sections")
         start = pos
         kind = 0
         try:

@@ -1,4 +1,4 @@
-"""What Python lacks of AMQP's primitive types (types 1.6): small classes that keep the type of a value.
+"""Classes for primitive types of AMQP that Python lacks (types 1.6), so that a value keeps its type.
 
 | AMQP | Python | AMQP | Python |
 | --- | --- | --- | --- |
@@ -9,10 +9,10 @@
 | long | int | binary | bytes |
 | float | `Float` | string | str |
 | double | float | symbol | `Symbol` (a str) |
-| list | list | map | dict, or `Map` where a dict cannot hold it |
+| list | list | map | dict, or `Map` if a dict cannot hold it |
 | array | `Array` | described value | `Described` |
 
-A plain int is a long and a plain float a double, as Qpid Proton has it. The number classes are ints and floats and
+A plain int is a long and a plain float a double, as in Qpid Proton. The number classes are ints and floats and
 compare like them: `UInt(1) == 1 == True`. So the keys of a map may be distinct in AMQP and equal in Python; such a map,
 one with keys that cannot be hashed, and one with more than 32 keys other than strings, symbols and binaries (whose hashes
 a peer could choose so that they collide) is a `Map`, which is a sequence of pairs. The order of pairs counts in both.

@@ -38,7 +38,7 @@ class Walk:
         self._position = 0
 
     def buffered(self) -> int:
-        """Octets that are kept here."""
+        """Number of bytes in memory."""
         return len(self.head) + len(self.tail) + len(self.pending)
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -328,7 +328,7 @@ class TestRequests:
         monkeypatch.setitem(PATHS["queues", "*"], "GET", lambda *arguments: 1 / 0)
         status, text = node.call("GET", "/queues/q")
         monkeypatch.undo()
-        assert (status, text) == (500, "the broker failed; its log says how")
+        assert (status, text) == (500, "internal error; see the broker's log")
         assert node.call("GET", "/queues/q")[0] == 404
 
     def test_too_large_a_request_ends_its_link(self, session: Session) -> None:

@@ -1,6 +1,6 @@
 """Connections of AMQP 1.0: headers, SASL, open and close, sessions, output (transport sections 2.2 to 2.4).
 
-`data_received` performs every complete frame in the data. When all ready sockets have been read, the broker ends the
+`data_received` processes every complete frame in the data. After all ready sockets have been read, the broker ends the
 turn: it delivers, commits and calls `flush`.
 """
 
@@ -47,16 +47,16 @@ log = logging.getLogger("leveret.connection")
 
 # Bytes of replies that a client may leave unread before the broker stops reading its socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Seconds that a client has to answer close, or to read it if its frames cannot be parsed any more.
+# Seconds for a client to reply to close, or to read it if its frames can no longer be parsed.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
-# Units of work (about 1 µs) that all connections together may do in one turn, as in 0-9-1.
+# Maximum units of work (about 1 µs each) of all connections together in one turn, as in 0-9-1.
 MAX_WORK: Final = 20_000
-# Units of work that parsing the data of one read may take.
+# Maximum units of work to parse the data of one read.
 MAX_READ: Final = 10_000
-# Values that the performative of one frame may consist of: an unsettled map of more than ten thousand deliveries.
+# Maximum number of values in the performative of one frame: enough for an unsettled map of 10,000 deliveries.
 MAX_FRAME_VALUES: Final = 32_768
-# What carrying out a frame costs, in the same units, by its kind; beside that, work is counted where it is done.
+# Cost of a frame by its kind, in the same units; further work is counted as it is done.
 COSTS: Final[list[int]] = [{
     descriptors.OPEN: 100, descriptors.BEGIN: 30, descriptors.ATTACH: 150, descriptors.FLOW: 3, descriptors.TRANSFER: 3,
     descriptors.DISPOSITION: 2, descriptors.DETACH: 30, descriptors.END: 30, descriptors.CLOSE: 30,
@@ -64,11 +64,11 @@ COSTS: Final[list[int]] = [{
 PRODUCT: Final = "Leveret"
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", link_pair.CAPABILITY, shared_subscription.CAPABILITY,
                        exclusive_container.CAPABILITY)
-# Tells a client not to take our open for the beginning of a connection.
+# Property of our open that announces a close, so that the client does not consider the connection open.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
 
-# The frames of a session, from ATTACH on.
+# Performatives of a session, starting with ATTACH.
 OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end")
 
 
@@ -114,17 +114,17 @@ class Connection(VhostSession):
         self.sessions: dict[int, SessionEndpoint] = {}
         self.channels_out: dict[int, SessionEndpoint] = {}
         self.numbers = Numbers()
-        # Transactions that are not discharged, by id.
+        # Transactions that are not yet discharged, by id.
         self.transactions: dict[bytes, LocalTransaction] = {}
-        # While a request of the management node is carried out: links whose queue went with it.
+        # Links whose queue is deleted by the management request in progress.
         self.detaching_links: list[OutgoingLink] | None = None
-        # Bytes of answers of the management node that have not gone out.
+        # Bytes of unsent replies of the management node.
         self.answer_bytes = 0
         self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
-        # Those whose discharge is answered once what they acquired is aborted.
+        # Transactions whose discharge is answered once their acquired deliveries are aborted.
         self.aborting: list[LocalTransaction] = []
-        # Suspended ones whose last session has ended and was one of this connection.
+        # Suspended termini whose last session belonged to this connection and has ended.
         self.termini: dict[Terminus, None] = {}
         self.remote_channel_max = 65535
         self.state = IN_SASL if sasl else AWAIT_OPEN
@@ -135,7 +135,7 @@ class Connection(VhostSession):
         self.lost = False
         # Output
         self.dirty = False
-        # Some session was refused a delivery because too many of the connection are not settled.
+        # Whether a session was refused a delivery because the connection has too many unsettled ones.
         self.window_full = False
         self.paused = False
         self.starved = False
@@ -145,19 +145,19 @@ class Connection(VhostSession):
         # Input
         self.heard = True
         self.published_any = False
-        # Bytes of deliveries that are not complete.
+        # Bytes of incomplete deliveries.
         self.partial = 0
         self.waiting_login = False
         self.unreadable = False
         self.rest: list[Performative] = []
-        # What is left to do of the frame that is being carried out, in the next turn and before all others.
+        # Frame in progress that continues in the next turn, before all others.
         self.deferred: Performative | None = None
         self.bytes_in = 0
         self.bytes_out = 0
         self.idle_timeout_timer: IdleTimeout | None = None
         self.keepalive: Keepalive | None = None
         services.add(self)
-        # The header has been read to find out that this is AMQP 1.0; the reader has to know of it.
+        # The caller has read the header to detect the protocol; the reader needs it, too.
         self.reader.receive(HEADER_1_0_SASL if sasl else HEADER_1_0)
         if sasl:
             self.output.send_header(SASL)
@@ -186,13 +186,13 @@ class Connection(VhostSession):
             self._perform_all(frames)
 
     def _read(self, data: bytes) -> list[Performative]:
-        """Return the frames in the data, or as many as one turn may parse."""
+        """Return the complete frames in the data, up to the limit of one turn."""
         frames = self.reader.receive(data)
         self.broker.work += self.reader.cost
         return frames
 
     def _perform_all(self, frames: list[Performative]) -> None:
-        """Perform frames, or as many as one turn may perform."""
+        """Process frames, up to the limit of one turn."""
         services = self.services
         broker = self.broker
         done = 0
@@ -237,7 +237,7 @@ class Connection(VhostSession):
         self.mark()
 
     def _perform(self, frame: Performative) -> None:
-        """Perform one frame. An error ends its link, its session or the connection."""
+        """Process one frame. An error ends its link, its session or the connection."""
         if self.closing:
             if frame.kind == descriptors.CLOSE:
                 self.peer.close()
@@ -268,10 +268,10 @@ class Connection(VhostSession):
             self.close(constants.FRAME_SIZE_TOO_SMALL, str(failed))
         except Exception:
             log.exception("%s: internal error in a frame of kind 0x%02x", self.peer.name, frame.kind)
-            self.close(constants.INTERNAL_ERROR, "the broker failed; its log says how")
+            self.close(constants.INTERNAL_ERROR, "internal error; see the broker's log")
 
     def _opened(self, frame: Performative) -> None:
-        """Perform a frame whose channel has no session."""
+        """Process a frame whose channel has no session."""
         kind = frame.kind
         if ATTACH <= kind <= END:
             raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {frame.channel} has no session")
@@ -349,7 +349,7 @@ class Connection(VhostSession):
         self.mark()
 
     def _require_sasl(self) -> None:
-        """Answer a client without SASL with the SASL header and close (transport section 2.2)."""
+        """Refuse a client without SASL: send the SASL header and close (transport section 2.2)."""
         log.info("%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
                  " auth.loopback_users", self.peer.name)
         self.output.send_header(SASL)
@@ -383,7 +383,7 @@ class Connection(VhostSession):
         self.mark()
 
     def close(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
-        """Send close with an error. From now on, everything but the client's close is discarded."""
+        """Send close with an error. From then on, only the client's close is processed."""
         if self.closing or self.lost:
             return
         log.info("%s: connection closed with %s: %s", self.peer.name, condition, text)
@@ -397,8 +397,8 @@ class Connection(VhostSession):
         self.output.send(Close(make_error(condition, text, info)))
         self.mark()
         self.ingress.resume()
-        # Without frame boundaries, no close can be parsed. The socket is not closed at once all the same: unread input
-        # would cause a reset, which could overtake our close.
+        # Without frame boundaries, no close can be parsed. Still, the socket stays open briefly: unread input would cause a
+        # reset, which could overtake our close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
 
     def _close_timed_out(self) -> None:
@@ -468,7 +468,7 @@ class Connection(VhostSession):
         if frame.remote_channel is not None:
             raise ConnectionRefused(constants.NOT_ALLOWED, "a begin names a remote channel, but no session was begun here")
         if channel in self.sessions:
-            raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} has a session already")
+            raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} already has a session")
         if channel >= self.own.sessions:
             raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"channel {channel} is above channel-max,"
                                     f" {self.own.sessions - 1}; the setting is amqp10.sessions")
@@ -519,7 +519,7 @@ class Connection(VhostSession):
         self.window_freed_in(session)
 
     def end_transaction(self, transaction: LocalTransaction) -> None:
-        """End the control link of a transaction that was used wrongly, which rolls it back."""
+        """End the control link of an invalid transaction, which rolls the transaction back."""
         link = transaction.link
         link.session.refuse(link, make_error(constants.TRANSACTION_ROLLBACK, transaction.failed))
 
@@ -539,7 +539,7 @@ class Connection(VhostSession):
         self.mark()
 
     def mark(self) -> None:
-        """Have `flush` called at the end of the turn."""
+        """Schedule `flush` for the end of the turn."""
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
@@ -563,7 +563,7 @@ class Connection(VhostSession):
             self.spoke = True
             self.bytes_out += len(data)
             if self.paused:
-                # Deliveries stop while the socket is full, so these are replies that the client does not read.
+                # Deliveries stop while the socket is full, so this output is replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)
@@ -594,7 +594,7 @@ class Connection(VhostSession):
     # Back pressure
 
     def alarm(self, reason: str) -> None:
-        """Withdraw or restore the credit of publishers. Messages in flight are accepted."""
+        """Withdraw or restore the credit of publishers. Messages in flight are still accepted."""
         if not self.opened or self.closing:
             return
         for session in self.sessions.values():

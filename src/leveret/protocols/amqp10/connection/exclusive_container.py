@@ -22,7 +22,7 @@ def enter(connection: Connection, wanted: bool) -> None:
     """Add the connection to its container.
 
     Raises:
-        ConnectionRefused: another connection has the container-id, and one of the two is to be the only one.
+        ConnectionRefused: another connection has the container-id, and one of the two is exclusive.
     """
     key = (connection.vhost_name, connection.user, connection.container_id)
     containers = connection.shared.containers

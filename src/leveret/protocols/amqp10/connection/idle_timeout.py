@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Milliseconds. A client that asks for less is refused.
+# Milliseconds. Shorter time-outs are refused.
 MIN_IDLE_TIMEOUT: Final = 100
 
 
@@ -50,8 +50,8 @@ class IdleTimeout(Timed):
 class Keepalive(Timed):
     """Timer that sends an empty frame when nothing was sent for half of the client's idle-time-out.
 
-    It checks four times per idle-time-out. `quiet_checks` counts the checks since the last output. Output since the
-    previous check may be as old as that check. `timeout` is in milliseconds.
+    It checks four times per idle-time-out. `quiet_checks` counts the checks since the last output, which may be as old
+    as the previous check. `timeout` is in milliseconds.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
@@ -71,5 +71,5 @@ class Keepalive(Timed):
             self.quiet_checks = 0
             connection.send_empty()
             connection.broker.end_turn()
-            # The empty frame does not count as output: the next one is due all the same.
+            # The empty frame does not count as output, so the next one is still due.
             connection.spoke = False

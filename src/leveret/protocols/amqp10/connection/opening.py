@@ -23,8 +23,11 @@ VHOST_PREFIX: Final = "vhost:"
 
 
 def open_connection(connection: Connection, frame: Open) -> None:
-    """The client's open, answered by ours. Where ConnectionRefused is raised, `Connection.close` sends both ours, with the
-    property that says so, and the close."""
+    """Process the client's open and reply with ours.
+
+    If this raises ConnectionRefused, `Connection.close` sends an open with the property `ESTABLISHMENT_FAILED`, then the
+    close.
+    """
     if frame.channel:
         raise ConnectionRefused(constants.NOT_ALLOWED, f"open came on channel {frame.channel}; expected channel 0")
     connection.container_id = frame.container_id
@@ -53,7 +56,7 @@ def open_connection(connection: Connection, frame: Open) -> None:
 
 
 def _vhost_name(connection: Connection, hostname: str | None) -> str:
-    """`vhost:NAME` names a vhost, as it stands or percent-decoded; every other host name means the default one."""
+    """Return the vhost of `vhost:NAME`, literal or percent-decoded; the default vhost for any other host name."""
     if hostname is None or not hostname.startswith(VHOST_PREFIX):
         return DEFAULT_VHOST
     name = hostname[len(VHOST_PREFIX) :]
@@ -69,7 +72,7 @@ def _enter(connection: Connection, name: str, alone: bool) -> None:
     services = connection.services
     vhost = services.broker.vhosts.get(name)
     if vhost is None or not services.users.may_open(connection.user, name):
-        # One answer to both: whoever has no permissions in a vhost does not learn that it exists.
+        # The same error in both cases, so that a user without permissions does not learn whether the vhost exists.
         raise NotAllowed(f"vhost '{name}' does not exist, or user '{connection.user}' has no permissions in it")
     connection.services.check_limits(connection.user, vhost, ResourceError)
     connection.vhost_name = name

@@ -1,4 +1,4 @@
-"""SASL (security section 5.3): mechanisms, init, challenge, response, outcome; and who is let in without it."""
+"""SASL (security section 5.3): mechanisms, init, challenge, response and outcome, and anonymous users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXCLUDED: Final = (Amqplain.name,)
 
 
 class Login(Authentication):
-    """The SASL exchange of one connection. It ends with `Connection.logged_in` or with the socket's end."""
+    """The SASL exchange of one connection. It ends with `Connection.logged_in` or when the socket closes."""
 
     def __init__(self, connection: Connection) -> None:
         services = connection.services
@@ -31,19 +31,19 @@ class Login(Authentication):
         self.connection = connection
 
     def begin(self) -> None:
-        """Say which mechanisms there are."""
-        # The list must not be empty; nobody gets in by what is on it then.
+        """Offer the mechanisms."""
+        # The list must not be empty. If no mechanism is enabled, PLAIN is listed but always refused.
         self.connection.send(SaslMechanisms(tuple(self.offered) or (Plain.name,)))
 
     def receive(self, frame: Any) -> None:
-        """A frame of the client."""
+        """Process a frame of the client."""
         if isinstance(frame, SaslInit) and not self.mechanism:
             if not self.start(str(frame.mechanism), frame.initial_response):
                 self.refuse_for(f"mechanism '{frame.mechanism}' was not offered")
         elif isinstance(frame, SaslResponse) and self.mechanism and not self.busy:
             self.respond(frame.response)
         else:
-            self.refuse_for("an illegal frame during the login")
+            self.refuse_for("unexpected frame during login")
 
     def is_lost(self) -> bool:
         return self.connection.lost
@@ -69,7 +69,7 @@ class Login(Authentication):
 
 
 def anonymous_user(connection: Connection) -> str | None:
-    """Who a client is that says nothing of itself; None where that is nobody."""
+    """Return the user of clients without SASL; None if they are refused."""
     services = connection.services
     name = connection.shared.settings.anonymous_user
     if name and services.users.get(name) is not None and may_connect(services.users, connection.peer, name):

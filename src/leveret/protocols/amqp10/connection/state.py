@@ -1,5 +1,5 @@
-"""States of a connection (transport section 2.4.6), by what it awaits: a SASL frame, the header after SASL, open, frames,
-or nothing.
+"""States of a connection (transport section 2.4.6), named after what it waits for: a SASL frame, the header after SASL,
+open, frames, or nothing.
 """
 
 from __future__ import annotations

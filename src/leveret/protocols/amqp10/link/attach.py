@@ -53,15 +53,15 @@ POLICIES: Final[dict[int, Any]] = {
     descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
     descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES: DeleteOnNoLinksOrMessages,
 }
-# RabbitMQ's property of receivers with their priority.
+# RabbitMQ's property for the priority of a receiver.
 PRIORITY: Final = "rabbitmq:priority"
 TERMINUS_CAPABILITIES: Final = ("queue", "topic", "temporary-queue", "temporary-topic",
                                 shared_subscription.SHARED, shared_subscription.GLOBAL)
-# Maximum characters in the name of a link, which is kept as long as its terminus.
+# Maximum number of characters in a link name, which is stored as long as the terminus.
 MAX_NAME_LENGTH: Final = 1024
-# Name against which permissions are checked when the broker names the queue.
+# Name used for permission checks when the broker names the queue.
 SERVER_NAMED: Final = "amq.gen-"
-# Bytes that the names of container and link may have in the name of a dynamic node.
+# Maximum bytes of container-id and link name in the name of a dynamic node.
 MAX_NAME_PART: Final = 80
 
 
@@ -69,7 +69,7 @@ TOPIC_LIFETIME: Final = {LIFETIME: to_described(DeleteOnClose())}
 
 
 def attach(session: SessionEndpoint, frame: Attach) -> None:
-    """Answer an attach of the client."""
+    """Process an attach of the client and reply to it."""
     connection = session.connection
     receives = not frame.role
     key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
@@ -82,7 +82,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     max_links = connection.own.connection_links
     if sum(len(other.handles) for other in connection.sessions.values()) >= max_links:
         _refuse(session, frame, handle, make_error(
-            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has its most links, {max_links}; the setting is"
+            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {max_links} links, the maximum; the setting is"
             " amqp10.connection_links"))
         return
     _steal(connection.shared.links.get(key), frame.name)
@@ -112,7 +112,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
 
 
 def _steal(link: Link | None, name: str) -> None:
-    """Detach a link that is attached elsewhere: the last attach wins (transport section 2.6.1)."""
+    """Detach a link that is attached elsewhere: the latest attach wins (transport section 2.6.1)."""
     if link is not None and not link.closed:
         session = link.session
         session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
@@ -130,7 +130,7 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
     connection.send(Detach(handle, True, error, channel=session.channel))
 
 
-# A client that sends
+# The client is the sender
 
 
 def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> IncomingLink:
@@ -189,7 +189,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
 
 def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) -> CoordinatorLink:
     link = CoordinatorLink(session, frame.name, frame.handle, handle)
-    # A controller has to see what becomes of its messages, so none of them is settled.
+    # A controller needs the outcomes of its messages, so none of them is settled.
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
     link.second_mode = frame.rcv_settle_mode == constants.RECEIVER_SETTLE_MODE_SECOND
@@ -203,7 +203,7 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
     return link
 
 
-# A client that receives
+# The client is the receiver
 
 
 def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
@@ -227,7 +227,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise ResourceError(f"the session already has {limit} consumers; the limit is set by limits.consumers_per_channel")
     if direct_reply.wants(source):
         return direct_reply.attach(session, frame, handle)
-    # What may be refused is, as far as possible, before anything is made, and what is replaced goes after that.
+    # Refuse as much as possible before anything is created, and replace the old terminus only after that.
     priority = _priority(frame)
     default_outcome = _default_outcome(source)
     if terminus is None or not _is_same(terminus, source):
@@ -236,7 +236,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         termini.check(terminus, source, before)
     subscription: SharedSubscription | None = None
     link = OutgoingLink(session, frame.name, frame.handle, handle)
-    # A sender that may do both sends unsettled.
+    # A sender that supports both modes sends unsettled.
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
     properties: Any = None
@@ -275,15 +275,15 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             owner = terminus if subscription is None else subscription
             queue = _subscribe(session, frame.name, owner, source, node, wanted).queue
             is_subscription = True
-    # The queue of a subscription is the link's own, and nobody would ever empty it.
+    # The queue of a subscription belongs to the link; if the link only browsed, no consumer would empty it.
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
-    # What reads a stream takes nothing away from it.
+    # Reading a stream removes nothing from it.
     browses = copies and not is_subscription and not queue.replayable and not wanted.lease
     if not browses and queue.is_exclusive():
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
-    # What is not there after a restart cannot have a state then, and what is shared, or a stream's, has none of its own.
+    # A source that does not survive a restart has no durable state; a shared source or a stream has no state of its own.
     durable = source.durable if queue.stored else 0
     if subscription is not None or queue.replayable or wanted.lease:
         durable = min(durable, CONFIGURATION)
@@ -355,14 +355,14 @@ def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: 
 
 
 def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
-    """Return the queue of a node; create it if the address allows that."""
+    """Return the queue of a node, and create it if the address allows that."""
     connection = session.connection
     queue: Queue = connection.vhost.queue(destinations.find_queue(connection, node).name, connection)
     return queue
 
 
 def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Any) -> DynamicNode:
-    """Return the dynamic node of a terminus; create it if it does not exist."""
+    """Return the dynamic node of a terminus, and create it if it does not exist."""
     known = terminus.node
     if known is not None and not known.queue.deleted:
         return known
@@ -375,7 +375,7 @@ def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, descripti
 
 
 def _check_dynamic(connection: Connection, link_name: str) -> None:
-    """Raise AccessRefused unless the user may configure queues whose names the broker makes, or of this name."""
+    """Raise AccessRefused unless the user may configure queues named by the broker, or this queue."""
     if not connection.users.may(connection.user, connection.vhost_name, "configure", SERVER_NAMED):
         connection.check("configure", _prefix(connection, link_name))
 
@@ -393,7 +393,7 @@ def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
     unique = secrets.token_urlsafe(16)
     key = f"{_short(session.connection.container_id)}/{_short(name)}/{unique}"
-    # It is the key of bindings, too, in which these stand for words.
+    # The key is used in bindings, where these characters are wildcards.
     return addresses.TOPIC_SCHEME + addresses.TEMPORARY_KEY + key.replace("*", "_").replace("#", "_")
 
 
@@ -402,8 +402,10 @@ def _is_dynamic(terminus: SourceTerminus) -> bool:
 
 
 def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
-    """Whether a known terminus is what an attach describes. Another address replaces it, and so does another filter where
-    that decides what comes into its queue."""
+    """Return whether a known terminus matches an attach.
+
+    A different address replaces the terminus, and so does a different filter if it determines what the queue receives.
+    """
     known: Any = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
     if known is None or not isinstance(wanted, (Source, Target)):
         return False
@@ -413,7 +415,7 @@ def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
         return False
     if terminus.node is None or not isinstance(wanted, Source):
         return True
-    # Its queue cannot become durable.
+    # Its queue cannot be made durable.
     return shared_subscription.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
 
 
@@ -441,7 +443,7 @@ def _lifetime(node: DynamicNode) -> dict[str, Any]:
 
 
 def _outcomes(source: Source) -> tuple[str, ...]:
-    """Return the supported outcomes among those that the client names, or all if it names none."""
+    """Return the supported ones of the outcomes that the client names; all if it names none."""
     return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
 
 

@@ -1,5 +1,5 @@
-"""Direct reply-to: a dynamic source with the capability `rabbitmq:volatile-queue` is a queue for answers, which goes with
-its link. Nothing of it outlives the link, and all its deliveries are settled.
+"""Direct reply-to: a dynamic source with the capability `rabbitmq:volatile-queue`, a reply queue that is deleted with its
+link. Its deliveries are settled, and nothing outlives the link.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CAPABILITY: Final = "rabbitmq:volatile-queue"
 
 
 def wants(source: Source) -> bool:
-    """Whether a source is to be such a queue."""
+    """Return whether a source asks for direct reply-to."""
     return source.dynamic and CAPABILITY in source.capabilities
 
 
 def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink:
-    """Make the queue and answer the attach. The link is the only one that may receive from it."""
+    """Create the queue and reply to the attach. Only this link may receive from the queue."""
     source = frame.source
     if source.address is not None:
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")

@@ -1,7 +1,7 @@
-"""Sending from a source whose unsettled state is durable: a transfer leaves once its link state is on disk.
+"""Sending from a source with durable unsettled state: a transfer is sent once its link state is on disk.
 
-So a broker that is killed knows afterwards which deliveries a client may have seen, and by which tags. Messages that are
-not durable have no such state; they leave in their order all the same.
+After a crash, the broker knows which deliveries a client may have received, and their tags. Transient messages have no
+stored state, but are sent in the same order.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
 
-# Deliveries of a link that wait for the disk at a time.
+# Maximum number of deliveries of a link that wait for the disk.
 MAX_PENDING: Final = 1000
 
 
 class PendingTransfer:
-    """A delivery that waits for `batch`."""
+    """A delivery that waits for the commit of `batch`."""
 
     __slots__ = ("batch", "entry", "head", "number", "tag")
 
@@ -38,7 +38,7 @@ class PendingTransfer:
 
 
 class DurableSourceConsumer(LinkConsumer):
-    """The consumer of such a link. `id` stands for its terminus in the log."""
+    """The consumer of a durable source. `id` identifies its terminus in the log."""
 
     def __init__(self, link: OutgoingLink, queue: Queue, id: str, priority: int) -> None:
         super().__init__(link, queue, False, False, priority)
@@ -76,12 +76,12 @@ class DurableSourceConsumer(LinkConsumer):
             self.send()
 
     def send(self) -> None:
-        """Send what is on disk, in the order in which it was acquired."""
+        """Send the deliveries that are on disk, in the order of acquisition."""
         link = self.link
         session = link.session
         waiting = self.waiting
         if link.closed or session.closing:
-            waiting.clear()  # the terminus has what was not sent, too
+            waiting.clear()  # the terminus has the unsent deliveries, too
             return
         committed = session.log.committed
         connection = session.connection
@@ -109,7 +109,7 @@ class DurableSourceConsumer(LinkConsumer):
             self.wake()
 
     def forget(self, number: int, entry: Entry) -> bool:
-        """A delivery is settled: its link state goes with the commit of that. Whether there is one."""
+        """Remove the link state of a settled delivery in the commit of the settlement. Return whether it had one."""
         if not terminus_store.is_stored(entry):
             return False
         terminus_store.remove_delivery(self.link.session.log, self.id, self.link.tag_of(number))
@@ -117,7 +117,7 @@ class DurableSourceConsumer(LinkConsumer):
 
 
 class _Waiter(CommitWaiter):
-    """Sends on once a batch is committed."""
+    """Resumes sending after a commit."""
 
     def __init__(self, consumer: DurableSourceConsumer) -> None:
         self.consumer = consumer

@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 # Queues above which routing a message counts as work of the turn.
 WIDE_FANOUT: Final = 16
-# What deliveries that are not complete may hold together, however small messages must be.
+# Minimum for the bytes of all incomplete deliveries of a connection, however small the maximum message size.
 MIN_PARTIAL_BYTES: Final = 1 << 20
-# Deliveries of a session, or of a terminus, that the client may leave unsettled (receiver settle mode second) before it
-# gets no more credit.
+# Maximum number of deliveries of a session or terminus that the client leaves unsettled (receiver settle mode second); at
+# the limit it gets no more credit.
 MAX_UNSETTLED: Final = 20_000
-# What finding out where a message to an anonymous terminus goes costs of a turn's work, and refusing it.
+# Units of work to resolve the destination of a message to an anonymous terminus, and to refuse it.
 RESOLVED: Final = 3
 REFUSED: Final = 15
-# What keeping a delivery that is not complete costs of a turn's work, beside its bytes.
+# Units of work to store an incomplete delivery, in addition to its bytes.
 INTERRUPTED: Final = 1000
-# Values of annotations, properties and application properties of one message, keys among them. What has no more bytes
-# is not counted.
+# Maximum number of values in the annotations, properties and application properties of a message, including keys. They
+# are counted only if there are more bytes than this.
 MAX_VALUES: Final = 4096
-# Payloads below so many bytes are joined, until they have so many together.
+# Payloads smaller than the first number of bytes are joined up to the second.
 SMALL_CHUNK: Final = 512
 JOINED_CHUNK: Final = 8192
-# Bytes of a delivery-tag (transport 2.8.7).
+# Maximum bytes of a delivery-tag (transport 2.8.7).
 MAX_TAG: Final = 32
 NOT_DURABLE: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
                     " host)")
@@ -111,13 +111,13 @@ class IncomingLink(Link):
         self.sender_state: Composite | None = None
         self.skip = 0
         self.credit_slack = 0
-        # The application data of the message that is complete, where it is not in memory.
+        # Application data of a complete message whose data is not in memory.
         self.stored: StoredBody | None = None
         self.transaction: LocalTransaction | None = None
         self.withheld = False
-        # The node of the target would lose durable messages, and must not take them.
+        # Whether durable messages are refused because the target node would lose them.
         self.rejects_durable = False
-        # Where messages go is a temporary topic.
+        # Temporary topic that receives the messages.
         self.topic: TemporaryTopic | None = None
 
     def send_to(self, destination: Destination) -> None:
@@ -137,7 +137,7 @@ class IncomingLink(Link):
 
     def flow(self, frame: Flow) -> None:
         if frame.delivery_count is not None:
-            # The sender may skip deliveries: the limit stays where it was.
+            # The sender may advance delivery-count; the credit limit stays the same.
             skipped = (frame.delivery_count - self.delivery_count) % MODULUS
             if skipped < HALF:
                 self.credit -= skipped
@@ -161,8 +161,10 @@ class IncomingLink(Link):
         return self.exchange == CONTROL
 
     def withhold(self) -> None:
-        """Take the client's credit back: publishers must stop. What it has sent before it knows of it is still taken.
-        Requests to the broker go on."""
+        """Withdraw the client's credit, which stops publishers.
+
+        Messages that are already in flight are accepted, and requests to the broker still work.
+        """
         if not self.withheld and not self.is_alarm_exempt():
             self.withheld = True
             self.send_flow()
@@ -208,9 +210,9 @@ class IncomingLink(Link):
         if not self.ignored:
             connection = self.session.connection
             connection.partial += self._keep(chunks, payload)
-            # Many links must not hold in pieces what one could not.
+            # Many links together must not use more memory than one may.
             if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
-                raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "deliveries of the connection that are not complete"
+                raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "incomplete deliveries of the connection"
                                   f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size")
         if not frame.more:
             spooled_message = self.spooled_message
@@ -223,7 +225,7 @@ class IncomingLink(Link):
                 resume_incoming.finish(self, self.resumed_delivery)
 
     def _check_continuation(self, frame: Transfer) -> None:
-        """Refuse a frame that does not belong to the delivery that is not complete (transport 2.7.5)."""
+        """Refuse a frame that does not continue the incomplete delivery (transport 2.7.5)."""
         if frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
             raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
                               f" {self.delivery_id} is not complete")
@@ -237,7 +239,7 @@ class IncomingLink(Link):
             raise _wrong_mode()
 
     def _keep(self, chunks: list[bytes], payload: bytes) -> int:
-        """Keep what has come, in the spool where it gets too much. How much more is in memory now."""
+        """Store a payload, in the spool if the delivery is large. Return the additional bytes in memory."""
         before = self.buffered
         spooled_message = self.spooled_message
         if spooled_message is None and self.spools and self.size > self.session.connection.settings.spool_threshold:
@@ -248,7 +250,7 @@ class IncomingLink(Link):
                     spooled_message.feed(chunk)
                 chunks.clear()
         if spooled_message is None:
-            # However small the frames are, what is kept of them costs little more than their payload.
+            # Joined, so that small frames cost little more memory than their payload.
             if len(payload) >= SMALL_CHUNK or not chunks or len(chunks[-1]) >= JOINED_CHUNK:
                 chunks.append(payload)
             else:
@@ -267,11 +269,11 @@ class IncomingLink(Link):
             self.spooled_message = None
 
     def _encoded(self) -> bytes:
-        """What has come of the delivery."""
+        """Return the received part of the delivery."""
         return b"".join(self.chunks or ()) if self.spooled_message is None else self.spooled_message.data()
 
     def _abort(self) -> None:
-        """The sender gives a delivery up: it is settled."""
+        """Discard a delivery that the sender aborts; it is settled."""
         self._forget_chunks()
         self.skip = 0
         self.resumed_delivery = None
@@ -283,17 +285,17 @@ class IncomingLink(Link):
                 target.forget(delivery)
 
     def restore_partial(self, encoded: bytes, skip: int) -> None:
-        """Go on with a delivery of which so much has come; of what comes now `skip` bytes are known."""
+        """Resume a delivery with its received part; the next `skip` bytes repeat known data."""
         self.chunks = [encoded]
         self.size = self.buffered = len(encoded)
         self.skip = skip
         self.session.connection.partial += len(encoded)
 
     def _begin(self, frame: Transfer) -> None:
-        """The first frame of a delivery."""
+        """Process the first frame of a delivery."""
         self.transaction = None
         if self.credit <= 0 and not frame.resume and self.credit + self.credit_slack <= 0:
-            raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "a message came for which there was no credit")
+            raise LinkRefused(constants.LINK_TRANSFER_LIMIT_EXCEEDED, "the transfer exceeds the link credit")
         number = frame.delivery_id
         tag = frame.delivery_tag
         if number is None or tag is None:
@@ -302,7 +304,7 @@ class IncomingLink(Link):
             raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are"
                               " allowed")
         if frame.message_format:
-            raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not known")
+            raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not supported")
         state = frame.state
         if state is not None and isinstance(state, TransactionalState):
             self.transaction = self._find_transaction(state)
@@ -310,7 +312,7 @@ class IncomingLink(Link):
         self.tag = tag
         settled = frame.settled is True
         if settled and self.snd_settle_mode == 0 and not frame.aborted:
-            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles no delivery, and this one is settled")
+            raise LinkRefused(constants.NOT_ALLOWED, "the link has snd-settle-mode unsettled, but this delivery is settled")
         self.settled = settled
         mode = frame.rcv_settle_mode
         self.second = (self.rcv_settle_mode if mode is None else mode) == 1
@@ -324,7 +326,7 @@ class IncomingLink(Link):
             self._begin_unsettled(self.target, number, tag)
 
     def _begin_unsettled(self, target: TargetTerminus, number: int, tag: bytes) -> None:
-        """A delivery begins that the client will settle: what names it must not name another one (transport 2.6.12)."""
+        """Start a delivery that the client will settle: its id and tag must be unused (transport 2.6.12)."""
         if number in self.session.unsettled:
             raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} is that of a delivery that is not settled")
         if tag in target.deliveries:
@@ -333,10 +335,10 @@ class IncomingLink(Link):
         target.begin(self.session, number, tag)
 
     def begun(self, frame: Transfer) -> None:
-        """The first frame of a delivery is in order."""
+        """Called after the checks of the first frame of a delivery."""
 
     def _resume(self, frame: Transfer) -> None:
-        """The first frame of a delivery that the client resumes."""
+        """Process the first frame of a delivery that the client resumes."""
         if not frame.resume:
             raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
                               " attach: detach, and attach again")
@@ -353,21 +355,22 @@ class IncomingLink(Link):
         return transaction
 
     def _used(self) -> None:
-        """One message less may come."""
+        """Count a delivery against the credit."""
         self.delivery_count = (self.delivery_count + 1) % MODULUS
         self.credit -= 1
         if self.credit <= self.max_credit >> 1:
             self.grant()
 
     def _finish(self, payload: bytes, stored: StoredBody | None = None) -> None:
-        """A delivery is complete; with `stored`, which is its application data, the payload is what is around that."""
+        """Complete a delivery. With `stored`, its application data, the payload has only the other sections."""
         self._used()
         if self.ignored:
             if self.replayed is not None:
                 resume_incoming.answer(self, self.replayed)
             return
         if not self.settled and self.snd_settle_mode == 1:
-            raise LinkRefused(constants.NOT_ALLOWED, "the sender settles all deliveries, and this one is not settled")
+            raise LinkRefused(constants.NOT_ALLOWED, "the link has snd-settle-mode settled, but this delivery is not"
+                              " settled")
         if self.max_size and len(payload) > self.max_size:
             raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} bytes, at most"
                               f" {self.max_size} are allowed; the setting is amqp.max_message_size")
@@ -376,7 +379,7 @@ class IncomingLink(Link):
         self.stored = None
 
     def complete(self, payload: bytes) -> None:
-        """Do what the message is for: publish it."""
+        """Process the complete message: publish it."""
         sections = split(payload)
         session = self.session
         if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
@@ -423,7 +426,7 @@ class IncomingLink(Link):
             self._spool(message)
         queues = route.queues
         if route.dynamic:
-            # A message of a transaction is published with that.
+            # A message in a transaction is published when the transaction is discharged.
             queues = vhost.route_message(route, message, []) if self.transaction is None \
                 else vhost.queues_of(route, message, [])
         due = 0
@@ -452,14 +455,16 @@ class IncomingLink(Link):
             return
         state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
         row = message.row
-        # What nobody asked to keep may be in the overflow log, if it is delayed.
+        # A delayed message that is not durable may be in the overflow log.
         batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
         session.resolved(self, self.delivery_id, batch, state, not self.second)
 
     def _post(self, transaction: LocalTransaction, message: Message, route: Route, routed: bool, accepts_all: bool,
               due: int) -> None:
-        """A message of a transaction: it is told what outcome it will have (transactions section 4.4.1). One that is
-        settled cannot be told: the transaction fails where it would not be accepted (4.4.4.1)."""
+        """Add a message to a transaction, and report its provisional outcome (transactions section 4.4.1).
+
+        For a settled message there is no outcome to report; the transaction fails if it would not be accepted (4.4.4.1).
+        """
         session = self.session
         outcome = presumed(routed or accepts_all)
         if self.settled and not routed and not accepts_all:
@@ -472,8 +477,10 @@ class IncomingLink(Link):
                              state_of(transaction, outcome))
 
     def _publish_relayed(self, sections: Sections) -> None:
-        """A message to an anonymous terminus: it says itself where it goes. What it says may be wrong, which is no reason
-        to end the link where its deliveries can be rejected."""
+        """Publish a message to an anonymous terminus, at the address in its `to`.
+
+        An invalid address rejects the delivery; it ends the link only if the delivery cannot be rejected.
+        """
         self.session.connection.broker.work += RESOLVED
         try:
             if sections.to is None:
@@ -500,7 +507,7 @@ class IncomingLink(Link):
         self._refuse(condition, text)
 
     def _info(self) -> dict[str, Any] | None:
-        """What the error of a message to an anonymous terminus tells beside itself: which one it was."""
+        """Return the info of the error of a message to an anonymous terminus: which delivery it was."""
         return {"delivery-tag": self.tag} if self.exchange is None else None
 
     def _reject(self, condition: str, text: str) -> None:
@@ -516,19 +523,19 @@ class IncomingLink(Link):
         connection = self.session.connection
         if user_id == connection.user_bytes or connection.may_impersonate:
             return True
-        text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the user that has logged in is"
+        text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the connection's user is"
                 f" '{connection.user}'")
         self._refuse(constants.UNAUTHORIZED_ACCESS, text)
         return False
 
     def _refuse(self, condition: str, text: str) -> None:
-        """Reject the delivery; where it cannot be rejected, end the link."""
+        """Reject the delivery; if it cannot be rejected, end the link."""
         if self.settled or not self.may_reject:
             raise LinkRefused(condition, text, self._info())
         self._reject(condition, text)
 
     def _spool(self, message: Message) -> None:
-        """A large body leaves memory, where there is a place for it."""
+        """Move a large body out of memory if there is a spool."""
         spool = self.session.log.spool
         body: Body = message.body
         if spool is None or not isinstance(body, bytes):
@@ -549,11 +556,11 @@ class IncomingLink(Link):
         if target is None:
             self.close()
             return
-        # A large message of very many sections is not looked through at each attach: it has to come again as a whole.
+        # A message with too many sections to scan at each attach is not kept: the client sends it again from the start.
         if self.chunks is not None and not self.ignored and self.transaction is None \
                 and (self.spooled_message is None or self.spooled_message.sections() <= section_offsets.MAX_SECTIONS):
             connection = self.session.connection
-            # It is copied, perhaps written, and its sections are counted.
+            # The part is copied, perhaps written, and its sections are counted.
             connection.broker.work += INTERRUPTED + (self.size >> 12)
             connection.published_any = True
             target.interrupt(self.tag, self._encoded(), max(self.max_size, MIN_PARTIAL_BYTES) if self.max_size else 0)
@@ -568,7 +575,7 @@ def _check_values(sections: Sections) -> None:
     end = len(sections.data) if sections.body < 0 else sections.body
     if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:
         raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the annotations and properties of a message consist of more"
-                          f" than {MAX_VALUES} values, which is the most")
+                          f" than {MAX_VALUES} values, the maximum")
 
 
 def _wrong_mode() -> LinkRefused:

@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 # Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10
-# Content headers of so many bytes cost next to nothing to convert.
+# Maximum bytes of a content header whose conversion counts as no work.
 SIMPLE: Final = 128
 _PACK_TAG: Final = struct.Struct(">I").pack
 TXN_ID: Final = "txn-id"
-# RabbitMQ's property of flows: whether a receiver is the active consumer of its queue.
+# RabbitMQ's property of flows: whether the receiver is the active consumer of its queue.
 ACTIVE: Final = Symbol("rabbitmq:active")
-# Bytes of a frame that are not its payload, generously.
+# Upper bound of the bytes of a frame that are not payload.
 AROUND: Final = 64
-# Bytes of one frame of a large message.
+# Maximum bytes of one frame of a large message.
 PIECE: Final = 64 << 10
 
 
-# Units of work of asking a filter, beside what the filter says.
+# Units of work of a filter, in addition to its evaluation.
 FILTER_WORK: Final = 2
 
 
 class LinkConsumer(Consumer):
-    """The consumer of an outgoing link. `default_outcome`: what happens to deliveries of which the client says nothing."""
+    """The consumer of an outgoing link. `default_outcome` applies to deliveries for which the client sends no outcome."""
 
     def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool, priority: int = 0) -> None:
         super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {},
@@ -138,7 +138,7 @@ class LinkConsumer(Consumer):
         session.pump()
 
     def pending_numbers(self) -> list[int]:
-        """Return the delivery-ids of unsent deliveries, beside those that the session is sending."""
+        """Return the delivery-ids of unsent deliveries that are not in `SessionEndpoint.sending`."""
         return []
 
     def activated(self) -> None:
@@ -182,7 +182,7 @@ class BrowsingConsumer(LinkConsumer):
 
 
 class Sending:
-    """A delivery that goes out in several frames, or is resumed: from `at` on, with `state` on its first frame."""
+    """A delivery in several frames, or one that is resumed from `at`, with `state` on its first frame."""
 
     __slots__ = ("aborted", "at", "body", "delivery_id", "first", "head", "link", "resume", "settled", "size", "state",
                  "tag", "tail")
@@ -232,7 +232,7 @@ class Sending:
         return False
 
     def _take(self, limit: int) -> bytes:
-        """The next bytes of head, body and tail. Raises `OSError` where the body cannot be read."""
+        """Return the next bytes of head, body and tail. Raises `OSError` if the body cannot be read."""
         at = self.at
         head = len(self.head)
         pieces: list[bytes] = []
@@ -262,7 +262,7 @@ class Sending:
 
 
 class _Drained(Waiting):
-    """A link that must use up its credit, while the queue reads what it has from disk."""
+    """Drains a link after its queue has loaded messages from disk."""
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
@@ -303,7 +303,7 @@ class OutgoingLink(Link):
         self.unsent: list[int] = []
 
     def start(self) -> None:
-        """Take messages of the queue, once everything is resumed that is to be."""
+        """Start to consume the queue, once all deliveries that must be resumed are."""
         if self.resumption is None:
             self.consumer.queue.add_consumer(self.consumer)
             self._announce_first()
@@ -314,7 +314,7 @@ class OutgoingLink(Link):
         return self.prefix + number.to_bytes(4, "big") if tag is None else tag
 
     def freeze(self, number: int, head: bytes) -> None:
-        """Keep what a delivery begins with: positions that the client tells count these bytes."""
+        """Keep the sections before the body: positions from the client count these bytes."""
         heads = self.heads
         if len(heads) > 2 * self.consumer.unacked + 16:
             unacked = self.session.unacked
@@ -335,7 +335,7 @@ class OutgoingLink(Link):
             self._announce_first()
             self.consumer.wake()
         if frame.drain:
-            # At the end of the turn the queue has given what it has.
+            # By the end of the turn the queue has delivered what it can.
             self.consumer.queue.activate()
             self.session.draining.append(self)
             self.session.connection.mark()
@@ -348,8 +348,10 @@ class OutgoingLink(Link):
             self.announce()
 
     def announce(self) -> None:
-        """Tell the client whether it is the active consumer: once it has given credit, and when that changes. As in
-        RabbitMQ, all receivers of a quorum queue are told, and here those of any queue with a single active consumer."""
+        """Notify the client whether it is the active consumer, after its first credit and at each change.
+
+        RabbitMQ notifies all receivers of a quorum queue; this also does so for any queue with a single active consumer.
+        """
         if self.consumer.queue.announces_activity:
             self.send_flow({ACTIVE: self.consumer.active})
 
@@ -369,7 +371,7 @@ class OutgoingLink(Link):
         session = self.session
         if self.credit > 0:
             if session.remote_window <= 0 or session.sending or session.connection.paused or session.connection.starved:
-                session.draining.append(self)  # it would have got more, and will
+                session.draining.append(self)  # more deliveries will follow
                 return
             if self._is_reading():
                 self.consumer.queue.wait_loaded(_Drained(self))
@@ -403,7 +405,7 @@ class OutgoingLink(Link):
             queue = self.consumer.queue
             what = f"queue '{queue.name}' was deleted"
             if self.consumer.apart and not queue.deleted:
-                what = f"what the link reads of queue '{queue.name}' is no longer leased, or by others"
+                what = f"the lease of queue '{queue.name}' that the link reads was released or taken over"
             session.refuse(self, make_error(constants.RESOURCE_DELETED, what))
 
     def wake(self) -> None:

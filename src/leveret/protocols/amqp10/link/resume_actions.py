@@ -1,6 +1,6 @@
-"""Which deliveries of a source are resumed, and how (transport section 2.6.13, messaging section 3.4.6).
+"""Decisions about the resumption of a source's deliveries (transport section 2.6.13, messaging section 3.4.6).
 
-Both ends tell what is unsettled at them. `decide` compares the two states of one delivery.
+Both ends send their unsettled maps. `decide` compares the two states of one delivery.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
 
-# What is to be done with a delivery that is unsettled here.
-FORGET: Final = 0  # the receiver has done with it, and so has the source
-SEND_AGAIN: Final = 1  # the receiver has never seen it
-WAIT: Final = 2  # the receiver has not said whether it knows of it
-RESUME: Final = 3  # send what is missing
-SETTLE: Final = 4  # apply the receiver's outcome, and say that it is settled
-RESTATE: Final = 5  # the outcome is another than the receiver's
+# Actions for a delivery that is unsettled at the broker.
+FORGET: Final = 0  # the receiver has settled it, and so does the source
+SEND_AGAIN: Final = 1  # the receiver does not know it
+WAIT: Final = 2  # the receiver's map is incomplete
+RESUME: Final = 3  # send the missing part
+SETTLE: Final = 4  # apply the receiver's outcome and settle
+RESTATE: Final = 5  # send our outcome, which differs from the receiver's
 ABORT: Final = 6  # the receiver has a part, and the rest cannot be sent
 
 OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
@@ -26,8 +26,8 @@ OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEA
 class RemoteUnsettledMap:
     """The unsettled map of the client's attach.
 
-    given       whether there was one: a client without knows nothing of what was before
-    incomplete  whether what is not in it may be unsettled there all the same
+    given       whether the attach has a map; without one, the client remembers no earlier deliveries
+    incomplete  whether deliveries that are not in the map may still be unsettled at the client
     """
 
     def __init__(self, unsettled: Any, incomplete: bool) -> None:
@@ -42,16 +42,16 @@ class RemoteUnsettledMap:
 
 
 def is_outcome(state: Any) -> bool:
-    """Whether a state is terminal."""
+    """Return whether a state is terminal."""
     return isinstance(state, Composite) and state.kind in OUTCOMES
 
 
 def decide(local: Composite | None, known: bool, remote: Any, incomplete: bool = False) -> int:
-    """What becomes of a delivery that is unsettled at the source.
+    """Return the action for a delivery that is unsettled at the source.
 
-    local  the source's state: None while all of the message can be sent, `received` for the first position that can, or
+    local  the source's state: None if the whole message can be sent, `received` for the first position that can be sent, or
            an outcome
-    known  whether the receiver has the delivery, and `remote` its state; incomplete: what it does not tell says nothing
+    known  whether the receiver has the delivery; `remote` is its state; incomplete: a missing entry means nothing
     """
     ended = is_outcome(local)
     if not known:
@@ -71,7 +71,7 @@ def decide(local: Composite | None, known: bool, remote: Any, incomplete: bool =
 
 
 def position_of(state: Any) -> tuple[int, int]:
-    """How far the receiver has a message, as section and offset."""
+    """Return the receiver's position in a message as section and offset."""
     if isinstance(state, Received):
         return state.section_number, state.section_offset
     return 0, 0

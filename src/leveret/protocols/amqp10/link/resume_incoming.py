@@ -1,4 +1,4 @@
-"""Deliveries that a client resumes (transport section 2.6.13): what is known of them is not stored twice."""
+"""Deliveries that a client resumes (transport section 2.6.13): known data is not stored twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
-    """The first frame of a delivery that is resumed. What nobody knows here is ignored."""
+    """Process the first frame of a resumed delivery. A delivery that is unknown here is ignored."""
     delivery = target.deliveries.get(link.tag)
     if delivery is None:
         link.ignored = True
@@ -36,7 +36,7 @@ def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
 
 
 def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelivery, frame: Transfer) -> None:
-    """Append to what has come of a delivery; what comes again of it is skipped."""
+    """Append to the received part of a delivery, and skip repeated bytes."""
     data = delivery.partial or b""
     at = 0
     if isinstance(frame.state, Received):
@@ -45,7 +45,7 @@ def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelive
             raise LinkRefused(constants.INVALID_FIELD, f"a delivery is resumed at section {frame.state.section_number},"
                               f" offset {frame.state.section_offset}, but what precedes that has not come")
     elif resume_actions.is_outcome(frame.state):
-        # The sender will not change its mind, whatever there is of the message here.
+        # The sender's outcome is final, whatever part of the message is here.
         target.forget(delivery)
         link.ignored = True
         return
@@ -55,14 +55,14 @@ def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelive
 
 
 def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
-    """A delivery that was resumed is complete. With mode second it waits for the client."""
+    """Complete a resumed delivery. With settle mode second it waits for the client."""
     link.resumed_delivery = None
     if link.settled or not link.second:
         delivery.terminus.forget(delivery)
 
 
 def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:
-    """A delivery that has been stored already was resumed: its outcome again, or what the sender made of it."""
+    """Reply to a resumed delivery that is already stored: repeat its outcome, or adopt the sender's."""
     session = link.session
     state = link.sender_state
     if link.settled:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.source import SourceTerminus, Unsettled
 
 
-# What finding a position in a message costs of a turn's work.
+# Units of work to find a position in a message.
 COUNTING: Final = 1000
 
 
@@ -84,11 +84,11 @@ class Resumption:
                 if not resume_actions.is_outcome(local):
                     unsent.append(item)
         if settled and terminus.stores_unsettled():
-            # The client will forget them, so they must not be there again after a crash.
+            # The client will forget them, so they must not be delivered again after a crash.
             self.link.session.log.wait(_SettledAfterCommit(self, settled))
         else:
             self.send_settled(settled)
-        # Youngest first, so that each comes in front of the one before.
+        # Youngest first, so that each is requeued in front of the previous one.
         for item in reversed(unsent):
             entry = item.entry
             if entry is None:
@@ -96,14 +96,14 @@ class Resumption:
             if remote.given:
                 entry.queue.requeue(entry, False)
             else:
-                # The client remembers nothing at all: nobody knows what became of it there.
+                # The client lost all state, so the result of the delivery is unknown.
                 outcomes.settle_by(entry, None if terminus.source is None else terminus.source.default_outcome)
         if self.link.delivery_count != before:
-            # Whether what has no payload is a message that counts is not said: so the count is.
+            # It is unspecified whether transfers without payload count as deliveries, so send the delivery-count.
             self.link.send_flow()
 
     def advance(self) -> None:
-        """Resume deliveries as far as credit allows, then start new ones."""
+        """Resume deliveries while there is credit, then start new ones."""
         link = self.link
         session = link.session
         pending = self.pending
@@ -123,7 +123,7 @@ class Resumption:
             link.start()
 
     def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Any) -> None:
-        """Send a delivery from where the receiver wants it."""
+        """Send a delivery from the position that the receiver asks for."""
         link = self.link
         session = link.session
         consumer = link.consumer

@@ -9,17 +9,20 @@ from leveret.wire.amqp10.decode import value_end
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.sections import section_ranges
 
-# The head of a data section as almost everybody writes it, up to its length.
+# The usual head of a data section, up to its length.
 _SHORT_DATA = b"\x00\x53\x75\xa0"
 _LONG_DATA = b"\x00\x53\x75\xb0"
 
 
-# Sections in which positions are looked for: more than that takes too long, and nobody writes so many.
+# Maximum number of sections to search for a position, which limits the time.
 MAX_SECTIONS: Final = 1000
 
 
 def end_of(data: bytes) -> tuple[int, int]:
-    """The position behind what has come of a message. DecodeError for what is no message, or has too many sections."""
+    """Return the position after the received part of a message.
+
+    Raises DecodeError if it is not a message, or has too many sections.
+    """
     ranges = section_ranges(data, MAX_SECTIONS)
     if not ranges:
         return 0, 0
@@ -28,8 +31,10 @@ def end_of(data: bytes) -> tuple[int, int]:
 
 
 def offset_in(data: bytes, section: int, offset: int) -> int:
-    """Where a position is in the bytes of a message or of its beginning; more than their number for one behind them.
-    DecodeError as in `end_of`."""
+    """Return the byte offset of a position in a message or its first part; more than its size for a later position.
+
+    Raises DecodeError as `end_of` does.
+    """
     if not section and not offset:
         return 0
     ranges = section_ranges(data, MAX_SECTIONS)
@@ -39,8 +44,10 @@ def offset_in(data: bytes, section: int, offset: int) -> int:
 
 
 def offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) -> int:
-    """Where a position is in a message that consists of head, body and tail; its end for one behind it, and its beginning
-    where it has too many sections to find out."""
+    """Return the byte offset of a position in a message of head, body and tail.
+
+    The result is the end of the message for a later position, and 0 if the message has too many sections to search.
+    """
     try:
         return _offset_of(head, body, tail, section, offset)
     except DecodeError:
@@ -53,7 +60,7 @@ def _offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) 
     data = b"" if isinstance(body, StoredBody) else whole(body)
     size = body.size if isinstance(body, StoredBody) else len(data)
     if ranges and _is_cut(head, ranges[len(ranges) - 1][0]):
-        # A converted body: the head has the beginning of its section.
+        # A converted body: its section begins in the head.
         ranges.append((ranges.pop()[0], at + size))
     elif isinstance(body, StoredBody):
         ranges += [(at + begin, at + end) for begin, end in _stored(body)]
@@ -68,7 +75,7 @@ def _offset_of(head: bytes, body: Body, tail: bytes, section: int, offset: int) 
 
 
 def _is_cut(data: bytes, begin: int) -> bool:
-    """Whether the section that begins there goes on behind the bytes."""
+    """Return whether the section at `begin` continues after the data."""
     try:
         value_end(data, begin, len(data))
     except DecodeError as error:
@@ -77,7 +84,7 @@ def _is_cut(data: bytes, begin: int) -> bool:
 
 
 def _stored(body: StoredBody) -> list[tuple[int, int]]:
-    """The sections of a body that is not in memory: of data sections the heads are enough."""
+    """Return the sections of a stored body; of data sections, only the heads are read."""
     ranges: list[tuple[int, int]] = []
     at = 0
     while at < body.size:

@@ -40,7 +40,7 @@ class SpooledMessage:
         for piece in walk.feed(data):
             body = self.body
             if body is None:
-                # The header has come: it says whether the log will need room for it, too.
+                # The header is complete: it tells whether the log will need room, too.
                 body = self.body = self._spool.begin(walk.body_size, split(bytes(walk.head)).durable)
             body.append(piece)
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.target import TargetTerminus
     from leveret.wire.amqp10.transport import Attach
 
-# Bytes of an attach that are neither map nor anything else, and of a tag in a map, generously.
+# Upper bounds of the bytes of an attach outside its map, and of a tag in the map.
 AROUND: Final = 64
 AROUND_TAG: Final = 8
 
 
 def _is_reattach(terminus: SourceTerminus | TargetTerminus, link: Any, frame: Attach) -> bool:
-    """Whether the session knows the deliveries of the link still, so that they simply go on (transport section 2.6.4)."""
+    """Return whether the session still knows the link's deliveries, which then simply continue (transport 2.6.4)."""
     return frame.unsettled is None and terminus.session is link.session
 
 
 def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach) -> dict[bytes, Any] | None:
-    """Put what is unsettled at a source into our attach. Returns what was told, None where there is nothing to compare."""
+    """Add the unsettled map of a source to our attach. Return what was sent; None if there is nothing to compare."""
     if not terminus.attached:
         if frame.unsettled is not None:
             answer.unsettled = {}
@@ -37,18 +37,18 @@ def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, 
             return None
     terminus.collect()
     remote = RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled)
-    # What the client has comes first, if there should be no room for everything.
+    # The client's deliveries come first, in case there is not room for all.
     states: dict[bytes, Any] = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
     for tag, item in terminus.unsettled.items():
         if tag not in states:
             states[tag] = item.state
     _fit(link, answer, states)
-    # In the order of the deliveries again.
+    # Back in the order of the deliveries.
     return {tag: item.state for tag, item in terminus.unsettled.items() if tag in states}
 
 
 def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, states: dict[bytes, Any]) -> None:
-    """Find out what becomes of the deliveries that were told."""
+    """Decide about the deliveries in the map that was sent."""
     only = answer.incomplete_unsettled or frame.incomplete_unsettled
     resumption = Resumption(link, terminus, only)
     resumption.compare(states, RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled))
@@ -57,7 +57,7 @@ def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer:
 
 
 def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, answer: Attach) -> None:
-    """Put what is unsettled at a target into our attach. What the client does not know any more is settled."""
+    """Add the unsettled map of a target to our attach. Deliveries that the client no longer knows are settled."""
     if not terminus.attached:
         if frame.unsettled is not None:
             answer.unsettled = {}
@@ -79,7 +79,7 @@ def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, 
 
 
 def _fit(link: Any, answer: Attach, states: dict[bytes, Any]) -> None:
-    """Set the map of our attach, as much of it as a frame has room for; what has none is taken out of `states`."""
+    """Set the map of our attach to what fits into a frame; remove the rest from `states`."""
     room = link.session.connection.output.max_frame_size - len(encode_composite(answer)) - AROUND
     kept: dict[bytes, Any] = {}
     for tag, state in states.items():

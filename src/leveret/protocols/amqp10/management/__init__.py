@@ -1,3 +1,4 @@
-"""The management node: requests of a link pair that declare, bind, purge and delete (HTTP over AMQP, as RabbitMQ 4 has
-it). `router` is the entry; each subject has a file of its own, with the table of what it answers.
+"""The management node: requests on a link pair that declare, bind, purge and delete (HTTP over AMQP, as in RabbitMQ 4).
+
+`router` is the entry point; each subject has a module with its operations.
 """

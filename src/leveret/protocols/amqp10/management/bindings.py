@@ -1,8 +1,8 @@
 """Bindings in the management node.
 
 POST /bindings                                  204
-DELETE /bindings/src=X;dstq=Q;key=KEY;args=HASH  204, also where there is no such binding (dste= for an exchange)
-GET /bindings?src=X&dstq=Q&key=KEY              200 and a list of maps; `location` is what DELETE takes
+DELETE /bindings/src=X;dstq=Q;key=KEY;args=HASH  204, also if the binding does not exist (dste= for an exchange)
+GET /bindings?src=X&dstq=Q&key=KEY              200 and a list of maps; `location` is the path for DELETE
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 FIELDS: Final[dict[str, type]] = {
     "source": str, "destination_queue": str, "destination_exchange": str, "binding_key": str, "arguments": dict,
 }
-# By the parameter that names the destination: whether it is a queue, and its field in a map.
+# By the parameter of the destination: whether it is a queue, and its field in a map.
 DESTINATIONS: Final[dict[str, tuple[bool, str]]] = {
     "dstq": (True, "destination_queue"), "dste": (False, "destination_exchange"),
 }
-# Bindings that one answer lists, and that are compared with a hash: so many that others do not wait for long.
+# Maximum number of bindings that one reply lists or that are compared with a hash, which limits the time.
 MAX_LISTED: Final = 1000
 MAX_HASHED: Final = 5000
-# Units of work of listing a binding, and of comparing one.
+# Units of work to list a binding, and to compare one.
 LISTED: Final = 8
 HASHED: Final = 2
-# So many bindings, as a power of two, are looked through in 1 µs.
+# Bindings (as a power of two) scanned in 1 µs.
 SEARCH_SHIFT: Final = 4
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
@@ -101,7 +101,7 @@ def show(connection: Connection, request: Request) -> Answer:
 
 
 def _own(connection: Connection, source: str, is_queue: bool, destination: str) -> dict[tuple[str, Any], Binding]:
-    """The bindings from an exchange to a destination."""
+    """Return the bindings from an exchange to a destination."""
     vhost = connection.vhost
     exchange = vhost.exchanges.get(source)
     target: Any = vhost.find_queue(destination) if is_queue else vhost.exchanges.get(destination)
@@ -112,15 +112,17 @@ def _own(connection: Connection, source: str, is_queue: bool, destination: str) 
 
 
 def _without_arguments(connection: Connection, source: str, is_queue: bool, destination: str, key: str) -> list[Binding]:
-    """The binding with this key and no arguments, if there is one."""
+    """Return the binding with this key and no arguments, in a list; empty if there is none."""
     binding = _own(connection, source, is_queue, destination).get((key, freeze({})))
     return [] if binding is None else [binding]
 
 
 def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str, limit: int,
              work: int) -> list[Binding]:
-    """The bindings with this key from an exchange to a destination; RequestRefused if they are more than `limit`. Each
-    stands for so many units of `work`."""
+    """Return the bindings with this key from an exchange to a destination, at `work` units of work each.
+
+    Raises RequestRefused for more than `limit`.
+    """
     own = _own(connection, source, is_queue, destination)
     found = [binding for binding in own.values() if binding.routing_key == key]
     connection.broker.work += len(own) >> SEARCH_SHIFT
@@ -133,7 +135,7 @@ def _between(connection: Connection, source: str, is_queue: bool, destination: s
 
 
 def hash_of(arguments: dict[str, Any]) -> str:
-    """What stands for the arguments in the path of a binding; nothing for none."""
+    """Return the hash of binding arguments for a path; empty for no arguments."""
     if not arguments:
         return ""
     digest = hashlib.sha256(repr(freeze(arguments)).encode("utf-8", "surrogateescape")).digest()

@@ -1,7 +1,7 @@
 """Exchanges in the management node.
 
-PUT /exchanges/X     204 for a new one and for an equal one, 409 for another one of that name
-DELETE /exchanges/X  204, also where there is no such exchange
+PUT /exchanges/X     204 if it is created or exists with the same properties, 409 if they differ
+DELETE /exchanges/X  204, also if the exchange does not exist
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ def delete(connection: Connection, request: Request, quoted: str) -> Answer:
     if name in connection.vhost.exchanges or name.startswith("amq."):
         definitions.delete_exchange(connection, name)
     else:
-        connection.check("configure", name)  # and no more, in strict mode too
+        connection.check("configure", name)  # nothing else, also in strict mode
     return Answer(204, kept=True, removed=True)

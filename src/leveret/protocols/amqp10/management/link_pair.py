@@ -36,12 +36,12 @@ MAX_ANSWER_BYTES: Final = 4 << 20
 
 
 class Waiting:
-    """An answer.
+    """A pending response.
 
     batch     the commit that it waits for
-    removing  it waits until what the request removed is taken apart, and then for the commit
-    detaching  links of the client's own whose queue went with the request; they end behind the answer, since clients that
-              wait for one thing at a time take whatever comes before it for its fate
+    removing  whether it waits until the removal of the deleted object is complete, and only then for the commit
+    detaching  the client's own links whose queue was deleted; they are detached after the response, because clients
+               that wait for one thing at a time would take an earlier detach for the response
     """
 
     __slots__ = ("batch", "detaching", "payload", "removing")
@@ -54,9 +54,10 @@ class Waiting:
 
 
 class LinkPair(CommitWaiter):
-    """Both links of a pair, as far as they are attached.
+    """The attached links of a pair.
 
-    waiting  answers that wait for their commit; ready: those that wait for credit. Both are counted for the connection
+    waiting  responses that wait for their commit; ready: those that wait for credit. Both count towards the
+             connection's limit
     """
 
     def __init__(self, session: SessionEndpoint) -> None:
@@ -90,14 +91,14 @@ class LinkPair(CommitWaiter):
             self._wait(waiting, answer.kept)
 
     def _removed(self, waiting: Waiting, kept: bool) -> None:
-        """What the request removed is taken apart."""
+        """Continue after the removal of the deleted object."""
         waiting.removing = False
         self.session.connection.detaching_links = self._detaching_links()
         self._wait(waiting, kept)
         self.session.connection.mark()
 
     def _detaching_links(self) -> list[OutgoingLink] | None:
-        """Where links wait whose queue goes now: for the answer to the last request that is still removing."""
+        """Return the list for links whose queue is deleted now: that of the last request still removing."""
         return next((waiting.detaching for waiting in reversed(self.waiting) if waiting.removing), None)
 
     def _wait(self, waiting: Waiting, kept: bool) -> None:
@@ -124,7 +125,7 @@ class LinkPair(CommitWaiter):
             self.forget_ready()
 
     def send(self) -> None:
-        """Send responses as far as credit allows."""
+        """Send responses while there is credit."""
         link = self.answers
         if link is None or self.session.closing:
             return
@@ -173,7 +174,7 @@ class RequestLink(IncomingLink):
         self.grant()
 
     def _used(self) -> None:
-        """One request less may come, until it is known what has become of this one."""
+        """Count a request against the credit; its response restores it."""
         self.delivery_count = (self.delivery_count + 1) % MODULUS
         self.credit -= 1
 
@@ -233,7 +234,7 @@ class AnswerLink(Link):
         self.pair.send()
 
     def close(self) -> None:
-        """The answers that have not gone out have nowhere to go."""
+        """Drop the unsent responses."""
         if self.pair.answers is self:
             self.pair.answers = None
             self.pair.forget_ready()
@@ -266,7 +267,7 @@ def attach_answers(session: SessionEndpoint, frame: Attach, handle: int) -> Answ
 
 
 def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
-    """The pair that a link belongs to: that of the link of its name in the other direction, or a new one."""
+    """Return the pair of a link: that of the link with its name in the other direction, or a new one."""
     properties = frame.properties
     if not isinstance(properties, dict) or properties.get(PAIRED) is not True:
         raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have the property"

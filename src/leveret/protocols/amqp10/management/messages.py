@@ -1,7 +1,7 @@
-"""Requests and answers of the management node, between messages and Python.
+"""Requests and responses of the management node as messages.
 
-A request has `to` = path and query, `subject` = method, `message-id` and `reply-to` = `$me`, and one value as its body. An
-answer has `subject` = status, `correlation-id` = the request's message-id with its type, the application property
+A request has `to` = path and query, `subject` = method, `message-id`, `reply-to` = `$me`, and one value as its body. A
+response has `subject` = status, `correlation-id` = the request's message-id with its type, the application property
 `http:response`, and one value as its body.
 """
 
@@ -21,14 +21,14 @@ REPLY_TO: Final = "$me"
 # Descriptors of the body, by number and by name, and those of the other kinds of body.
 BODY: Final = (descriptors.AMQP_VALUE, "amqp:amqp-value:*")
 OTHER_BODIES: Final = (descriptors.DATA, "amqp:data:binary", descriptors.AMQP_SEQUENCE, "amqp:amqp-sequence:list")
-# Values in all sections of a request.
+# Maximum number of values in all sections of a request.
 MAX_VALUES: Final = 8192
-# Texts of refusals are cut: what the client sent may be part of them.
+# Maximum length of an error text, which may quote the client.
 MAX_TEXT_LENGTH: Final = 1000
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error: `status` is HTTP's, the text says what was wrong and what was expected."""
+    """A request that is answered with an error: an HTTP status, and what was wrong and what was expected."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -39,11 +39,11 @@ class RequestRefused(Exception):
 class Request:
     """One request.
 
-    id        its message-id, None where it has none
+    id        its message-id; None if it has none
     method    "GET", "PUT", "POST", "DELETE"
-    target    path and query as they came
+    target    path and query as received
     segments  of the path, percent-encoded; query: its parameters, decoded
-    body      the value, None where it has none
+    body      the value; None if there is none
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Request:
 
 
 class Answer:
-    """What a request is answered with.
+    """The response to a request.
 
-    kept     it waits until what it reports is on disk
-    removed  before that, it waits until what the request removed is taken apart
+    kept     whether it waits until the change is on disk
+    removed  whether it first waits until the removal of the deleted object is complete
     """
 
     def __init__(self, status: int, body: Any = None, kept: bool = False, removed: bool = False) -> None:
@@ -70,7 +70,7 @@ class Answer:
 
 
 def read(request: Request, payload: bytes) -> None:
-    """Fill in a request, the message-id first, so that a refusal of the rest can be told whose it is."""
+    """Fill in a request, starting with the message-id, so that an error reply can refer to it."""
     try:
         properties = _sections(request, payload)
     except DecodeError as malformed:
@@ -80,7 +80,7 @@ def read(request: Request, payload: bytes) -> None:
     if not isinstance(properties.subject, str) or not isinstance(properties.to, str):
         raise RequestRefused(400, "the request was expected to have a path in 'to' and a method in 'subject'")
     if properties.reply_to != REPLY_TO:
-        raise RequestRefused(400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': answers come on the other"
+        raise RequestRefused(400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': responses use the other"
                                   " link of the pair")
     request.method = str(properties.subject)
     request.target = str(properties.to)
@@ -95,8 +95,10 @@ def read(request: Request, payload: bytes) -> None:
 
 
 def _sections(request: Request, payload: bytes) -> Properties | None:
-    """The properties of a request; id and body are taken over. The order of the sections does not matter: RabbitMQ's
-    Python client puts an empty body in front."""
+    """Read the sections of a request into `id` and `body`, and return its properties.
+
+    The order of the sections does not matter: RabbitMQ's Python client puts an empty body first.
+    """
     found: Properties | None = None
     at = 0
     while at < len(payload):
@@ -113,7 +115,7 @@ def _sections(request: Request, payload: bytes) -> Properties | None:
 
 
 def encode(request: Request, answer: Answer) -> bytes:
-    """The message with the answer."""
+    """Encode a response as a message."""
     properties = Properties(subject=str(answer.status), correlation_id=request.id)
     return (message.encode_properties(properties)
             + message.encode_application_properties({"http:response": "1.1"})
@@ -126,7 +128,7 @@ def refusal(status: int, text: str) -> Answer:
 
 
 def decoded(part: str) -> str:
-    """A part of a path without its percent-encoding."""
+    """Return a part of a path without percent-encoding."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
@@ -134,7 +136,7 @@ def decoded(part: str) -> str:
 
 
 def name_in(part: str, what: str) -> str:
-    """A name in a path."""
+    """Return a name in a path."""
     name = decoded(part)
     if "\n" in name or "\r" in name:
         raise RequestRefused(400, f"the name of {what} {name!r} has line feeds or carriage returns in it")
@@ -142,8 +144,10 @@ def name_in(part: str, what: str) -> str:
 
 
 def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, Any]:
-    """The fields of the body, each of the type that `kinds` names; absent and null ones are left out. `arguments` become
-    what the arguments of 0-9-1 are."""
+    """Return the fields of the body, each of the type in `kinds`; absent and null fields are omitted.
+
+    `arguments` are converted to arguments of 0-9-1.
+    """
     body = request.body
     if not isinstance(body, dict):
         raise RequestRefused(400, f"the body was expected to be a map with the fields of {what}: {', '.join(kinds)}")
@@ -165,8 +169,11 @@ _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: 
 
 
 def shown(arguments: dict[str, Any]) -> Any:
-    """Arguments for an answer. How wide a number was is not stored; the ones that fit are of type int, as most clients
-    write them. RabbitMQ's client for Java finds a binding by comparing its arguments, types included."""
+    """Convert arguments for a response.
+
+    The width of numbers is not stored. Those that fit become `int`, which most clients send: RabbitMQ's Java client finds a
+    binding by comparing its arguments, including types.
+    """
     return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
 
 

@@ -1,9 +1,9 @@
 """Queues in the management node.
 
-PUT /queues/Q             201 for a new one, 200 for an equal one, 409 for another one of that name; the queue's map
-GET /queues/Q             200 and the queue's map, 404
-DELETE /queues/Q          200 and the number of messages that were ready, 0 where there is no such queue
-DELETE /queues/Q/messages  200 and the number of messages that are gone, 404
+PUT /queues/Q             201 if it is created, 200 if it exists with the same properties, with its map; 409 if they differ
+GET /queues/Q             200 and the queue's map, or 404
+DELETE /queues/Q          200 and the number of ready messages, 0 if the queue does not exist
+DELETE /queues/Q/messages  200 and the number of purged messages, or 404
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def delete(connection: Connection, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
     if connection.vhost.find_queue(name) is None:
         connection.check("configure", name)
-        return Answer(200, {"message_count": ULong(0)})  # in strict mode too
+        return Answer(200, {"message_count": ULong(0)})  # also in strict mode
     count, stored = definitions.delete_queue(connection, name)
     return Answer(200, {"message_count": ULong(count)}, stored, removed=True)
 
@@ -62,7 +62,7 @@ def purge(connection: Connection, request: Request, quoted: str) -> Answer:
 
 
 def describe(connection: Connection, queue: Queue) -> dict[str, Any]:
-    """The map that stands for a queue in answers. There is one node, which leads every queue."""
+    """Return the map of a queue for responses. The broker is the only node, and leads every queue."""
     queue.catch_up()
     node = connection.node_name
     return {

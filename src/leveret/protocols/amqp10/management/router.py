@@ -1,14 +1,14 @@
-"""From a request to the subject that answers it. Whatever is wrong with a request becomes an answer.
+"""Dispatch of requests. Every error in a request becomes a response.
 
-| status | means |
+| status | meaning |
 | --- | --- |
-| 400 | the request is malformed, or asks for what cannot be |
-| 403 | a permission or a reserved name |
-| 404 | nothing is there |
-| 405 | this path has other methods |
-| 409 | there is another one of this name already |
-| 500 | the broker failed |
-| 503 | too much waits for the client's credit |
+| 400 | the request is malformed or cannot be satisfied |
+| 403 | missing permission, or a reserved name |
+| 404 | not found |
+| 405 | the path has other methods |
+| 409 | the name exists with other properties |
+| 500 | internal error |
+| 503 | too many responses wait for the client's credit |
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# The statuses of the broker's refusals; 400 for the others.
+# Status by error of the broker; 400 for the others.
 STATUSES: Final[dict[str, int]] = {
     "not-found": 404, "access-refused": 403, "resource-error": 403, "internal-error": 500,
 }
 
 Handler = Callable[..., Answer]
-# By the fixed parts of a path, with "*" for a name, which the handlers take as it came; then by method.
+# By the fixed parts of a path, with "*" for a name, which handlers get as received; then by method.
 PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
     ("queues", "*"): {"PUT": queues.declare, "GET": queues.show, "DELETE": queues.delete},
     ("queues", "*", "messages"): {"DELETE": queues.purge},
@@ -45,8 +45,7 @@ PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 
 
 def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
-    """Carry out a request; the message that answers it, and what it was made from. With `busy`, which says why, it is not
-    carried out."""
+    """Perform a request. Return the encoded response, and the response. If `busy` has a reason, refuse the request."""
     request = Request()
     try:
         read(request, payload)
@@ -59,11 +58,11 @@ def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[byte
         found = _refused(connection, request, STATUSES.get(error.condition, 400), str(error))
     except Exception:
         log.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
-        found = refusal(500, "the broker failed; its log says how")
+        found = refusal(500, "internal error; see the broker's log")
     try:
         return encode(request, found), found
     except EncodeError as failed:
-        return encode(request, refusal(500, f"the answer cannot be encoded: {failed}")), found
+        return encode(request, refusal(500, f"the response cannot be encoded: {failed}")), found
 
 
 def _perform(connection: Connection, request: Request) -> Answer:
@@ -78,7 +77,7 @@ def _perform(connection: Connection, request: Request) -> Answer:
             names = [segment for fixed, segment in zip(pattern, segments, strict=True) if fixed == "*"]
             return handler(connection, request, *names)
     known: list[Any] = ["/" + "/".join("NAME" if part == "*" else part for part in pattern) for pattern in PATHS]
-    raise RequestRefused(404, f"there is no '{request.target}': expected {', '.join(known)}")
+    raise RequestRefused(404, f"'{request.target}' does not exist: expected {', '.join(known)}")
 
 
 def _refused(connection: Connection, request: Request, status: int, text: str) -> Answer:

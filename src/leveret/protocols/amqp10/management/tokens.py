@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def put(connection: Connection, request: Request) -> Answer:
-    """A client with a new token. Logins do not expire here, so there is nothing to renew (as with `update-secret` of
-    0-9-1)."""
+    """Accept a new token of the client and ignore it: logins do not expire (as with `update-secret` of 0-9-1)."""
     if not isinstance(request.body, bytes):
         raise RequestRefused(400, "the body was expected to be the bytes of a token")
     return Answer(204)

@@ -1,5 +1,6 @@
-"""Dispositions of the client: the outcomes of outgoing deliveries, and that it has settled incoming ones (transport section
-2.7.6).
+"""Dispositions of the client:
+
+outcomes of outgoing deliveries, and settlement of incoming ones (transport section 2.7.6).
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 
 
-# Deliveries (as a power of two) that can be looked at in 1 µs.
+# Deliveries (as a power of two) scanned in 1 µs.
 SCAN_SHIFT: Final = 4
-# Ready messages (as a power of two) among which the place of one is found in 1 µs.
+# Ready messages (as a power of two) searched for the place of one in 1 µs.
 DEEP_SHIFT: Final = 11
-# Deliveries (as a power of two) that are taken from their session in 1 µs.
+# Deliveries (as a power of two) removed from their session in 1 µs.
 REMOVE_SHIFT: Final = 3
-# Deliveries of which the outcomes are applied in one turn; what follows has to wait for the rest.
+# Maximum number of deliveries whose outcomes are applied in one turn; later frames wait for the rest.
 MAX_AT_ONCE: Final = 10_000
 
 
 def receive(session: SessionEndpoint, frame: Disposition) -> None:
-    """A disposition of the client: for its own deliveries that we have answered, or for ours."""
+    """Process a disposition of the client, for deliveries in either direction."""
     first = frame.first
     last = first if frame.last is None else frame.last
     span = (last - first) % MODULUS
@@ -59,7 +60,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
         _retire(session, frame, first, span, state)
         return
     elif not isinstance(state, Composite):
-        raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with a state that is not known")
+        raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with an unknown state")
     elif state.kind == descriptors.RECEIVED and not frame.settled:
         return
     if session.acquired and _is_acquired_otherwise(session, first, span, None):
@@ -75,8 +76,8 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     if state is not None and state.kind in (descriptors.ACCEPTED, descriptors.REJECTED):
         _defer(session, frame, numbers)
     else:
-        # They are taken from the session at once, and go back in steps, the youngest first: else each would have to be put
-        # between others. Finding the place of the first one takes longer in a deep queue.
+        # They leave the session at once, and are requeued in steps, youngest first, so that each becomes the head. In a
+        # deep queue it takes longer to find the place of the first one.
         queue = session.unacked[numbers[len(numbers) - 1]].queue
         session.connection.broker.work += (len(numbers) >> REMOVE_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
     has_link_state = False
@@ -88,7 +89,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     outcomes.apply(session, numbers, state)
     if not frame.settled:
         if has_link_state:
-            # The client will forget them, so they must not come again after a crash.
+            # The client will forget them, so they must not be delivered again after a crash.
             session.log.wait(_SettlingLater(session, numbers, links, state))
         else:
             settle_too(session, numbers, state)
@@ -96,7 +97,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
 
 
 def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int, state: TransactionalState) -> None:
-    """Outcomes that take place when their transaction is discharged."""
+    """Record outcomes that take effect when their transaction is discharged."""
     settled = frame.settled
     transaction = session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
     if transaction is None:
@@ -125,15 +126,17 @@ def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int,
 
 
 def _link_of(entry: Entry) -> OutgoingLink:
-    """The link that an unsettled delivery of the session was sent on."""
+    """Return the link of an unsettled delivery of the session."""
     consumer = entry.holder
     assert isinstance(consumer, LinkConsumer)
     return consumer.link
 
 
 def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, transaction: LocalTransaction | None) -> bool:
-    """Whether outcomes under a transaction, or none, are for deliveries that were acquired under another one. Neither
-    can be committed then."""
+    """Fail transactions whose deliveries get outcomes under another transaction, or under none.
+
+    Returns whether there was such a delivery. Neither transaction can be committed then.
+    """
     other = acquisition.is_wrong(session, _within(session, session.acquired, first, span), transaction)
     if other is None:
         return False
@@ -145,7 +148,7 @@ def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, tran
 
 
 def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled: bool, state: Any) -> None:
-    """Outcomes of what was browsed have no effect, in a transaction neither, so they are settled at once."""
+    """Settle browsed deliveries at once: their outcomes have no effect, not even in a transaction."""
     numbers = _within(session, session.copies, first, span)
     if not numbers:
         return
@@ -157,7 +160,7 @@ def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled:
 
 
 def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
-    """Tell the client, who settles second, that its outcomes have taken place."""
+    """Notify a client that settles second that its outcomes have taken effect."""
     begin = numbers[0]
     before = begin
     for number in [*numbers[1:], -1]:
@@ -168,7 +171,7 @@ def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None
 
 
 class _SettlingLater(CommitWaiter):
-    """Tells a client, who settles second, that its outcomes have taken place, once that is on disk."""
+    """Notifies a client that settles second once its outcomes are on disk."""
 
     def __init__(self, session: SessionEndpoint, numbers: list[int], links: list[OutgoingLink], state: Any) -> None:
         self.session = session
@@ -183,8 +186,10 @@ class _SettlingLater(CommitWaiter):
 
 
 def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> None:
-    """Leave those of the deliveries of a disposition to the next turn that are too many for this one. What is delivered
-    meanwhile is not among them, however far the range goes."""
+    """Leave the deliveries of a disposition that exceed the limit of a turn to the next turn.
+
+    Deliveries sent in the meantime are not affected, even if they are within the range.
+    """
     if len(numbers) > MAX_AT_ONCE:
         session.connection.deferred = Disposition(frame.role, numbers[MAX_AT_ONCE], numbers[-1], frame.settled, frame.state,
                                                   frame.batchable, frame.channel)
@@ -193,7 +198,7 @@ def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> 
 
 
 def _within(session: SessionEndpoint, numbers: dict[int, Any], first: int, span: int) -> list[int]:
-    """Those of the delivery-ids that are in the range, in its order. The range may be as large as clients like."""
+    """Return the delivery-ids within a range, in its order. The range may be arbitrarily large."""
     session.connection.broker.work += min(span, len(numbers)) >> SCAN_SHIFT
     if span == 0:
         return [first] if first in numbers else []

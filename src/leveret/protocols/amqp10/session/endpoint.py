@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# How many deliveries (as a power of two) are looked at for what is counted as one unit of a turn's work.
+# Deliveries (as a power of two) that are scanned for one unit of work.
 WORK_SHIFT: Final = 4
-# After so many deliveries it is looked at whether the connection has its most unsettled ones.
+# Number of deliveries between two checks of the connection's limit of unsettled ones.
 COUNTED_EVERY: Final = 64
-# Unsettled deliveries allowed in a session while memory is tight.
+# Maximum number of unsettled deliveries of a session while memory is low.
 LOW_MEMORY_WINDOW: Final = 1000
 
 
@@ -55,7 +55,7 @@ class Run:
     """Incoming deliveries from `first` to `last` with one outcome, sent when `batch` is committed (0: at once).
 
     Attributes:
-        link: the link of the deliveries. Nothing is sent after it has been closed.
+        link: the link of the deliveries. Nothing is sent after it was closed.
         state: descriptor of the outcome.
         answer: the outcome itself if it has fields.
         settled: whether the outcome settles the deliveries (receiver settle mode first).
@@ -78,20 +78,20 @@ class SessionEndpoint(Holder):
     """One session of a connection.
 
     channel_in, channel  the client's channel number and ours
-    ended       our end was sent: everything but the client's is discarded
+    ended       our end was sent: everything but the client's end is discarded
     links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
-                error and that it has not detached yet, with what is to be known of those that were there
+    error and that it has not detached yet, with the state of those that existed
     crossed_detaches
-                links, by direction and name, of which the client's detach has crossed ours (strict mode only)
-    unacked     outgoing deliveries that are not settled, by delivery-id
-    acquired    those that were acquired under a transaction that is not discharged, by delivery-id
-    copies      those of links that browse: there is nothing to do when they are settled
-    retiring    those of which the outcome waits for the discharge of a transaction
-    unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with what their
-                terminus knows of them
-    termini     those whose last link is or was one of this session; suspended: those without a link that nobody has asked
-                to outlive the session, oldest first
-    sending     what goes out in several frames, one delivery after the other; while there is any, links wait
+    links, by direction and name, for which the client's detach crossed ours (strict mode only)
+    unacked     unsettled outgoing deliveries by delivery-id
+    acquired    those acquired under a transaction that is not discharged, by delivery-id
+    copies      those of browsing links: settling them has no effect
+    retiring    those whose outcome waits for the discharge of a transaction
+    unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with the state at their
+                terminus
+    termini     those whose last link is or was one of this session; suspended: those without a link that no policy keeps
+                beyond the session, oldest first
+    sending     deliveries in several frames, sent one after the other; links wait until there is none
     """
 
     def __init__(self, connection: Connection, begin: Begin, channel: int) -> None:
@@ -130,9 +130,9 @@ class SessionEndpoint(Holder):
         self.awaited_batch = 0
         self.listed = False
         self.published = 0
-        # Some link's unsettled deliveries are in the log, too.
+        # Whether the unsettled deliveries of some link are in the log.
         self.stores_unsettled = False
-        # A link was refused a delivery because too much is unsettled.
+        # Whether a link was refused a delivery because too many are unsettled.
         self.window_full = False
 
     def start(self) -> None:
@@ -144,7 +144,7 @@ class SessionEndpoint(Holder):
     # Input
 
     def receive(self, frame: Performative) -> None:
-        """Perform a frame of this session."""
+        """Process a frame of this session."""
         kind = frame.kind
         if self.ended:
             if kind == END:
@@ -196,8 +196,10 @@ class SessionEndpoint(Holder):
             self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
 
     def _refuse_transfer(self, link: IncomingLink, frame: Transfer, error: Error) -> None:
-        """End a link whose message cannot be taken. A transaction that it is part of cannot be committed any more
-        (transactions section 4.4.4.1)."""
+        """End a link whose message is refused.
+
+        The transaction of the message can no longer be committed (transactions 4.4.4.1).
+        """
         state = frame.state
         transaction = link.transaction
         if isinstance(state, TransactionalState):
@@ -207,8 +209,10 @@ class SessionEndpoint(Holder):
         self.refuse(link, error)
 
     def _unknown_handle(self, handle: int, what: str) -> None:
-        """A frame for no link. What was on its way when we ended a link with an error is discarded; the specification
-        wants the session to end even then."""
+        """Refuse a frame for a link that does not exist.
+
+        Frames in flight when we ended their link with an error are discarded; the specification would end the session.
+        """
         if handle in self.errant:
             if self.connection.vhost.strict:
                 raise SessionRefused(constants.SESSION_ERRANT_LINK, f"a {what} to a link that was detached with an error")
@@ -219,7 +223,7 @@ class SessionEndpoint(Holder):
         next_id = 0 if frame.next_incoming_id is None else frame.next_incoming_id
         window = (next_id + frame.incoming_window - self.next_outgoing_id) % MODULUS
         opened = self.remote_window <= 0
-        # What is under way may exceed a window that was made smaller: then there is none.
+        # A window that was reduced may be smaller than what is in flight: it is 0 then.
         self.remote_window = window if window <= frame.incoming_window else 0
         self.next_incoming_id = frame.next_outgoing_id
         if frame.handle is None:
@@ -248,7 +252,7 @@ class SessionEndpoint(Holder):
             raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"handle {handle} is above handle-max,"
                                     f" {self.connection.own.links - 1}; the setting is amqp10.links")
         if handle in self.links or handle in self.errant:
-            raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} has a link already")
+            raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} already has a link")
         if self.crossed_detaches and errant_links.is_answer(self, frame):
             return
         attach.attach(self, frame)
@@ -257,7 +261,7 @@ class SessionEndpoint(Holder):
         """Return the lowest free handle for a new link."""
         number = self.numbers.lowest(self.handles)
         if number > self.remote_handle_max:
-            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "there are as many links as the client takes")
+            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the session has the maximum number of links")
         return number
 
     def _detach(self, frame: Detach) -> None:
@@ -307,7 +311,7 @@ class SessionEndpoint(Holder):
             self.numbers.release(link.handle)
         if self.names.get((link.receives, link.name)) is link:
             del self.names[link.receives, link.name]
-        # Who looks for the deliveries of a link looks at all of the session.
+        # A search for the deliveries of a link scans all of the session.
         self.broker.work += (len(self.acquired) + len(self.copies) + len(self.sending)) >> WORK_SHIFT
         if isinstance(link, OutgoingLink):
             link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
@@ -320,7 +324,7 @@ class SessionEndpoint(Holder):
             link.suspend()
 
     def remember(self, terminus: Terminus) -> None:
-        """Keep a suspended terminus until the session ends. The oldest one is dropped if there are too many."""
+        """Keep a suspended terminus until the session ends. The oldest one is destroyed if there are too many."""
         suspended = self.suspended
         suspended[terminus] = None
         if len(suspended) > self.connection.own.links:
@@ -358,7 +362,7 @@ class SessionEndpoint(Holder):
             self.connection.touched.append(self)
 
     def _note(self, number: int, batch: int, state: int, answer: Composite | None) -> None:
-        """Record the outcome of a delivery that the client has yet to settle."""
+        """Record the outcome of a delivery that the client must settle."""
         delivery = self.unsettled.get(number)
         if delivery is not None:
             delivery.resolve(state, answer, batch)
@@ -418,14 +422,14 @@ class SessionEndpoint(Holder):
         if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
             self.window_full = True
             return False
-        # Counting what all sessions hold takes longer than a delivery.
+        # Counting those of all sessions takes longer than a delivery.
         if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
             self.window_full = connection.window_full = True
             return False
         return True
 
     def pump(self) -> None:
-        """Send deliveries of several frames as far as the window and the socket allow."""
+        """Send deliveries in several frames while the window and the socket allow."""
         sending = self.sending
         connection = self.connection
         try:
@@ -514,7 +518,7 @@ class SessionEndpoint(Holder):
             acquisition.sent(self.connection)
         self.copies.clear()
         links = list(self.handles.values())
-        # Links leave before entries are requeued: otherwise these would be delivered here again.
+        # Links leave before entries are requeued, so that they do not get them again.
         for link in links:
             link.leave()
         for retirement in self.retiring.values():

@@ -1,7 +1,6 @@
 """Detaches that cross (transport sections 2.6.5 and 2.6.6), in strict mode.
 
-The client may not have heard yet that a link has failed when it detaches the link itself. By default its detach is taken
-for the answer to ours.
+The client may detach a link before it knows that the link has failed. By default, its detach counts as the reply to ours.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
-# What is known of a link of some direction and name: it has failed, and the client may think that it can be attached
-# again; or we have attached it again to say that it is closed, which the client will answer.
+# States of a failed link: the client may try to attach it again; or we have attached it again in order to close it, which
+# the client will answer.
 FAILED: Final = 1
 CLOSED: Final = 2
 
 
 class ErrantLink:
-    """What is to be known of a link that we have detached with an error; not the link, which may hold much.
+    """State of a link that we detached with an error. The link itself, which may use much memory, is not kept.
 
-    closed    whether our detach has closed it
-    terminus  what it leaves behind, if it has not
+    closed    whether our detach closed it
+    terminus  its terminus, if not closed
     """
 
     __slots__ = ("closed", "name", "receives", "terminus")
@@ -39,16 +38,16 @@ class ErrantLink:
 
 
 def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> None:
-    """The client detaches such a link."""
+    """Process the client's detach of such a link."""
     terminus = link.terminus
     key = (link.receives, link.name)
     if len(session.crossed_detaches) >= session.connection.own.links:
-        del session.crossed_detaches[next(iter(session.crossed_detaches))]  # names that nobody ever attaches again
+        del session.crossed_detaches[next(iter(session.crossed_detaches))]  # a name that may never be attached again
     if link.closed:
         if not frame.closed:
             session.crossed_detaches[key] = FAILED
     elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
-        # Ours has left the terminus alone, the client's has not: attaching is how this side closes the link, too.
+        # Our detach kept the terminus, the client's closes it: this side can close the link only after another attach.
         terminus.destroy()
         handle = session.new_handle()
         session.connection.send(Attach(link.name, handle, link.receives, channel=session.channel,
@@ -58,7 +57,7 @@ def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> 
 
 
 def is_answer(session: SessionEndpoint, frame: Attach) -> bool:
-    """Whether an attach only answers ours. SessionRefused for one that attaches again what has failed."""
+    """Return whether an attach only replies to ours. Raises SessionRefused for an attach of a failed link."""
     known = session.crossed_detaches.pop((not frame.role, frame.name), 0)
     if known == FAILED and frame.unsettled is None:
         raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it can be"

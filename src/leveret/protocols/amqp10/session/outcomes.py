@@ -20,7 +20,7 @@ OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEA
 
 
 def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
-    """Settle these deliveries of a session with one state; None or a state that is no outcome: the source's default."""
+    """Settle these deliveries of a session with one state; with the source's default for None or a non-terminal state."""
     unacked = session.unacked
     kind = 0 if state is None else state.kind
     if kind == descriptors.ACCEPTED:
@@ -69,7 +69,7 @@ def is_final(entry: Entry, state: Any) -> bool:
 
 
 def requeue(entry: Entry) -> None:
-    """The client will not say what became of a delivery: the default outcome of its source, or else a failed attempt."""
+    """Requeue a delivery without an outcome: apply the default outcome of its source, or count a failed attempt."""
     settle_by(entry, getattr(entry.holder, "default_outcome", None))
 
 

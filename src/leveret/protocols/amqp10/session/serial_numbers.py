@@ -7,7 +7,7 @@ from typing import Any, Final
 
 MODULUS: Final = 1 << 32
 HALF: Final = 1 << 31
-# Transfer frames that either side of a session may send ahead.
+# Maximum number of transfer frames that either side of a session may send ahead.
 WINDOW: Final = 4096
 
 
@@ -41,7 +41,10 @@ class Numbers:
 
 
 def credit_left(credit: int, counted: int | None, sent: int) -> int:
-    """What a sender may still send (transport 2.6.7) that has been given so much credit, up to 2^32 - 1, and has sent
-    `sent` deliveries, of which the receiver has counted `counted` (None: those before it was attached, which is 0)."""
+    """Return the remaining credit of a sender (transport 2.6.7).
+
+    It was given `credit`, up to 2^32 - 1, and has sent `sent` deliveries, of which the receiver has counted `counted`; None
+    for those before it was attached, which is 0.
+    """
     in_flight = (sent - (counted or 0)) % MODULUS
     return max(credit - in_flight, 0) if in_flight < HALF else credit

@@ -2,7 +2,7 @@
 
 The forms, in the order in which they are tried:
 
-/management                                       the management node: links to it are attached before (`linkpair`)
+/management                                       the management node, whose links `link_pair` attaches
 /queues/Q, /exchanges/X[/KEY]                     RabbitMQ's v2: split, then percent-decoded; nothing is created
 /queue/Q, /amq/queue/Q, /exchange/X[/KEY], /topic/KEY   its v1; /queue/Q creates Q
 queue://Q, topic://KEY                            queue://Q creates Q
@@ -58,15 +58,16 @@ class Node:
 
 
 def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Node:
-    """What `address` means in `vhost`; the termini's capabilities `queue` and `topic` narrow it, and what is temporary is
-    never created under a name that the client gives.
+    """Return the node of an address in a vhost.
 
-    LinkRefused with `amqp:invalid-field` for what has the beginning of a form and does not agree with it.
+    The capabilities `queue` and `topic` narrow the choice. Temporary nodes are never created under a name of the client.
+
+    Raises LinkRefused with `amqp:invalid-field` for an address that begins like one of the forms but is malformed.
     """
     if not address:
         raise LinkRefused(constants.INVALID_FIELD, "the address is empty")
     if address == "/management":
-        raise LinkRefused(constants.NOT_ALLOWED, "the management node takes the requests of a link pair, no other messages")
+        raise LinkRefused(constants.NOT_ALLOWED, "the management node accepts only the requests of a link pair")
     if address.startswith("/"):
         node = _path(address)
         if node is not None:
@@ -84,12 +85,12 @@ def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Nod
 
 
 def key_of_topic(address: str) -> str:
-    """The key that an address `topic://KEY` has."""
+    """Return the key in an address `topic://KEY`."""
     return address[len(TOPIC_SCHEME) :]
 
 
 def _exchange_of(address: str, vhost: Vhost) -> Node | None:
-    """The address as that of an exchange that exists, with or without a key behind it."""
+    """Return the node of an existing exchange, with or without a key; None if there is none."""
     if address in vhost.exchanges:
         return Node(exchange=address)
     name, slash, key = address.partition("/")

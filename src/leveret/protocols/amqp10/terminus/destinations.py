@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
     from leveret.wire.amqp10.sections import Sections
 
-# What JMS clients say of the destination of a message: a byte (AMQP JMS Mapping 1.0, section 3.2.4).
+# Annotation of JMS clients with the type of a destination: a byte (AMQP JMS Mapping 1.0, section 3.2.4).
 JMS_DESTINATION: Final = b"x-opt-jms-dest"
 _CAPABILITIES: Final = ((addresses.QUEUE,), (addresses.TOPIC,), (addresses.TEMPORARY_QUEUE,), (addresses.TEMPORARY_TOPIC,))
 
@@ -71,8 +71,10 @@ def resolve(connection: Connection, address: str, capabilities: tuple[str, ...])
 
 
 def find_queue(connection: Connection, node: Node) -> Queue:
-    """The queue of a node, created where it may be. One that is exclusive to another connection can be sent to, as in
-    0-9-1."""
+    """Return the queue of a node, and create it if the address allows that.
+
+    As in 0-9-1, a message can be sent to a queue that is exclusive to another connection.
+    """
     vhost = connection.vhost
     name = node.queue
     assert name is not None
@@ -87,7 +89,7 @@ def find_queue(connection: Connection, node: Node) -> Queue:
 
 
 def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
-    """The temporary topic that a node is, None where it is something else. LinkRefused for one that has ended."""
+    """Return the temporary topic of a node; None for another kind. Raises LinkRefused if the topic has ended."""
     key = node.key
     if not node.topic or key is None or not key.startswith(addresses.TEMPORARY_KEY):
         return None
@@ -99,7 +101,7 @@ def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
 
 
 def capabilities_of(sections: Sections) -> tuple[str, ...]:
-    """The terminus capabilities that a message asks for which says itself where it goes."""
+    """Return the terminus capabilities that a message to an anonymous terminus asks for."""
     if sections.message_annotations < 0:
         return ()
     data = sections.data

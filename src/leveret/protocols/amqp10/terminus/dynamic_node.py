@@ -1,4 +1,4 @@
-"""Nodes that are created for a link (messaging section 3.5: `dynamic`), and when they go."""
+"""Nodes that are created for a link (messaging section 3.5: `dynamic`), and their lifetime policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIFETIME: Final = "lifetime-policy"
 
 
 class DynamicNode:
-    """A queue that lives as long as its policy says, which is one of the DELETE_ON descriptors."""
+    """A queue whose lifetime policy is one of the DELETE_ON descriptors."""
 
     def __init__(self, queue: Queue, policy: int) -> None:
         self.queue = queue
@@ -28,7 +28,7 @@ class DynamicNode:
         if self.policy == descriptors.DELETE_ON_CLOSE or self._is_free():
             queue.vhost.remove_queue(queue)
         else:
-            # From now on it goes with its last consumer.
+            # From now on it is deleted with its last consumer.
             queue.auto_delete = True
 
     def _is_free(self) -> bool:
@@ -42,7 +42,7 @@ class DynamicNode:
 
 
 def policy_of(properties: Any) -> int:
-    """The lifetime policy that a client asks for; to be deleted with its link where it asks for none."""
+    """Return the requested lifetime policy; delete-on-close by default."""
     if isinstance(properties, dict):
         wanted = properties.get(LIFETIME)
         if isinstance(wanted, Composite) and descriptors.DELETE_ON_CLOSE <= wanted.kind \

@@ -1,7 +1,7 @@
-"""Filters of sources (messaging section 3.5.8): from the map of an attach to what a consumer asks of each message.
+"""Filters of sources (messaging section 3.5.8): from the map of an attach to the conditions of a consumer.
 
-The keys of the map are free, the descriptor of a value says what filter it is. What is not known is left out of the map
-that the client gets back.
+The keys of the map are arbitrary; the descriptor of a value defines the kind of filter. Unknown filters are omitted from
+the map in the reply.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ SELECTOR: Final = "apache.org:selector-filter:string"
 SQL: Final = "amqp:sql-filter"
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
-# Of streams, as RabbitMQ names them, and those of ours: what they mean stands in the arguments of a consumer of 0-9-1.
+# Filters of streams, RabbitMQ's names and our own; the consumer arguments of 0-9-1 define their meaning.
 STREAM_FILTERS: Final = {
     "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
     "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered", "leveret:stream-consumer": "x-stream-consumer",
     "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
     "leveret:stream-filter-routing-key": "x-stream-filter-routing-key",
 }
-# Of readers of leases.
+# Filters of lease readers.
 LEASE_FILTERS: Final = {
     "leveret:lease": reading.LEASE, "leveret:lease-epoch": reading.EPOCH, "leveret:lease-batch": reading.BATCH,
     "leveret:lease-first": reading.FIRST, "leveret:lease-count": reading.COUNT,
@@ -64,19 +64,19 @@ DESCRIPTORS: Final = {
 }
 
 
-# Values of a section that filters look at; what comes over AMQP 1.0 has no more.
+# Maximum number of values in a section that filters inspect; AMQP 1.0 messages have no more.
 MAX_VALUES: Final = 8192
 
 
 class Wanted:
-    """What a source asks for.
+    """The filters of a source.
 
-    filters    that every message must pass
-    no_local   nothing that this connection has published
-    binding    of a subscription: its key, None where no filter says it; arguments of the binding
-    stream     of a reader of a stream: the arguments of its consumer
-    lease      of a reader of a lease: the same
-    in_place   the map for the answer
+    filters    conditions for every message
+    no_local   whether to exclude messages that this connection published
+    binding    of a subscription: its key, None if no filter sets it; arguments of the binding
+    stream     of a stream reader: the arguments of its consumer
+    lease      of a lease reader: the arguments of its consumer
+    in_place   the filter map for the reply
     """
 
     __slots__ = ("arguments", "binding", "filters", "in_place", "lease", "no_local", "stream")
@@ -91,8 +91,11 @@ class Wanted:
         self.in_place: dict[Any, Any] = {}
 
     def fit_to_queue(self, queue: Queue, browses: bool, settled: bool) -> None:
-        """Leave out what makes no sense at this queue. BrokerError for a place in a stream, or a slice of a lease, that
-        there is not; who browses a stream begins with what is there."""
+        """Remove filters that do not apply to this queue.
+
+        A browser of a stream begins with the oldest message. Raises BrokerError for an invalid stream offset or lease
+        slice.
+        """
         if self.lease:
             reading.check(queue, self.lease, settled)
             if self.filters or self.no_local:
@@ -109,9 +112,9 @@ class Wanted:
 
 
 def parse(filters: Any, is_exchange: bool) -> Wanted:
-    """What the filter map of a source asks for. Bindings are for exchanges only.
+    """Parse the filter map of a source. Bindings apply to exchanges only.
 
-    LinkRefused with `amqp:invalid-field` for a filter that is known and cannot be understood.
+    Raises LinkRefused with `amqp:invalid-field` for a known filter with an invalid value.
     """
     wanted = Wanted()
     pairs = filters.pairs if isinstance(filters, Map) else list((filters or {}).items())
@@ -132,7 +135,7 @@ def parse(filters: Any, is_exchange: bool) -> Wanted:
 
 
 def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
-    """Take one filter; whether it is known."""
+    """Add a filter. Return whether it is known."""
     if name in (SELECTOR, SQL):
         text = _text(name, value)
         wanted.filters.append(jms_selector(text) if name == SELECTOR else sql_filter(text))
@@ -168,14 +171,14 @@ def _map(name: str, value: Any) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
-# Bytes of a section that filters look into; in a larger one there is nothing for them.
+# Maximum bytes of a section that filters inspect; a larger section counts as empty.
 MAX_SECTION: Final = 256 << 10
-# So many bytes of a section, as a power of two, are decoded in a unit of work.
+# Bytes of a section (as a power of two) that are decoded for one unit of work.
 SECTION_SHIFT: Final = 5
 
 
 class View(MessageView):
-    """A message as filters see it: as it would be delivered, with what outcomes and dead-lettering have added to it."""
+    """A message as filters see it: as it would be delivered, with the changes by outcomes and dead-lettering."""
 
     __slots__ = ("_acquired", "_annotations", "_application", "_due", "_failed", "_message", "_overlay", "_properties",
                  "_sections")
@@ -184,7 +187,7 @@ class View(MessageView):
         super().__init__()
         self._message: Message | None = None
         self._overlay: Overlay | None = None
-        # Of the entry: when it expires, hand-outs, failed attempts.
+        # From the entry: expiry, delivery attempts, failed attempts.
         self._due = 0
         self._acquired = 0
         self._failed = 0
@@ -194,7 +197,7 @@ class View(MessageView):
         self._properties: Properties | None = None
 
     def set_entry(self, message: Message, entry: Entry | None) -> None:
-        """The message of this entry, None where it has none yet."""
+        """Set the message and its entry; None if it has no entry yet."""
         overlay = None
         if entry is None:
             self._due = message.expires_at
@@ -204,7 +207,7 @@ class View(MessageView):
             self._due = expires_at(entry)
             self._acquired = entry.acquired_count
             self._failed = entry.delivery_count
-        # The overlay may have been added to since.
+        # The overlay may have changed since.
         if message is not self._message or overlay is not None or self._overlay is not None:
             self._message = message
             self._overlay = overlay
@@ -296,5 +299,5 @@ def _properties_at(sections: Sections) -> Properties:
     return Properties()
 
 
-# Consumers ask of the same message one after the other.
+# Several consumers in a row check the same message.
 VIEW: Final = View()

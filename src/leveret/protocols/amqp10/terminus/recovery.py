@@ -1,8 +1,8 @@
-"""Durable termini after a start: what the log held of them, and the entries that they have acquired.
+"""Recovery of durable termini from the log, and of the entries that they had acquired.
 
-`TerminusRecovery` takes their entries out of the recovered ones before the queues see them, so no consumer gets them. They
-are read back once the log runs, and clients cannot attach before that. A stop counts as a detach and as the end of the
-connection: expiry timers start in full.
+`TerminusRecovery` removes those entries from the recovered queues, so that no consumer gets them. They are read back once
+the log runs; clients cannot attach before that. A stop counts as a detach and as the end of the connection: expiry timers
+start in full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("leveret.broker")
 
 
 class Sent:
-    """A delivery of a source whose entry is to be read back."""
+    """A delivery of a source whose entry will be read back."""
 
     __slots__ = ("head", "row", "seq", "slot", "tag", "terminus")
 
@@ -46,13 +46,13 @@ class Sent:
 
 
 class TerminusRecovery:
-    """One start. `done`: every terminus is there, with what it has acquired."""
+    """The recovery of one start. `done`: every terminus is restored, with its acquired entries."""
 
     def __init__(self, termini: TerminusRegistry, recovery: Recovery) -> None:
         self.termini = termini
         self.log = termini.broker.log
         self.by_id: dict[str, Terminus] = {}
-        # The queues of termini's own, by terminus: id and lifetime policy.
+        # Dynamic queues by terminus: id and lifetime policy.
         self.nodes: dict[Terminus, tuple[int, int]] = {}
         self.sent: dict[int, list[Sent]] = {}
         self.loading = 0
@@ -124,13 +124,13 @@ class TerminusRecovery:
             self.log.put(metadata.LINK_PART, key, None)
 
     def forget(self, sent: Sent) -> None:
-        """What a delivery refers to is not there any more."""
+        """Forget a delivery whose entry no longer exists."""
         terminus_store.remove_delivery(self.log, sent.terminus.id, sent.tag)
 
     # Once the log runs
 
     def start(self) -> None:
-        """Read the entries back. After the broker has recovered its queues, and its log has started."""
+        """Read the entries back. Called after the broker has recovered its queues and its log has started."""
         queues = {queue.id: queue for vhost in self.termini.broker.vhosts.values() for queue in vhost.queues.values()}
         for terminus, (queue_id, policy) in self.nodes.items():
             if queue_id in queues:
@@ -167,12 +167,12 @@ class TerminusRecovery:
             elif terminus.expiry_policy != NEVER:
                 terminus.expire()
         if termini:
-            log.info("%d durable links are there again, %d with unsettled deliveries", len(termini),
+            log.info("recovered %d durable links, %d with unsettled deliveries", len(termini),
                      sum(1 for terminus in termini if terminus.unsettled_count()))
 
 
 class _Load:
-    """The entries of one queue on their way into memory."""
+    """Loads the entries of one queue."""
 
     def __init__(self, terminus_recovery: TerminusRecovery, queue: Queue, sent: list[Sent]) -> None:
         self.terminus_recovery = terminus_recovery
@@ -197,7 +197,7 @@ class _Load:
 
 
 def _take(recovery: Recovery, queue_id: int, sent: list[Sent], terminus_recovery: TerminusRecovery) -> list[Sent]:
-    """Take the entries of deliveries out of what is recovered of their queue; those that are there, in order."""
+    """Remove the entries of deliveries from a recovered queue; return the deliveries found, in order."""
     recovered = recovery.queues.get(queue_id)
     found: list[Sent] = []
     taken: set[int] = set()

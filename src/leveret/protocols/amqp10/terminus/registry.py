@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from leveret.security.users import UserStore
 
 
-# Bytes that a source or target may have.
+# Maximum encoded bytes of a source or target.
 MAX_TERMINUS_BYTES: Final = 16384
 
 
 class TerminusRegistry(Holder):
-    """All termini of a broker, attached and suspended; it holds the entries that suspended ones have acquired."""
+    """All termini of a broker, attached and suspended. It holds the entries acquired by suspended ones."""
 
     def __init__(self, broker: Broker, settings: Amqp10Settings) -> None:
         self.broker = broker
         self.settings = settings
         self.by_key: dict[Key, Terminus] = {}
         self.shared: dict[tuple[Key, bool], SharedSubscription] = {}
-        # How many of each user are there to outlive their sessions.
+        # Number of termini of each user that outlive their sessions.
         self.kept: dict[str, int] = {}
         self.terminus_recovery: TerminusRecovery | None = None
         # By vhost and key.
         self.topics: dict[tuple[str, str], TemporaryTopic] = {}
-        # Bytes that suspended targets keep of deliveries that were interrupted.
+        # Bytes of interrupted deliveries of suspended targets.
         self.partial = 0
 
     def source(self, key: Key) -> SourceTerminus | None:
-        """Return the source of that identity; None if there is none."""
+        """Return the source of an identity; None if there is none."""
         found = self.by_key.get(key)
         return found if isinstance(found, SourceTerminus) else None
 
@@ -55,9 +55,13 @@ class TerminusRegistry(Holder):
         return found if isinstance(found, TargetTerminus) else None
 
     def check(self, terminus: Terminus, wanted: Any, replaced: Terminus | None) -> None:
-        """Raise ResourceError where a user has as many termini that outlive their sessions as it may, or the description of
-        one is too large: it is kept as long as its link, at least. `replaced` is the one that this one, or its member,
-        takes the place of."""
+        """Check the limits for a terminus, since it is stored at least as long as its link.
+
+        `replaced` is the terminus that it, or its member, replaces.
+
+        Raises:
+            ResourceError: the description is too large, or the user has too many termini that outlive their sessions.
+        """
         kept = outlives(wanted)
         free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
         if (kept or free) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
@@ -69,7 +73,7 @@ class TerminusRegistry(Holder):
         limit = self.settings.kept_links
         if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < limit:
             return
-        raise ResourceError(f"user '{user}' has {limit} links that outlive their sessions, which is the most; the"
+        raise ResourceError(f"user '{user}' has {limit} links that outlive their sessions, the maximum; the"
                             " setting is amqp10.kept_links")
 
     def add(self, terminus: Terminus) -> None:
@@ -86,13 +90,13 @@ class TerminusRegistry(Holder):
             self.broker.holders.pop(self, None)
 
     def create_topic(self, terminus: Terminus, key: str) -> None:
-        """A terminus has a temporary topic of this key from now on."""
+        """Add the temporary topic with this key to a terminus."""
         if terminus.topic is None:
             topic = terminus.topic = TemporaryTopic(key)
             self.topics[terminus.key[0], key] = topic
 
     def find_shared(self, key: Key, durable: bool) -> SharedSubscription | None:
-        """The shared subscription of that identity, None where there is none."""
+        """Return the shared subscription of an identity; None if there is none."""
         return self.shared.get((key, durable))
 
     def add_shared(self, subscription: SharedSubscription) -> None:
@@ -120,7 +124,7 @@ class TerminusRegistry(Holder):
     # Held entries
 
     def hold(self) -> None:
-        """Some suspended source has acquired entries."""
+        """Note that a suspended source has acquired entries."""
         self.broker.holders[self] = None
 
     def all_held(self) -> list[Entry]:
@@ -136,11 +140,11 @@ class TerminusRegistry(Holder):
     # After a start
 
     def recover(self, recovery: Recovery) -> None:
-        """Take what the log held of termini and of what they have acquired, before the broker recovers its queues."""
+        """Read the termini and their acquired entries from the log, before the broker recovers its queues."""
         self.terminus_recovery = TerminusRecovery(self, recovery)
 
     def start(self) -> None:
-        """Read that back, once the log runs."""
+        """Read the acquired entries back, once the log runs."""
         terminus_recovery = self.terminus_recovery
         if terminus_recovery is not None:
             terminus_recovery.start()
@@ -149,7 +153,7 @@ class TerminusRegistry(Holder):
         """Return whether links may be attached."""
         return self.terminus_recovery is None or self.terminus_recovery.done
 
-    # What they belong to goes
+    # Removal with vhost or user
 
     def vhost_removed(self, name: str) -> None:
         for terminus in self.all():
@@ -171,7 +175,7 @@ class TerminusRegistry(Holder):
                 yield describe(terminus)
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
-        """Give what a suspended source has acquired back to its queue; how many. NotFound, PreconditionFailed."""
+        """Requeue the acquired messages of a suspended source; return how many. Raises NotFound, PreconditionFailed."""
         terminus = self._find(vhost, user, container, name, role)
         if not isinstance(terminus, SourceTerminus):
             raise PreconditionFailed(f"link '{name}' holds no messages of a queue; expected role 'sender'")
@@ -180,7 +184,7 @@ class TerminusRegistry(Holder):
         return terminus.release_all()
 
     def delete(self, vhost: str, user: str, container: str, name: str, role: str) -> None:
-        """Destroy a terminus; a link that is attached is detached with an error. NotFound."""
+        """Destroy a terminus; an attached link is detached with an error. Raises NotFound."""
         terminus = self._find(vhost, user, container, name, role)
         link = terminus.link
         if link is not None:

@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 SHARED: Final = "shared"
 GLOBAL: Final = "global"
-# Of the container-id, where all containers share.
+# Container-id of subscriptions that all containers share.
 ANY: Final = ""
 SEPARATOR: Final = "|"
 CAPABILITY: Final = "SHARED-SUBS"
 
 
 class SharedSubscription(Terminus):
-    """One subscription; `members` are the termini of its links, attached or of a session that is still there."""
+    """A shared subscription. `members` are the termini of its links, attached or in a session that still exists."""
 
     def __init__(self, registry: TerminusRegistry, key: Key, durable: bool) -> None:
         super().__init__(registry, key)
         self.is_durable = durable
         self.source: Source | None = None
         self.members: dict[Member, None] = {}
-        # The one of its identity that it takes the place of, until that has happened.
+        # Subscription that this one will replace.
         self.replaces: SharedSubscription | None = None
 
     def role(self) -> str:
         return terminus_store.SHARED_DURABLE if self.is_durable else terminus_store.SHARED_VOLATILE
 
     def join(self, member: Member, source: Source) -> None:
-        """A link is attached."""
+        """Add the member of an attached link."""
         self.take_over(source)
         self.stop_expiry()
         self.source = source
@@ -59,7 +59,7 @@ class SharedSubscription(Terminus):
             terminus_store.put(self.registry.broker.log, self, source)
 
     def leave(self, member: Member, connection: Connection | None) -> None:
-        """A link is gone, and so is its terminus."""
+        """Remove the member of a closed link."""
         self.members.pop(member, None)
         if self.members or self.removed:
             return
@@ -77,7 +77,7 @@ class SharedSubscription(Terminus):
             self.expire()
 
     def is_attached(self) -> bool:
-        """Whether anybody takes messages."""
+        """Return whether any link is attached."""
         return any(member.link is not None for member in self.members)
 
     def destroy(self) -> None:
@@ -85,10 +85,10 @@ class SharedSubscription(Terminus):
         self.registry.remove_shared(self)
 
     def drop(self) -> None:
-        """What is unsettled is its links'."""
+        """Do nothing: unsettled deliveries belong to the members."""
 
     def collect(self) -> None:
-        """The same."""
+        """Do nothing, like `drop`."""
 
     def unsettled_count(self) -> int:
         return sum(member.unsettled_count() for member in self.members)
@@ -98,7 +98,7 @@ class SharedSubscription(Terminus):
 
 
 class Member(SourceTerminus):
-    """The terminus of one link of a shared subscription: it goes with its session, whatever the source says."""
+    """The terminus of one link of a shared subscription. It ends with its session, whatever the source says."""
 
     def __init__(self, registry: TerminusRegistry, key: Key, subscription: SharedSubscription) -> None:
         super().__init__(registry, key)
@@ -122,8 +122,11 @@ class Member(SourceTerminus):
 
 
 def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscription:
-    """The subscription that a source asks for, a new one where there is none. One of another address or filter is
-    replaced once the link is accepted; LinkRefused while somebody is attached to it."""
+    """Return the subscription that a source asks for, a new one if there is none.
+
+    A subscription with another address or filter is replaced once the link is accepted. Raises LinkRefused if such a
+    subscription has attached links.
+    """
     identity = _identity(key, GLOBAL in source.capabilities)
     durable = source.durable > 0
     found = registry.find_shared(identity, durable)
@@ -144,7 +147,7 @@ def is_same(known: Source, wanted: Source) -> bool:
 
 
 def find_subscription(registry: TerminusRegistry, key: Key, frame: Attach) -> SharedSubscription | None:
-    """The subscription that an attach without a source means, by its name and the desired capability `global`."""
+    """Return the subscription of an attach without a source, by its name and the desired capability `global`."""
     identity = _identity(key, GLOBAL in frame.desired_capabilities)
     found = registry.find_shared(identity, True)
     return found if found is not None else registry.find_shared(identity, False)

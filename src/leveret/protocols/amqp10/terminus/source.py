@@ -1,8 +1,8 @@
-"""Termini from which the broker sends, and what they hold unsettled (transport section 2.6.12).
+"""Sources from which the broker sends, and their unsettled deliveries (transport section 2.6.12).
 
-While a session knows the deliveries of a link they stand in its `unacked`, by delivery-id; their tags are made of that
-number and of how often the terminus was attached, so that the ordinary path keeps nothing for a delivery beside its entry.
-When the session ends, or the link is attached elsewhere, `collect` moves them here, by tag. Their entries stay acquired.
+While a session knows the deliveries of a link, they are in its `unacked`, by delivery-id. Their tags consist of that number
+and the number of attaches of the terminus, so that the common path stores nothing but the entry. When the session ends,
+or the link is attached elsewhere, `collect` moves them here, by tag. Their entries stay acquired.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 class Unsettled:
-    """A delivery that no session knows.
+    """A delivery that is in no session.
 
-    entry  None where there is nothing any more that could be sent
-    state  ours, None while all of the message can be sent; an outcome, or the position from which on it can (`received`)
-    head   the sections before the body as they were sent, None to write them anew
+    entry  None if there is nothing left to send
+    state  the broker's state: None while the whole message can be sent; an outcome, or the first position that can be sent
+           (`received`)
+    head   the sections before the body as they were sent; None to encode them again
     """
 
     __slots__ = ("entry", "head", "state")
@@ -42,13 +43,13 @@ class Unsettled:
 
 
 class SourceTerminus(Terminus):
-    """One terminus from which the broker sends.
+    """A source.
 
-    source   as it was reported last, None before
-    queue    where its messages come from
-    last     the link whose deliveries its session knows, None where none does
-    unsettled  what no session knows, by delivery-tag, in the order of the deliveries
-    seen     of the queue, where it browses: see `broker.consumer.Consumer`
+    source   as last sent to the client; None before
+    queue    the queue of its messages
+    last     the link whose deliveries are in a session; None if there is none
+    unsettled  deliveries in no session, by delivery-tag, in their order
+    seen     state of a browser of the queue: see `broker.consumer.Consumer`
     """
 
     def __init__(self, registry: TerminusRegistry, key: Key) -> None:
@@ -71,7 +72,7 @@ class SourceTerminus(Terminus):
                 self._store(tag, item)
 
     def stores_unsettled(self) -> bool:
-        """Whether what is unsettled survives a restart."""
+        """Return whether the unsettled deliveries survive a restart."""
         return self.durable == UNSETTLED_STATE
 
     def _store(self, tag: bytes, item: Unsettled) -> None:
@@ -87,7 +88,7 @@ class SourceTerminus(Terminus):
             terminus_store.remove_delivery(self.registry.broker.log, self.id, tag)
 
     def prefix(self) -> bytes:
-        """What the tags of the link of now begin with: numbers of deliveries come again in each session."""
+        """Return the prefix of the tags of the current link: delivery-ids repeat in each session."""
         return b"" if self.attached <= 1 else self.attached.to_bytes(4, "big")
 
     def collect(self) -> None:
@@ -109,7 +110,7 @@ class SourceTerminus(Terminus):
             self.unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
 
     def move(self, link: OutgoingLink) -> None:
-        """The link is attached again in the session that knows its deliveries: they go on as they are."""
+        """Move the deliveries to a link in the same session, where they continue unchanged."""
         before = self.last
         if before is None or link.session is not before.session:
             return
@@ -125,9 +126,9 @@ class SourceTerminus(Terminus):
         self.last = None
 
     def _give_back_unsent(self, before: OutgoingLink) -> None:
-        """What had not gone out as a whole when a link was detached is a new delivery of the next one."""
+        """Requeue deliveries that were incomplete when their link was detached: the next link sends them as new ones."""
         session = before.session
-        # Youngest first, so that each comes in front of the one before.
+        # Youngest first, so that each is requeued in front of the previous one.
         for number in sorted(before.unsent, reverse=True):
             entry = session.unacked.get(number)
             if entry is None or entry.holder is not before.consumer or number in session.acquired:
@@ -138,37 +139,37 @@ class SourceTerminus(Terminus):
         before.unsent.clear()
 
     def held(self) -> list[Entry]:
-        """The entries among what is unsettled."""
+        """Return the entries of the unsettled deliveries."""
         return [item.entry for item in self.unsettled.values() if item.entry is not None]
 
     def drop(self) -> None:
         self.collect()
         unsettled = list(self.unsettled)
-        # Youngest first, so that each comes in front of the one before.
+        # Youngest first, so that each is requeued in front of the previous one.
         for tag in reversed(unsettled):
             self.settle_by_default(tag)
         self.last = None
         self.queue = None
 
     def take(self, tag: bytes) -> Unsettled:
-        """A delivery will be known to a session."""
+        """Remove and return a delivery that a session takes over."""
         return self.unsettled.pop(tag)
 
     def settle(self, tag: bytes) -> Unsettled:
-        """Forget a delivery that no session knows. What is to become of its entry has to follow in the same turn."""
+        """Remove and return a delivery that is in no session. The caller disposes of its entry in the same turn."""
         item = self.unsettled.pop(tag)
         if self.stores_unsettled():
             self._remove_stored(tag, item)
         return item
 
     def settle_by_default(self, tag: bytes) -> None:
-        """The receiver does not say what became of a delivery."""
+        """Settle a delivery for which the receiver sends no outcome."""
         entry = self.settle(tag).entry
         if entry is not None:
             outcomes.settle_by(entry, None if self.source is None else self.source.default_outcome)
 
     def release_all(self) -> int:
-        """Give everything back to the queue; how many deliveries that are."""
+        """Requeue all unsettled deliveries; return how many."""
         self.collect()
         tags = list(self.unsettled)
         for tag in reversed(tags):

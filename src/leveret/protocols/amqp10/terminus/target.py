@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class IncomingDelivery:
-    """A delivery that is not settled at both ends.
+    """A delivery that is not yet settled at both ends.
 
     Attributes:
         session: session that has its delivery-id; None while it is suspended.
@@ -54,8 +54,7 @@ class IncomingDelivery:
         self.kept_part = False
 
     def resolve(self, state: int, answer: Composite | None, batch: int) -> None:
-        """It has its outcome, once `batch` is committed, which is the one that is being filled; 0: there is nothing to
-        commit."""
+        """Set the outcome, which is valid once `batch`, the current log commit, is on disk; 0: at once."""
         known = self.state
         self.state = state
         self.answer = answer
@@ -64,13 +63,13 @@ class IncomingDelivery:
             self.terminus.store(self)
 
     def discharged(self, outcome: Composite, batch: int) -> None:
-        """The transaction that it belongs to is being committed, which gives it this outcome."""
+        """Set the outcome that the commit of the delivery's transaction gives it."""
         self.state = 0
         plain = outcome.kind in (descriptors.ACCEPTED, descriptors.RELEASED)
         self.resolve(outcome.kind, None if plain else outcome, batch)
 
     def outcome(self) -> Composite | None:
-        """Its outcome as an object, None while there is none."""
+        """Return its outcome as an object; None if there is none yet."""
         if self.answer is not None:
             return self.answer
         if self.state == descriptors.ACCEPTED:
@@ -78,7 +77,7 @@ class IncomingDelivery:
         return Released() if self.state == descriptors.RELEASED else None
 
     def reported_state(self, committed: int) -> Composite | None:
-        """What the map of an attach says of it. An outcome that is not on disk is none yet."""
+        """Return its state for the map of an attach. An outcome that is not on disk is omitted."""
         if self.state:
             return self.outcome() if self.batch <= committed else None
         if self.partial is None or self.batch > committed:
@@ -87,12 +86,12 @@ class IncomingDelivery:
             try:
                 self.end = Received(*section_offsets.end_of(self.partial))
             except DecodeError:
-                self.end = Received(0, 0)  # too many sections; or else the rest of it will be refused
+                self.end = Received(0, 0)  # too many sections; other errors refuse the rest
         return self.end
 
 
 class TargetTerminus(Terminus):
-    """One terminus to which a client sends; `deliveries` by tag are those that are not settled."""
+    """A target; `deliveries` are the unsettled ones by tag."""
 
     def __init__(self, registry: TerminusRegistry, key: Key) -> None:
         super().__init__(registry, key)
@@ -104,14 +103,14 @@ class TargetTerminus(Terminus):
         self.target = description
 
     def begin(self, session: SessionEndpoint, number: int, tag: bytes) -> IncomingDelivery:
-        """A delivery has begun that the client will settle."""
+        """Begin a delivery that the client will settle."""
         delivery = IncomingDelivery(self, tag)
         self.deliveries[tag] = delivery
         self.bind(delivery, session, number)
         return delivery
 
     def bind(self, delivery: IncomingDelivery, session: SessionEndpoint, number: int) -> None:
-        """The client knows a delivery by this delivery-id of a session, and by no other."""
+        """Identify a delivery by this delivery-id of a session from now on."""
         self._unbind(delivery)
         delivery.session = session
         delivery.number = number
@@ -141,14 +140,14 @@ class TargetTerminus(Terminus):
             delivery.batch = log.filling
 
     def take_partial(self, delivery: IncomingDelivery) -> None:
-        """What has come of a delivery is not kept here any more."""
+        """Drop the stored part of a delivery."""
         if delivery.partial is not None:
             self.registry.partial -= len(delivery.partial)
             delivery.partial = None
             delivery.end = None
 
     def forget(self, delivery: IncomingDelivery) -> None:
-        """A delivery is settled at both ends, or aborted."""
+        """Forget a delivery that is settled at both ends, or aborted."""
         self.take_partial(delivery)
         log = self.registry.broker.log
         if delivery.kept:
@@ -167,7 +166,7 @@ class TargetTerminus(Terminus):
     # In the log
 
     def store(self, delivery: IncomingDelivery) -> None:
-        """A delivery has its outcome, and its message goes to disk with the batch that is being filled."""
+        """Write the outcome of a delivery to the log, in the commit of its message."""
         if self.durable != UNSETTLED_STATE:
             return
         outcome = delivery.outcome()
@@ -177,7 +176,7 @@ class TargetTerminus(Terminus):
         self._forget_part(delivery)
 
     def restore(self, tag: bytes, outcome: Composite) -> None:
-        """A delivery that the log has kept."""
+        """Restore a delivery from the log."""
         delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
         delivery.state = outcome.kind
         delivery.answer = outcome
@@ -199,7 +198,7 @@ class TargetTerminus(Terminus):
                 del session.unsettled[delivery.number]
 
     def collect(self) -> None:
-        """No session knows what is unsettled any more. What was done under a transaction has gone with it."""
+        """Detach the deliveries from their session. Those under a transaction were rolled back with it."""
         for delivery in list(self.deliveries.values()):
             if delivery.state == descriptors.TRANSACTIONAL_STATE or (not delivery.state and delivery.partial is None):
                 self.forget(delivery)

@@ -35,12 +35,12 @@ UNSETTLED_STATE: Final = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
 
 
 def outlives(description: Any) -> bool:
-    """Whether a source or target asks for more than links have that ask for nothing."""
+    """Return whether a source or target asks for more than the default lifetime."""
     return bool(description.timeout or description.durable or description.expiry_policy in (NEVER, CONNECTION_CLOSE))
 
 
 class Expiry(Timed):
-    """The timer of one terminus. `terminus` is None once it is not needed: the timers may remember it for a while."""
+    """The expiry timer of a terminus. `terminus` is None afterwards, since the timers may keep a reference for a while."""
 
     def __init__(self, terminus: Terminus) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Expiry(Timed):
 
 
 class TemporaryTopic:
-    """A topic that was created for a link, and ends with its terminus: a key that nobody else has."""
+    """A topic that was created for a link and ends with its terminus; its key is unique."""
 
     __slots__ = ("ended", "key")
 
@@ -94,10 +94,10 @@ class Terminus:
         self.expiry: Expiry | None = None
         self.removed = False
         self.counted = False
-        # The client has closed it: for a shared subscription that is the end, if nobody else is there.
+        # Whether the client has closed it, which ends a shared subscription without other links.
         self.unsubscribes = False
 
-    # Links come and go
+    # Attach and detach
 
     def attach(self, link: Link, description: Any) -> None:
         """Attach a link; `description` is the source or target of the attach."""
@@ -136,7 +136,7 @@ class Terminus:
             self.session.remember(self)
 
     def session_ended(self) -> None:
-        """The session that was the last to have a link of it has ended."""
+        """Note the end of the last session that had a link of it."""
         if self.removed:
             self.session = None
             return
@@ -149,7 +149,7 @@ class Terminus:
             self.connection.termini[self] = None
 
     def connection_closed(self) -> None:
-        """The connection that was the last to have a link of it is gone."""
+        """Note the loss of the last connection that had a link of it."""
         self.connection = None
         if self.expiry_policy == CONNECTION_CLOSE and not self.removed:
             self.expire()
@@ -159,7 +159,7 @@ class Terminus:
         return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
 
     def is_kept(self) -> bool:
-        """Whether somebody has asked for more than a link has without asking: an error does not destroy that."""
+        """Return whether the client asked for more than the default lifetime: an error does not destroy such a terminus."""
         return outlives(self)
 
     def _leave_session(self) -> None:
@@ -195,7 +195,7 @@ class Terminus:
     # The end
 
     def destroy(self) -> None:
-        """Nobody will resume it: what is unsettled ends, and the node that it may have."""
+        """Destroy the terminus: release unsettled deliveries, and delete its dynamic node."""
         if self.removed:
             return
         self.removed = True
@@ -221,13 +221,13 @@ class Terminus:
         raise NotImplementedError
 
     def collect(self) -> None:
-        """Take what is unsettled from the session that has it: it will not be known there any more."""
+        """Take the unsettled deliveries from their session, which forgets them."""
         raise NotImplementedError
 
-    # Facts
+    # Properties
 
     def role(self) -> str:
-        """Return its role, as in the log and in commands."""
+        """Return its role as in the log and in commands."""
         return terminus_store.RECEIVER if self.key[4] else terminus_store.SENDER
 
     def need_id(self) -> str:
@@ -247,6 +247,6 @@ class Terminus:
 
 
 def _leaving(node: DynamicNode) -> Iterator[int]:
-    """The end of a node. A session may have thousands, so they go in steps."""
+    """Delete a node in steps: a session may have thousands of them."""
     node.leave()
     yield QUEUE_WORK

@@ -1,8 +1,8 @@
 """Durable termini in the log (messaging section 3.5.5: terminus-durability).
 
-A terminus is one value of the metadata, by what identifies it. With durability unsettled-state each delivery that is
-unsettled there has a value, too, which shares its commit with what it belongs to: the message that came in, the settlement
-of the entry that went out. Nothing of it is written for other termini.
+A terminus is one metadata value, keyed by its identity. With durability unsettled-state, each unsettled delivery has a
+value, too, written in the commit of its incoming message or of the settlement of its outgoing entry. Termini that are not
+durable are not written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SENDER: Final = "sender"
 RECEIVER: Final = "receiver"
-# Of shared subscriptions.
+# Role of shared subscriptions.
 SHARED_DURABLE: Final = "shared-durable"
 SHARED_VOLATILE: Final = "shared-volatile"
 
@@ -33,7 +33,7 @@ def key_of(terminus: Terminus) -> str:
 
 
 def identity_of(key: str) -> tuple[Key, str]:
-    """What identifies a terminus, and its role."""
+    """Return the identity of a terminus, and its role."""
     vhost, user, container, name, role = metadata.split_key(key)
     return (vhost, user, container, name, role == RECEIVER), role
 
@@ -58,7 +58,7 @@ def description_of(value: dict[str, Any]) -> Composite:
 
 
 def is_stored(entry: Entry) -> bool:
-    """Whether an entry is there after a restart, and so its link state should be."""
+    """Return whether an entry, and so its link state, survives a restart."""
     row = entry.row
     return row is not None and row.log is entry.queue.log
 
@@ -68,13 +68,13 @@ def _delivery_key(id: str, tag: bytes) -> str:
 
 
 def delivery_of(key: str) -> tuple[str, bytes]:
-    """The id of the terminus, and the tag."""
+    """Return the id of the terminus, and the tag."""
     id, _, tag = key.partition(":")
     return id, bytes.fromhex(tag)
 
 
 def put_sent(log: Log, id: str, tag: bytes, queue_id: int, seq: int, head: bytes) -> None:
-    """A delivery of a source: its entry, and the sections before the body as they are sent."""
+    """Write a delivery of a source: its entry, and the sections before the body as sent."""
     log.put(metadata.LINK_STATE, _delivery_key(id, tag), msgspec.msgpack.encode([queue_id, seq, head]))
 
 
@@ -84,7 +84,7 @@ def sent_of(value: bytes) -> tuple[int, int, bytes]:
 
 
 def put_outcome(log: Log, id: str, tag: bytes, outcome: Composite) -> None:
-    """A delivery to a target, with its outcome."""
+    """Write a delivery to a target with its outcome."""
     log.put(metadata.LINK_STATE, _delivery_key(id, tag), encode_composite(outcome))
 
 
@@ -97,7 +97,7 @@ def remove_delivery(log: Log, id: str, tag: bytes) -> None:
 
 
 def put_part(log: Log, id: str, tag: bytes, data: bytes) -> None:
-    """What has come of a delivery to a target."""
+    """Write the received part of a delivery to a target."""
     log.put(metadata.LINK_PART, _delivery_key(id, tag), data)
 
 

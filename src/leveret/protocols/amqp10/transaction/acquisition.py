@@ -64,7 +64,7 @@ def join(link: OutgoingLink, id: Any) -> None:
     leave(link)
     link.transaction = transaction
     transaction.links.append(link)
-    # The queue keeps its entries acquired, although they are sent settled.
+    # The queue keeps its entries acquired although they are sent settled.
     consumer.no_ack = False
 
 
@@ -133,8 +133,10 @@ def forgetting(transaction: LocalTransaction) -> Iterator[int]:
 
 
 def undoing(transaction: LocalTransaction) -> Iterator[int]:
-    """Roll back the acquisitions of a transaction in steps: requeue entries, youngest first, and abort incomplete
-    deliveries."""
+    """Roll back the acquisitions of a transaction in steps.
+
+    Requeue entries, youngest first, and abort incomplete deliveries.
+    """
     for link in list(transaction.links):
         leave(link)
     frozen: dict[Queue, None] = {}

@@ -76,7 +76,7 @@ class CoordinatorLink(IncomingLink):
             return
         if len(connection.transactions) >= MAX_TRANSACTIONS:
             self.answer(self.delivery_id, Rejected(make_error(
-                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} transactions already")))
+                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} open transactions")))
             return
         number = connection.next_work
         connection.next_work = number + 1
@@ -90,12 +90,12 @@ class CoordinatorLink(IncomingLink):
         transaction = self.transactions.pop(id, None) if isinstance(id, bytes) else None
         if transaction is None:
             self.answer(self.delivery_id, Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID,
-                                                              "there is no such transaction on this link")))
+                                                              "the transaction does not exist on this link")))
             return
         connection.transactions.pop(transaction.id, None)
         transaction.over()
         if connection.has_partial(transaction):
-            transaction.failed = "a delivery of the transaction is not complete"
+            transaction.failed = "a delivery of the transaction is incomplete"
             self.session.broker.jobs.removals.add(transaction.rolling_back())
             raise LinkRefused(constants.TRANSACTION_ROLLBACK, transaction.failed)
         if discharge.fail:
@@ -106,7 +106,7 @@ class CoordinatorLink(IncomingLink):
             transaction.commit(self.delivery_id)
 
     def close(self) -> None:
-        """Roll back the transactions that the controller has not discharged."""
+        """Roll back the transactions that the controller did not discharge."""
         transactions = self.transactions
         self.transactions = {}
         for transaction in transactions.values():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Retirement:
-    """An outcome that waits for the discharge; `settled`: the client has forgotten the delivery."""
+    """An outcome that waits for the discharge. `settled`: whether the client has forgotten the delivery."""
 
     __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "transaction")
 
@@ -27,6 +27,6 @@ class Retirement:
         self.transaction = transaction
 
     def forget_link_state(self) -> None:
-        """The delivery is about to be settled, for good."""
+        """Remove the link state of the delivery, which is about to be settled."""
         if self.session.stores_unsettled:
             self.session.forget_link_state(self.number, self.entry)

@@ -1,7 +1,7 @@
-"""Work under a transaction until its discharge (transactions section 4.4).
+"""The work of a transaction until its discharge (transactions section 4.4).
 
-Posted messages are in no queue until the discharge. Deliveries with an outcome stay acquired. A discharge is one commit,
-written in one turn or, if it is large, in steps.
+Posted messages are in no queue until the discharge. Deliveries with an outcome stay acquired. A discharge is one log
+commit, written in one turn, or in steps if it is large.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.transaction.coordinator import CoordinatorLink
 
 # Error text for an internal error.
-FAILURE: Final = "the broker failed; its log says how"
-# Bytes of memory per posting, beside its body.
+FAILURE: Final = "internal error; see the broker's log"
+# Bytes of memory per posting, in addition to its body.
 OVERHEAD: Final = 1000
 
 
 class Posting:
-    """A message that waits for the discharge. `outcome`: what its sender was told that it will have; `routed`: because a
-    queue takes it; `due`: when it may be delivered, 0 for at once; link: what it came on."""
+    """A message that waits for the discharge.
+
+    outcome  the outcome reported to the sender
+    routed   whether that is because a queue accepts it
+    due      time of delivery; 0 for at once
+    link     the link on which it arrived
+    """
 
     __slots__ = ("delivery_id", "due", "link", "message", "outcome", "route", "routed", "second", "sent_at", "session")
 
@@ -54,7 +59,7 @@ class Posting:
         self.message = message
         self.route = route
         self.delivery_id = delivery_id
-        # The client has still to settle it, so it is told what became of it.
+        # Whether the client must settle it, and so gets the final outcome.
         self.second = second
         self.sent_at = sent_at
         self.outcome = outcome
@@ -108,10 +113,10 @@ class LocalTransaction:
             timers.at(timers.now() + int(seconds * 1000), self.deadline)
 
     def over(self) -> None:
-        """End the transaction: it was discharged, or never will be."""
+        """End the transaction after its discharge, or because it can no longer be discharged."""
         if self.deadline is not None:
             self.link.session.broker.timers.cancel(self.deadline)
-            self.deadline.transaction = None  # the timers may remember it for a while
+            self.deadline.transaction = None  # the timers may keep a reference for a while
             self.deadline = None
 
     def time_out(self) -> None:
@@ -148,8 +153,7 @@ class LocalTransaction:
         committing.written()
 
     def roll_back(self, discharge: int, state: Composite | None = None) -> None:
-        """Roll back, in steps if it is much, then answer the discharge with this state. None: it asked for a commit, and is
-        rejected."""
+        """Roll back, in steps if necessary, then answer the discharge with `state`; None for a commit that is rejected."""
         done = partial(self._rolled_back, discharge, state)
         if self.link.session.broker.jobs.run_steps(logged(self.rolling_back()), done):
             done()
@@ -164,7 +168,7 @@ class LocalTransaction:
         while postings:
             posting = postings.pop()
             if posting.second and not posting.link.removed and not posting.session.closing:
-                # It has no outcome any more.
+                # The delivery no longer has an outcome.
                 posting.session.connection.send(Disposition(
                     True, posting.delivery_id, None, False, None, channel=posting.session.channel))
                 yield 5
@@ -218,7 +222,7 @@ def route_again(posting: Posting) -> list[Queue]:
 
 
 class _Committing:
-    """A commit, in steps if it is large. Once it is being written, it is carried out whatever becomes of its links."""
+    """A commit, in steps if it is large. Once its writing has begun, it is completed even if its links are closed."""
 
     def __init__(self, transaction: LocalTransaction, discharge: int, large: bool) -> None:
         self.transaction = transaction
@@ -226,12 +230,12 @@ class _Committing:
         self.large = large
         self.broker = transaction.link.session.broker
         self.broker_transaction = Transaction(self.broker.log)
-        # The number of the batch that it is in, 0 if nothing of it is durable.
+        # Number of its log commit; 0 if nothing is durable.
         self.batch = 0
-        # What takes place, and has not yet, and the sessions that it leaves.
+        # Outcomes that have not taken effect yet, and the sessions of their deliveries.
         self.retirements: list[Retirement] = []
         self.sessions: dict[SessionEndpoint, None] = {}
-        # What room the queues have left that refuse what is too much: entries and bytes.
+        # Entries and bytes added so far to queues that reject publishes at their limit.
         self.taken: dict[Queue, tuple[int, int]] = {}
 
     def pieces(self) -> Iterator[int]:
@@ -267,15 +271,18 @@ class _Committing:
             raise failure
 
     def _route(self) -> Iterator[int]:
-        """Find out which queues get the messages. One that its sender was told would be released goes to none, whatever was
-        declared since: its sender may have sent it elsewhere."""
+        """Determine the queues of the messages.
+
+        A message that was reported as released goes to no queue, even if one was bound since: the sender may have sent it
+        elsewhere.
+        """
         transaction = self.transaction
         now = self.broker.timers.now()
         broker_transaction = self.broker_transaction
         for posting in transaction.postings:
             message = posting.message
             if message.expires_at > AT_ONCE:
-                message.expires_at += now - posting.sent_at  # its time starts with the discharge
+                message.expires_at += now - posting.sent_at  # its TTL starts with the discharge
             queues = posting.route.queues
             if posting.route.dynamic:
                 queues = route_again(posting)
@@ -283,17 +290,17 @@ class _Committing:
                 queues = []
             queues = [queue for queue in queues if not queue.deleted]
             if posting.routed and not queues:
-                transaction.failed = "the queue of a message was deleted after the message had been accepted"
+                transaction.failed = "the queue of an accepted message was deleted"
                 return
             if self._exceeds(message, queues, posting.due):
                 transaction.failed = "a queue is full"
                 return
             broker_transaction.publish(message, queues, posting.due)
             yield 2
-        broker_transaction.forced = True  # they have room for it
+        broker_transaction.forced = True  # `_exceeds` has checked that they have room
 
     def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
-        """Whether a queue that refuses what is too much would have to refuse this message."""
+        """Return whether a queue that rejects publishes at its limit has no room for this message."""
         for queue in queues:
             if not queue.rejects_publish or (not due and limits.replaces(queue, message)):
                 continue
@@ -350,7 +357,7 @@ class _Committing:
         self.broker_transaction.finish(self._on_disk, self.failed)
 
     def failed(self) -> None:
-        """A mistake of the broker, which its log has: the control link ends. What has no outcome yet goes back."""
+        """Handle an internal error, which is logged: end the control link, and requeue deliveries without an outcome."""
         transaction = self.transaction
         transaction.failed = FAILURE
         self.broker.jobs.removals.add(self._giving_back())
@@ -379,13 +386,13 @@ class _Committing:
             self._notified()
 
     def _notifying(self) -> Iterator[int]:
-        """Send the outcomes that the clients do not know."""
+        """Send the outcomes that the clients do not know yet."""
         transaction = self.transaction
         retirements = transaction.retirements
         retirements.reverse()
         while retirements:
             retirement = retirements.pop()
-            # The client will not be asked to settle what has taken place.
+            # The client need not settle an outcome that has taken effect.
             if not retirement.settled and not retirement.link.removed and not retirement.session.closing:
                 retirement.session.connection.send(Disposition(
                     False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
@@ -411,7 +418,7 @@ class _Committing:
 
 
 def presumed(queues: bool) -> Composite:
-    """Return the outcome that a posting will have."""
+    """Return the outcome to expect for a posting."""
     return Accepted() if queues else Released()
 
 
