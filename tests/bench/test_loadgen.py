@@ -1,4 +1,4 @@
-"""The load generator, against a broker: what it counts is what happened."""
+"""The load generator against a broker: its counts match what happened."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_message_is_accepted_and_delivered_once_over_1_0(broker: Broker, o
     assert result["published"] == result["delivered"] == 2000
     assert result["confirmed"] == (0 if "0" in options else 2000)
     assert result["backlog"] == result["nacked"] == 0
-    assert result["latency_us"]["count"] >= 1000  # what comes in the very first turn is not counted
+    assert result["latency_us"]["count"] >= 1000  # messages of the first turn are not counted
 
 
 @pytest.mark.parametrize("options", [(), ("--publish-1.0",)], ids=["0-9-1", "1.0"])

@@ -27,12 +27,12 @@ def floor(p50: float, p99: float) -> report.Floor:
     return {"messages": 2000, "latency_us": {"p50": p50, "p99": p99}}
 
 
-def test_the_caption_says_what_is_the_machines_own() -> None:
+def test_the_caption_names_the_machine() -> None:
     said = report.caption([floor(50, 500), floor(40, 200), floor(60, 300)])
     assert "p50 0.05 ms, p99 0.30 ms (0.20 to 0.50 in 3 measurements)" in said
 
 
-def test_it_stands_below_the_tables() -> None:
+def test_the_caption_is_below_the_tables() -> None:
     rows = report.rows([LATENCY], {"latency": {"rabbitmq": [result(1000.0)], "compiled": [result(400.0)]}})
     said = report.caption([floor(50, 300)])
     printed = io.StringIO()
@@ -42,7 +42,7 @@ def test_it_stands_below_the_tables() -> None:
     assert lines[-1] == said and lines[-2] == "" and lines[-3].startswith("| p99 at 2,000")
 
 
-def test_without_loads_of_latency_there_is_none() -> None:
+def test_there_is_no_latency_table_without_latency_loads() -> None:
     assert report.caption([]) == ""
     assert report.markdown([], "").endswith("|\n")
 
@@ -62,6 +62,6 @@ def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
     assert report.chart(list(rows.values())).endswith("</svg>\n")
 
 
-def test_brokers_of_one_protocol_take_the_loads_of_that_one() -> None:
+def test_brokers_of_one_protocol_get_its_loads_only() -> None:
     assert [one.name for one in WORKLOADS if one.only_amqp10] == [
         "amqp1-transient", "amqp1-persistent", "amqp1-properties"]

@@ -1,4 +1,4 @@
-"""The benchmark of staged files: every octet goes in and comes out."""
+"""The benchmark of staged files: every byte arrives and is delivered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.broker import leveret_only, start_broker
 
 
 @pytest.mark.parametrize("length", [1, 131064, 5_000_001])
-def test_a_file_goes_in_and_comes_out(tmp_path: Path, length: int) -> None:
+def test_a_file_is_staged_and_delivered(tmp_path: Path, length: int) -> None:
     leveret_only("others have no class file")
     with start_broker(tmp_path) as broker:
         client = Client(broker)
@@ -26,7 +26,7 @@ def test_a_file_goes_in_and_comes_out(tmp_path: Path, length: int) -> None:
         client.close()
 
 
-def test_what_is_reached_is_told_by_the_large_file() -> None:
+def test_the_result_is_the_rate_of_the_large_file() -> None:
     small = staged.Result(staged.SMALL, 500, 50, 50, 40, 60, 0.1, 800)
     good = staged.Result(1024, 500, 210, 400, 40, 70, 4, 800)
     greedy = staged.Result(1024, 500, 400, 190, 40, 90, 4, 800)

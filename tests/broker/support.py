@@ -26,7 +26,7 @@ START = 1_700_000_000_000
 
 
 class Clock(Timers):
-    """The broker's timers over a clock that stands still until a test moves it."""
+    """The broker's timers over a clock that moves only on request."""
 
     def __init__(self, time: int = START) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Clock(Timers):
 
 
 class LocatedEntries(Located):
-    """Entries where a store in memory finds them."""
+    """Entries at the positions of a store in memory."""
 
     def __init__(self, entries: list[Entry]) -> None:
         super().__init__(array("Q"), len(entries))
@@ -112,7 +112,7 @@ class HeldLog(MemoryLog):
             self.release()
 
     def release(self) -> None:
-        """The commit under way returns; the next one begins."""
+        """Return from the commit in progress; the next one begins."""
         assert self.flying is not None, "no commit is under way"
         batch, waiters, changes = self.flying
         self.flying = None
@@ -166,7 +166,7 @@ class HeldLog(MemoryLog):
         return LocatedEntries(found)
 
     def recovery(self, clean: bool = False) -> tuple[HeldLog, Recovery]:
-        """A new log that holds what this one has committed, and what it found."""
+        """Return a new log with everything that this one has committed or recovered."""
         log = HeldLog()
         recovery = Recovery()
         recovery.clean = clean
@@ -195,7 +195,7 @@ class HeldLog(MemoryLog):
 
 
 class JsonReader(HeaderReader):
-    """The tests' own encoding of properties: JSON."""
+    """The test encoding of properties: JSON."""
 
     def headers(self, message: Message) -> dict[str, Any]:
         return dict(json.loads(message.header).get("headers", {})) if message.header else {}
@@ -245,7 +245,7 @@ class Taker(Consumer):
         self.gone = True
 
     def give(self, credit: int) -> None:
-        """More credit, and the call that says so."""
+        """Grant more credit, and wake the consumer."""
         self.credit = credit
         self.wake()
 
@@ -267,7 +267,7 @@ class Taker(Consumer):
 
 
 class Keeper(Holder):
-    """Holds what it got from a queue, for purges and deletions to ask."""
+    """A holder of entries of a queue, for purges and deletions."""
 
     def __init__(self, *takers: Taker) -> None:
         self.takers = takers
@@ -291,7 +291,7 @@ def text_of(entry: Entry) -> str:
 
 
 class World:
-    """A broker with one vhost, `/`. With a `store` its streams are sealed as `sealing` says."""
+    """A broker with one vhost, `/`. With a `store`, it seals streams according to `sealing`."""
 
     def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
                  strict: bool = False, recovery: Recovery | None = None, time: int = START,
@@ -328,7 +328,7 @@ class World:
 
     def queue(self, name: str = "q", *, durable: bool = False, owner: object = None, exclusive: bool = False,
               auto_delete: bool = False, **arguments: Any) -> Queue:
-        """Declare a queue; `max_length=3` stands for the argument `x-max-length`."""
+        """Declare a queue; `max_length=3` is the argument `x-max-length`."""
         named = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
         return self.vhost.declare_queue(name, owner, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                                         arguments=named)
@@ -346,12 +346,12 @@ class World:
                        expires_at, 0 if headers else -1, publisher)
 
     def push(self, queue: Queue, *bodies: str, **options: Any) -> bool:
-        """Push messages in this turn; whether the queue took all of them."""
+        """Push messages in this turn; return whether the queue accepted all of them."""
         taken = [queue.push(self.message(body, key=queue.name, **options)) for body in bodies]
         return all(taken)
 
     def publish(self, exchange: str, key: str, body: str = "m", **options: Any) -> list[str]:
-        """Route and push one message; the names of the queues that it went to."""
+        """Route and push one message; return the names of its queues."""
         message = self.message(body, exchange=exchange, key=key, **options)
         route = self.vhost.route(message.address)
         queues = self.vhost.route_message(route, message, []) if route.dynamic else route.queues
@@ -360,21 +360,21 @@ class World:
         return sorted(queue.name for queue in queues)
 
     def route(self, exchange: str, key: str = "") -> list[str]:
-        """Names of the queues that a message would go to, as the cache has it; a duplicate shows."""
+        """Return the names of a message's queues, as cached; duplicates are visible."""
         return names(self.vhost.route(make_address(exchange, key)))
 
     def end_turn(self) -> None:
         self.broker.end_turn()
 
     def run(self) -> None:
-        """End the turn, then run what was posted until nothing is."""
+        """End the turn, then run posted callbacks until there are none."""
         self.broker.end_turn()
         while self.posted:
             self.posted.pop(0)()
             self.broker.end_turn()
 
     def sleep(self, milliseconds: int) -> None:
-        """Move the clock, and fire what is due."""
+        """Move the clock, and fire due timers."""
         self.clock.time += milliseconds
         self.clock.run(self.clock.time)
         self.run()
@@ -383,7 +383,7 @@ class World:
             self.run()
 
     def get(self, queue: Queue) -> str | None:
-        """A basic.get that is acknowledged at once."""
+        """Do a basic.get with an acknowledgement."""
         while True:
             entry = queue.get(True)
             if entry is not None:
@@ -394,7 +394,7 @@ class World:
             self.run()
 
     def contents(self, queue: Queue) -> list[str]:
-        """All ready messages, in the order in which `basic.get` hands them out; the queue is empty afterwards."""
+        """Return all ready messages in the order of `basic.get`; the queue is empty afterwards."""
         found: list[str] = []
         while True:
             body = self.get(queue)
@@ -408,5 +408,5 @@ def names(route: Route) -> list[str]:
 
 
 def figures(queue: Queue) -> tuple[int, int, int]:
-    """Ready entries, their bytes, and entries that consumers hold."""
+    """Return the numbers of ready entries, their bytes, and unacked entries."""
     return queue.ready_count, queue.ready_bytes, queue.unacked

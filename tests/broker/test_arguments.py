@@ -19,7 +19,7 @@ def parsed(values: dict[str, Any], *, durable: bool = True, exclusive: bool = Fa
                                           strict=strict)
 
 
-def test_nothing_said() -> None:
+def test_no_arguments() -> None:
     settings = parsed({})
     assert settings.type == "classic"
     assert settings.overflow == a.DROP_HEAD
@@ -31,7 +31,7 @@ def test_nothing_said() -> None:
     assert settings.unknown == {}
 
 
-def test_everything_said() -> None:
+def test_all_arguments() -> None:
     settings = parsed({
         "x-queue-type": b"classic", "x-message-ttl": 5, "x-expires": 6, "x-max-length": 7, "x-max-length-bytes": 8,
         "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": b"", "x-dead-letter-routing-key": "k",
@@ -98,7 +98,7 @@ def test_a_bad_value_names_argument_value_and_expectation(name: str, value: Any,
     ("x-queue-version", 2), ("x-queue-leader-locator", "balanced"), ("x-queue-master-locator", "min-masters"),
     ("x-quorum-initial-group-size", 3), ("x-quorum-target-group-size", 5), ("x-max-in-memory-length", 0),
 ])
-def test_values_at_the_edge_and_without_effect_are_taken(name: str, value: Any) -> None:
+def test_edge_values_and_values_without_effect_are_accepted(name: str, value: Any) -> None:
     assert parsed({name: value}, strict=True).unknown == {}
 
 

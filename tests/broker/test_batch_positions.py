@@ -32,7 +32,7 @@ def test_all_but_some_indices(count: int) -> None:
         assert list(slots) == [number & 7 for number in expected]
 
 
-def test_a_commit_returns_so_many_messages_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_limits_returned_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "MAX_RETURNED", 2)
     world = World()
     queue = world.queue(durable=True)

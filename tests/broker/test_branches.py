@@ -1,4 +1,4 @@
-"""Branches of distributed transactions: nothing is seen before the decision, and what is prepared survives."""
+"""Branches of distributed transactions: invisible before the decision, and durable once prepared."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Hand:
 
 
 class FailingLog(HeldLog):
-    """A log that fails to store an entry: the one after `calls` others, none with -1."""
+    """A log that fails to store an entry, after `calls` others; never with -1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def rollback(world: World, name: str = "x") -> list[int]:
 
 
 def again(world: World, clean: bool = False) -> World:
-    """The world after a start that finds what was committed."""
+    """Return the world after a start from the committed log."""
     world.run()
     log, recovery = world.held_log.recovery(clean)
     new = World(log=log, recovery=recovery, time=world.clock.time)
@@ -110,13 +110,13 @@ def again(world: World, clean: bool = False) -> World:
 
 
 def left(world: World) -> list[str]:
-    """What the log would find of branches, and of what belongs to no queue."""
+    """Return the log's records of branches, and of entries without a queue."""
     known = {queue.id for queue in world.vhost.queues.values()}
     return [key for kind, key in world.held_log.metadata if kind == "branch"] + [
         str(place) for place in world.held_log.kept if place[0] not in known]
 
 
-def test_a_prepare_is_told_when_it_is_on_disk_and_so_is_a_commit(world: World) -> None:
+def test_prepare_and_commit_are_reported_once_on_disk(world: World) -> None:
     queue = world.queue(durable=True)
     consumer = Taker(queue)
     branch = begin(world)
@@ -190,7 +190,7 @@ def test_a_rollback_after_starts(world: World, restarts: int) -> None:
     assert world.contents(world.vhost.queues["q"]) == ["a", "b", "c"]
 
 
-def test_a_decision_that_comes_while_the_log_is_read(world: World) -> None:
+def test_a_decision_while_the_log_is_read(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", persistent=True)
     branch = begin(world)
@@ -213,7 +213,7 @@ def test_a_decision_that_comes_while_the_log_is_read(world: World) -> None:
     assert new.contents(new.vhost.queues["q"]) == ["b"]
 
 
-def test_what_is_not_durable_does_not_survive(world: World) -> None:
+def test_transient_content_does_not_survive(world: World) -> None:
     durable, transient = world.queue("durable", durable=True), world.queue("transient")
     world.push(durable, "a")
     branch = begin(world)
@@ -228,7 +228,7 @@ def test_what_is_not_durable_does_not_survive(world: World) -> None:
     assert world.contents(durable) == ["kept"]
 
 
-def test_a_branch_with_nothing_in_it_is_in_doubt_all_the_same(world: World) -> None:
+def test_an_empty_prepared_branch_is_in_doubt(world: World) -> None:
     prepared(world, begin(world))
     world = again(world)
     assert [branch.name for branch in world.vhost.branches.in_doubt("user")] == ["x"]
@@ -237,7 +237,7 @@ def test_a_branch_with_nothing_in_it_is_in_doubt_all_the_same(world: World) -> N
     assert left(again(world)) == []
 
 
-def test_one_phase_writes_no_branch(world: World) -> None:
+def test_a_one_phase_commit_writes_no_branch(world: World) -> None:
     queue = world.queue(durable=True)
     branch = begin(world)
     publish(world, branch, [queue], "a", persistent=True)
@@ -246,7 +246,7 @@ def test_one_phase_writes_no_branch(world: World) -> None:
     assert world.contents(queue) == ["a"]
 
 
-def test_what_is_not_prepared_is_gone_after_a_start(world: World) -> None:
+def test_unprepared_branches_do_not_survive_a_restart(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", persistent=True)
     branch = begin(world)
@@ -258,7 +258,7 @@ def test_what_is_not_prepared_is_gone_after_a_start(world: World) -> None:
     assert world.contents(world.vhost.queues["q"]) == ["a"]
 
 
-def test_a_purge_leaves_what_a_branch_holds(world: World) -> None:
+def test_a_purge_spares_the_entries_of_a_branch(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", "b", persistent=True)
     branch = begin(world)
@@ -291,7 +291,7 @@ def test_a_queue_that_is_deleted_under_a_branch(world: World, restart: bool) -> 
     assert left(again(world)) == []
 
 
-def test_a_deleted_vhost_leaves_nothing(world: World) -> None:
+def test_a_deleted_vhost_leaves_no_branches(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", persistent=True)
     branch = begin(world)
@@ -342,7 +342,7 @@ def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
         world.vhost.branches.find("lost", None)
 
 
-def test_that_a_branch_has_timed_out_is_forgotten_in_the_end(world: World) -> None:
+def test_a_timed_out_branch_is_finally_forgotten(world: World) -> None:
     world.broker.branch_settings = BranchSettings(timeout=1000)
     worker = Hand(demarcated=True)
     branch = begin(world, worker=worker)
@@ -369,14 +369,14 @@ def test_joined_work_ends_when_all_have_ended(world: World) -> None:
     assert rollback(world) == [DONE]
 
 
-def test_who_does_not_demarcate_ends_with_the_decision(world: World) -> None:
+def test_work_without_demarcation_ends_with_the_decision(world: World) -> None:
     worker = Hand()
     begin(world, worker=worker)
     assert commit(world, one_phase=True) == [DONE]
     assert worker.is_through
 
 
-def test_an_outcome_is_remembered_until_it_is_forgotten(world: World) -> None:
+def test_an_outcome_by_hand_is_listed_until_it_is_forgotten(world: World) -> None:
     queue = world.queue(durable=True)
     branch = begin(world)
     publish(world, branch, [queue], "a", persistent=True)
@@ -432,7 +432,7 @@ def test_a_dead_letter_is_part_of_the_commit(world: World) -> None:
     assert world.contents(dead) == ["a"]
 
 
-def test_streams_and_stages_take_what_is_committed(world: World) -> None:
+def test_commits_reach_streams_and_sink_transactions(world: World) -> None:
     stream = world.vhost.declare_queue("s", None, durable=True, arguments={"x-queue-type": "stream"})
     world.vhost.sink_transactions.open("stage", "app", "user")
     stage = world.vhost.sink_transactions.by_uuid["stage"]
@@ -446,13 +446,13 @@ def test_streams_and_stages_take_what_is_committed(world: World) -> None:
     assert (world.vhost.queues["s"].ready_count, world.vhost.sink_transactions.by_uuid["stage"].count) == (1, 1)
 
 
-def test_a_refusal_is_one_of_the_brokers(world: World) -> None:
+def test_a_refusal_is_a_broker_error(world: World) -> None:
     with pytest.raises(BrokerError, match="no branch 'y'"):
         world.vhost.branches.find("y", None)
 
 
 def large(world: World) -> tuple[Branch, Queue, Queue]:
-    """A branch that acknowledges all of a queue, and publishes as much to another one."""
+    """A branch that acknowledges a complete queue, and publishes as much to another one."""
     source, target = world.queue("from", durable=True), world.queue("to", durable=True)
     for number in range(MANY):
         world.push(source, str(number), persistent=True)
@@ -464,7 +464,7 @@ def large(world: World) -> tuple[Branch, Queue, Queue]:
     return branch, source, target
 
 
-def test_a_large_branch_is_prepared_in_steps_and_by_one_record(world: World) -> None:
+def test_a_large_branch_is_prepared_in_steps_with_one_record(world: World) -> None:
     branch, _, _ = large(world)
     told = Told()
     world.vhost.branches.prepare(branch, told)
@@ -490,7 +490,7 @@ def test_a_large_branch_is_prepared_in_steps_and_by_one_record(world: World) -> 
     assert world.vhost.queues["from"].unacked == 0 and left(world) == []
 
 
-def test_nothing_is_kept_of_a_large_branch_whose_prepare_fails(world: World) -> None:
+def test_a_failed_prepare_of_a_large_branch_leaves_no_records(world: World) -> None:
     log = FailingLog()
     world = World(log=log)
     branch, source, target = large(world)
@@ -597,7 +597,7 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])
-def test_a_large_branch_is_decided_in_steps_and_by_one_record(world: World, decision: str) -> None:
+def test_a_large_branch_is_decided_in_steps_with_one_record(world: World, decision: str) -> None:
     count = 2 * LARGE
     source, target = world.queue("from", durable=True), world.queue("to", durable=True)
     for number in range(count):

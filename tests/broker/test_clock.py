@@ -1,4 +1,4 @@
-"""The system's clock is set while the broker runs: deadlines stay where they are, absolute times follow it."""
+"""The system clock is set while the broker runs: deadlines do not move, absolute times follow the clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.support import START, Clock, World
 
 
 class Clocks(Clock):
-    """Timers whose clocks the test moves: both with `advance`, the system's alone with `set`."""
+    """Timers with test clocks: `advance` moves both, `set` only the system clock."""
 
     def __init__(self, wall: int = START) -> None:
         self.wall_ms = wall
@@ -81,7 +81,7 @@ def test_less_than_a_second_is_no_step(caplog: pytest.LogCaptureFixture) -> None
 
 
 def restart(world: World, clocks: Clocks, *, step: int = 0) -> tuple[World, Clocks]:
-    """A broker over what the log has committed; the system's clock is set by `step` while none runs."""
+    """A broker over the committed log; the system clock is set by `step` while it is down."""
     world.broker.look_at_clock()
     world.broker.end_turn()
     world.run()
@@ -130,7 +130,7 @@ def test_time_passes_while_the_broker_is_down() -> None:
 
 @pytest.mark.parametrize("wall", [1_000, START - MAX_KEPT_STEP - 2])
 def test_the_step_of_a_clock_that_had_never_been_set_is_dropped(wall: int) -> None:
-    """A machine without a clock of its own begins in 1970, or years ago."""
+    """A machine without a battery-backed clock starts in 1970, or years ago."""
     clocks = Clocks(wall)
     world = World(clock=clocks)
     world.queue(durable=True)

@@ -1,4 +1,4 @@
-"""Who gets the next message: turns, credit, priorities of consumers, a single active one, selective ones."""
+"""Dispatch: turns, credit, consumer priorities, single active consumers, selective ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_consumers_take_turns(world: World) -> None:
     assert [consumer.bodies()[-1] for consumer in consumers] == ["j", "h", "i"]
 
 
-def test_a_consumer_without_credit_is_passed_over_until_it_wakes(world: World) -> None:
+def test_a_consumer_without_credit_is_skipped_until_it_wakes(world: World) -> None:
     queue = world.queue()
     slow = Taker(queue, "slow", credit=1)
     fast = Taker(queue, "fast")
@@ -36,7 +36,7 @@ def test_a_consumer_without_credit_is_passed_over_until_it_wakes(world: World) -
     assert sorted(slow.history + fast.history) == list("abcdefg")
 
 
-def test_without_credit_everything_waits(world: World) -> None:
+def test_without_credit_messages_wait(world: World) -> None:
     queue = world.queue()
     consumer = Taker(queue, credit=0)
     world.push(queue, *"abc")
@@ -65,7 +65,7 @@ def test_waking_twice_gives_no_second_turn(world: World) -> None:
     assert len(second.taken) == 3
 
 
-def test_no_ack_settles_what_it_hands_out(world: World) -> None:
+def test_no_ack_settles_deliveries(world: World) -> None:
     queue = world.queue(durable=True)
     consumer = Taker(queue, no_ack=True)
     world.push(queue, "a", "b", persistent=True)
@@ -104,7 +104,7 @@ def test_a_requeued_message_returns_to_the_only_consumer(world: World) -> None:
     assert consumer.taken[0].acquired_count == 2
 
 
-def test_a_cancelled_consumer_gets_nothing_more_and_keeps_what_it_has(world: World) -> None:
+def test_a_cancelled_consumer_gets_no_more_and_keeps_its_unacked_messages(world: World) -> None:
     queue = world.queue()
     consumer = Taker(queue, credit=1)
     world.push(queue, "a", "b")
@@ -121,7 +121,7 @@ def test_a_cancelled_consumer_gets_nothing_more_and_keeps_what_it_has(world: Wor
 class TestPriority:
     """x-priority of consumers."""
 
-    def test_the_highest_with_credit_comes_first(self, world: World) -> None:
+    def test_the_highest_priority_with_credit_is_first(self, world: World) -> None:
         queue = world.queue()
         low = Taker(queue, "low", priority=-1)
         high = Taker(queue, "high", credit=2, priority=5)
@@ -132,7 +132,7 @@ class TestPriority:
         assert middle.bodies() == ["c"]
         assert low.bodies() == ["d"]
 
-    def test_one_that_wakes_goes_before_lower_ones(self, world: World) -> None:
+    def test_a_woken_consumer_precedes_lower_priorities(self, world: World) -> None:
         queue = world.queue()
         high = Taker(queue, "high", credit=0, priority=5)
         low = Taker(queue, "low")
@@ -154,7 +154,7 @@ class TestPriority:
         assert [consumer.bodies() for consumer in high] == [["a", "c"], ["b", "d"]]
         assert low.bodies() == []
 
-    def test_when_the_highest_leaves_the_next_one_serves(self, world: World) -> None:
+    def test_when_the_highest_leaves_the_next_one_is_served(self, world: World) -> None:
         queue = world.queue()
         high = Taker(queue, "high", priority=1)
         low = Taker(queue, "low")
@@ -167,7 +167,7 @@ class TestPriority:
 class TestSingleActive:
     """x-single-active-consumer."""
 
-    def test_only_the_first_gets_messages(self, world: World) -> None:
+    def test_only_the_active_consumer_gets_messages(self, world: World) -> None:
         queue = world.queue(single_active_consumer=True)
         first = Taker(queue, "1", credit=1)
         second = Taker(queue, "2")
@@ -179,7 +179,7 @@ class TestSingleActive:
         world.run()
         assert second.bodies() == []
 
-    def test_the_next_takes_over(self, world: World) -> None:
+    def test_the_next_consumer_becomes_active(self, world: World) -> None:
         queue = world.queue(single_active_consumer=True)
         first = Taker(queue, "1")
         second = Taker(queue, "2")
@@ -190,7 +190,7 @@ class TestSingleActive:
         assert second.bodies() == ["a"] and third.bodies() == []
         assert second.active and not third.active
 
-    def test_one_that_waits_may_leave(self, world: World) -> None:
+    def test_a_waiting_consumer_may_leave(self, world: World) -> None:
         queue = world.queue(single_active_consumer=True)
         first = Taker(queue, "1")
         second = Taker(queue, "2")
@@ -200,7 +200,7 @@ class TestSingleActive:
         assert first.bodies() == ["a"]
         assert first.active
 
-    def test_the_one_of_highest_priority_takes_over(self, world: World) -> None:
+    def test_the_highest_priority_becomes_active(self, world: World) -> None:
         queue = world.queue(single_active_consumer=True)
         first = Taker(queue, "1")
         second = Taker(queue, "2")
@@ -214,7 +214,7 @@ class TestSingleActive:
 class TestSelective:
     """Consumers that do not take every message (no-local)."""
 
-    def test_what_it_does_not_want_stays_for_others(self, world: World) -> None:
+    def test_unwanted_messages_stay_for_others(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, "picky", only=b"x")
         world.push(queue, "a", "x1", "b", "x2")
@@ -226,7 +226,7 @@ class TestSelective:
         assert other.bodies() == ["a", "b"]
         assert figures(queue) == (0, 0, 4)
 
-    def test_its_departure_makes_the_queue_ordinary_again(self, world: World) -> None:
+    def test_without_it_the_queue_is_ordinary_again(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, "picky", only=b"x")
         other = Taker(queue, "other")
@@ -236,7 +236,7 @@ class TestSelective:
         world.run()
         assert other.bodies() == ["a", "x"]
 
-    def test_two_take_turns_over_what_both_want(self, world: World) -> None:
+    def test_two_consumers_alternate_over_messages_that_both_want(self, world: World) -> None:
         queue = world.queue()
         first = Taker(queue, "1", only=b"x")
         second = Taker(queue, "2")
@@ -267,7 +267,7 @@ class TestSelective:
         world.run()
         assert second.bodies() == ["x"] and first.bodies() == []
 
-    def test_what_a_higher_one_does_not_want_goes_to_a_lower_one(self, world: World) -> None:
+    def test_messages_unwanted_by_a_higher_priority_go_to_a_lower_one(self, world: World) -> None:
         queue = world.queue()
         high = Taker(queue, "high", only=b"x", priority=1)
         low = Taker(queue, "low")
@@ -276,7 +276,7 @@ class TestSelective:
         assert high.bodies() == ["x"]
         assert low.bodies() == ["a", "b"]
 
-    def test_a_lower_one_gets_the_oldest_when_the_higher_one_has_no_credit(self, world: World) -> None:
+    def test_a_lower_priority_gets_the_oldest_if_the_higher_has_no_credit(self, world: World) -> None:
         queue = world.queue()
         high = Taker(queue, "high", only=b"x", priority=1, credit=0)
         low = Taker(queue, "low", credit=1)
@@ -285,7 +285,7 @@ class TestSelective:
         assert high.bodies() == []
         assert low.bodies() == ["x1"]
 
-    def test_what_nobody_wants_is_not_looked_at_for_each_message_that_comes(self, world: World) -> None:
+    def test_unwanted_messages_are_not_scanned_for_each_new_message(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, only=b"x")
         offered: list[bytes] = []
@@ -299,7 +299,7 @@ class TestSelective:
         world.run()
         assert picky.bodies() == ["x"]
 
-    def test_but_again_by_one_that_comes_later_or_has_credit_again(self, world: World) -> None:
+    def test_unwanted_messages_are_offered_to_new_or_woken_consumers(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, "picky", only=b"x")
         world.push(queue, "a", "b", "y")
@@ -314,7 +314,7 @@ class TestSelective:
         world.run()
         assert last.bodies() == ["y"] and picky.bodies() == []
 
-    def test_and_what_comes_back_is_offered_again(self, world: World) -> None:
+    def test_requeued_messages_are_offered_again(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, "picky", only=b"x")
         world.push(queue, "a")
@@ -328,7 +328,7 @@ class TestSelective:
         world.run()
         assert len(picky.taken) == 1
 
-    def test_a_transaction_behind_what_was_passed_is_offered(self, world: World) -> None:
+    def test_a_transaction_after_skipped_messages_is_offered(self, world: World) -> None:
         from leveret.broker.transactions import Transaction
 
         log = world.held_log
@@ -346,7 +346,7 @@ class TestSelective:
         world.run()
         assert picky.bodies() == ["x"]
 
-    def test_nothing_expired_is_handed_out_from_behind_the_head(self, world: World) -> None:
+    def test_expired_messages_behind_the_head_are_not_delivered(self, world: World) -> None:
         queue = world.queue()
         picky = Taker(queue, "picky", only=b"x", credit=0)
         world.push(queue, "a")
@@ -365,7 +365,7 @@ class TestSelective:
         assert picky.history == ["x"]
         assert figures(queue) == (1, 1, 0)
 
-    def test_a_channel_never_gets_again_what_it_refused(self, world: World) -> None:
+    def test_a_channel_never_gets_a_message_that_it_rejected(self, world: World) -> None:
         """Strict mode's basic.reject with requeue."""
         queue = world.queue()
         scope = object()
@@ -382,7 +382,7 @@ class TestSelective:
         assert other.bodies() == ["a"]
 
 
-def test_what_no_consumer_wants_does_not_hide_what_is_paged_or_young(world: World) -> None:
+def test_unwanted_messages_do_not_hide_paged_or_new_ones(world: World) -> None:
     small = World(page_above=1)
     queue = small.queue()
     picky = Taker(queue, only=b"x")
@@ -403,9 +403,9 @@ def test_draining_in_the_middle_of_a_turn_keeps_the_figures_right(world: World) 
 
 
 class TestMistakes:
-    """An exception while a queue hands out: there should be none."""
+    """An unexpected exception while a queue delivers."""
 
-    def test_costs_neither_other_queues_nor_the_figures(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def test_affects_neither_other_queues_nor_the_counters(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         broken, sound = world.queue("broken"), world.queue("sound")
         clumsy, other = Clumsy(broken), Taker(sound)
         world.push(broken, *"ab")
@@ -422,7 +422,7 @@ class TestMistakes:
 
 
 class Clumsy(Taker):
-    """A consumer that fails after it took an entry."""
+    """A consumer that fails after it accepted an entry."""
 
     broken = True
 

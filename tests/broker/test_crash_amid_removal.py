@@ -1,4 +1,4 @@
-"""A crash while something deleted is being taken apart: it is gone as a whole, and nothing of it comes back."""
+"""A crash during the removal of a deleted object: it stays deleted, completely."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def define(vhost: Vhost, world: World) -> None:
 
 
 def again(vhost: Vhost) -> None:
-    """What was deleted, with one binding at each place."""
+    """The deleted object, with one binding at each place."""
     queue = vhost.declare_queue("q", None, durable=True)
     vhost.declare_exchange("source", "topic", durable=True)
     target = vhost.declare_exchange("target", "topic", durable=True)
@@ -40,7 +40,7 @@ def again(vhost: Vhost) -> None:
 
 
 def started(log: HeldLog) -> World:
-    """The broker after a crash, once it has done what it began."""
+    """The broker after a crash, once it has completed the removal."""
     held, recovery = log.recovery()
     world = World(log=held, recovery=recovery)
     world.run()
@@ -55,7 +55,7 @@ def live(log: HeldLog) -> int:
 
 
 def crashes(world: World) -> list[World]:
-    """Starts after a crash at each point of what is being done."""
+    """Starts after a crash at each point of the removal."""
     world.end_turn()
     found = [started(world.held_log)]
     count = 0
@@ -86,7 +86,7 @@ def bindings(vhost: Vhost) -> set[tuple[str, str, str]]:
     return {(exchange.name, binding.destination.name, binding.routing_key) for exchange, binding in vhost.bindings()}
 
 
-def test_a_deleted_queue_is_gone(world: World) -> None:
+def test_a_queue_stays_deleted(world: World) -> None:
     world.vhost.delete_queue("q", None)
     for after in crashes(world):
         assert "q" not in after.vhost.queues
@@ -95,7 +95,7 @@ def test_a_deleted_queue_is_gone(world: World) -> None:
         assert sum(kind == metadata.BINDING for kind, _ in after.held_log.metadata) == MANY
 
 
-def test_a_deleted_exchange_is_gone(world: World) -> None:
+def test_an_exchange_stays_deleted(world: World) -> None:
     world.vhost.delete_exchange("target")
     for after in crashes(world):
         assert "target" not in after.vhost.exchanges and not bindings(after.vhost)
@@ -103,7 +103,7 @@ def test_a_deleted_exchange_is_gone(world: World) -> None:
         assert metadata.BINDING not in kinds(after)
 
 
-def test_a_deleted_vhost_is_gone() -> None:
+def test_a_vhost_stays_deleted() -> None:
     world = World()
     vhost = world.broker.add_vhost("v", VhostSettings())
     define(vhost, world)
@@ -129,7 +129,7 @@ def deleted_vhost(world: World) -> Vhost:
 
 
 @pytest.mark.parametrize("delete", [deleted_queue, deleted_vhost])
-def test_what_is_declared_again_gets_nothing_of_it(world: World, delete: Callable[[World], Vhost]) -> None:
+def test_a_new_object_of_the_same_name_inherits_nothing(world: World, delete: Callable[[World], Vhost]) -> None:
     again(delete(world))
     for after in crashes(world):
         assert bindings(after.vhost) == {("target", "q", "k.1"), ("source", "target", "k.1")}
@@ -137,7 +137,7 @@ def test_what_is_declared_again_gets_nothing_of_it(world: World, delete: Callabl
         assert sum(kind == metadata.BINDING for kind, _ in after.held_log.metadata) == 2
 
 
-def test_bindings_between_predeclared_exchanges_go_with_their_vhost() -> None:
+def test_bindings_between_predeclared_exchanges_are_deleted_with_their_vhost() -> None:
     world = World()
     old = world.broker.add_vhost("v", VhostSettings())
     for number in range(MANY):
@@ -150,7 +150,7 @@ def test_bindings_between_predeclared_exchanges_go_with_their_vhost() -> None:
         assert bindings(after.broker.vhosts["v"]) == {("amq.topic", "amq.fanout", "k.1")}
 
 
-def test_an_auto_delete_exchange_goes_with_its_last_binding() -> None:
+def test_an_auto_delete_exchange_is_deleted_with_its_last_binding() -> None:
     world = World()
     define(world.vhost, world)
     world.vhost.declare_exchange("auto", "direct", durable=True, auto_delete=True)
@@ -173,7 +173,7 @@ def of_earlier_version(log: HeldLog) -> None:
             log.metadata[kind, key] = metadata.pack(fields)
 
 
-def test_definitions_of_earlier_versions_are_there_and_get_numbers(world: World) -> None:
+def test_definitions_of_earlier_versions_are_recovered_and_numbered(world: World) -> None:
     world.vhost.bind(world.vhost.queues["q"], "amq.topic", "k", {})
     world.end_turn()
     expected = bindings(world.vhost)
@@ -191,7 +191,7 @@ def test_definitions_of_earlier_versions_are_there_and_get_numbers(world: World)
         assert bindings(after.vhost) == {("target", "q", "k.1"), ("source", "target", "k.1")}
 
 
-def test_what_an_earlier_version_left_of_a_vhost_is_removed(world: World) -> None:
+def test_remains_of_a_vhost_from_an_earlier_version_are_removed(world: World) -> None:
     log = world.held_log
     of_earlier_version(log)
     del log.metadata[metadata.VHOST, metadata.make_key("/")]
@@ -212,7 +212,7 @@ def test_nothing_is_removed_if_definitions_were_dropped(world: World) -> None:
     assert len(bindings(after.vhost)) == MANY
 
 
-def test_the_store_forgets_what_is_left(tmp_path: Path) -> None:
+def test_the_store_forgets_remaining_entries(tmp_path: Path) -> None:
     before = DiskWorld(tmp_path / "before")
     define(before.vhost, before)
     before.run()
@@ -224,7 +224,7 @@ def test_the_store_forgets_what_is_left(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "before", tmp_path / "crashed")
     crashed = DiskWorld(tmp_path / "crashed")
     assert not crashed.recovery.clean
-    assert sum(len(left.seqs) for left in crashed.recovery.queues.values()) == 0  # nobody else gets them
+    assert sum(len(left.seqs) for left in crashed.recovery.queues.values()) == 0  # no other queue gets them
     crashed.broker.jobs.call_soon = crashed.calls.put
     crashed.broker.jobs.schedule()
     for _ in range(2):

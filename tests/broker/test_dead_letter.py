@@ -1,4 +1,4 @@
-"""Dead letters: where they go, what their x-death headers say, and cycles."""
+"""Dead letters: their routing, their x-death headers, and cycles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take(queue: Queue) -> tuple[Entry, dict[str, Any]]:
 
 
 def deaths(queue: Queue) -> list[tuple[str, str, int]]:
-    """Queue, reason and count of the deaths of the next message; it goes back."""
+    """Return queue, reason and count of the next message's deaths, and requeue it."""
     entry, headers = take(queue)
     queue.requeue(entry, False)
     return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
@@ -34,7 +34,7 @@ def deaths(queue: Queue) -> list[tuple[str, str, int]]:
 
 @pytest.fixture
 def source(world: World) -> Queue:
-    """A queue whose dead letters go to the queue `dead`."""
+    """A queue that dead-letters to the queue `dead`."""
     world.queue("dead")
     return world.queue("source", dead_letter_exchange="", dead_letter_routing_key="dead")
 
@@ -83,7 +83,7 @@ class TestReasons:
         reject(queue)
         assert (queue.ready_count, queue.unacked) == (0, 0)
 
-    def test_so_does_one_that_routes_nowhere(self, world: World) -> None:
+    def test_an_unroutable_dead_letter_is_dropped(self, world: World) -> None:
         queue = world.queue(dead_letter_exchange="amq.fanout")
         world.push(queue, "a")
         reject(queue)
@@ -129,7 +129,7 @@ class TestHeaders:
         world.sleep(10)
         assert deaths(two) == [("one", "expired", 1), ("two", "rejected", 1), ("one", "rejected", 1)]
 
-    def test_what_the_publisher_wrote_is_counted_on(self, world: World, source: Queue) -> None:
+    def test_counts_continue_from_the_publishers_header(self, world: World, source: Queue) -> None:
         earlier = [{"queue": "source", "reason": "rejected", "count": 41, "exchange": "e"}, {"queue": "other"}, "nonsense"]
         world.push(source, "a", headers={"x-death": earlier})
         reject(source)
@@ -159,7 +159,7 @@ class TestHeaders:
 
 
 class TestExpiration:
-    def test_it_is_taken_off_and_remembered(self, world: World, source: Queue) -> None:
+    def test_the_expiration_is_removed_and_recorded(self, world: World, source: Queue) -> None:
         world.push(source, "a", ttl=10)
         world.run()
         world.sleep(10)
@@ -172,8 +172,8 @@ class TestExpiration:
         world.sleep(1000)
         assert dead.ready_count == 1
 
-    def test_it_is_remembered_when_the_message_died_before(self, world: World, source: Queue) -> None:
-        """A client that publishes again what it got as a dead letter, with a new expiration."""
+    def test_the_expiration_is_recorded_if_the_message_died_before(self, world: World, source: Queue) -> None:
+        """A client publishes a dead letter again, with a new expiration."""
         world.push(source, "a", ttl=10, headers={"x-death": [{"queue": "x", "reason": "rejected", "count": 1}]})
         world.run()
         world.sleep(10)
@@ -191,7 +191,7 @@ class TestExpiration:
         _, headers = take(three)
         assert ["original-expiration" in death for death in headers["x-death"]] == [False, True]
 
-    def test_the_next_queues_time_begins_anew(self, world: World) -> None:
+    def test_the_ttl_of_the_next_queue_starts_on_arrival(self, world: World) -> None:
         one = world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two", message_ttl=10)
         two = world.queue("two", message_ttl=50)
         world.push(one, "a")
@@ -204,7 +204,7 @@ class TestExpiration:
         assert two.ready_count == 0
 
     def test_a_queue_of_retries_without_consumers(self, world: World) -> None:
-        """The usual pattern: work, rejected, waits in another queue, comes back."""
+        """The usual pattern: work, reject, wait in another queue, return."""
         work = world.queue("work", dead_letter_exchange="", dead_letter_routing_key="wait")
         world.queue("wait", message_ttl=100, dead_letter_exchange="", dead_letter_routing_key="work")
         consumer = Taker(work)
@@ -224,7 +224,7 @@ def deaths_of(consumer: Taker) -> list[tuple[str, str, int]]:
 
 
 class TestCycles:
-    """A message that came back to a queue without ever having been rejected is dropped."""
+    """A message that returns to a queue without ever having been rejected is dropped."""
 
     def test_of_expiry(self, world: World) -> None:
         one = world.queue("one", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="two")
@@ -265,7 +265,7 @@ class TestCycles:
 
 
 class TestRoutingKeys:
-    def test_without_a_key_of_its_own_the_messages_is_used(self, world: World) -> None:
+    def test_the_default_is_the_routing_key_of_the_message(self, world: World) -> None:
         world.vhost.declare_exchange("dlx", "direct")
         source = world.queue("source", dead_letter_exchange="dlx")
         dead = world.queue("dead")
@@ -286,7 +286,7 @@ class TestRoutingKeys:
         assert headers["CC"] == ["copy", "more"]
         assert headers["x-death"][0]["routing-keys"] == ["source", "copy", "more"]
 
-    def test_a_key_of_its_own_replaces_them_all(self, world: World, source: Queue) -> None:
+    def test_a_dead_letter_routing_key_replaces_all_keys(self, world: World, source: Queue) -> None:
         copy = world.queue("copy")
         world.push(source, "a", headers={"CC": ["copy"]})
         reject(source)
@@ -317,7 +317,7 @@ def test_durable_dead_letters_and_their_settlement_share_a_batch(world: World) -
     assert {key[0] for key in log.kept} == {dead.id}
 
 
-def test_a_target_that_is_full_and_refuses_gets_nothing(world: World, source: Queue) -> None:
+def test_a_full_target_that_rejects_gets_no_dead_letters(world: World, source: Queue) -> None:
     world.vhost.delete_queue("dead", None)
     dead = world.queue("dead", max_length=1, overflow="reject-publish")
     world.push(source, "a", "b")
@@ -326,7 +326,7 @@ def test_a_target_that_is_full_and_refuses_gets_nothing(world: World, source: Qu
     assert world.contents(dead) == ["a"]
 
 
-def test_a_rejection_after_the_queue_was_deleted_goes_nowhere(world: World, source: Queue) -> None:
+def test_a_rejection_after_the_queue_was_deleted_is_dropped(world: World, source: Queue) -> None:
     world.push(source, "a")
     entry = source.get(False)
     assert entry is not None
@@ -336,7 +336,7 @@ def test_a_rejection_after_the_queue_was_deleted_goes_nowhere(world: World, sour
     assert source.unacked == 0
 
 
-def test_strict_mode_has_a_limit_and_a_queue_for_what_exceeds_it() -> None:
+def test_strict_mode_has_a_delivery_limit_and_a_dead_letter_queue() -> None:
     world = World(strict=True)
     queue = world.queue()
     world.push(queue, "poison")
@@ -350,7 +350,7 @@ def test_strict_mode_has_a_limit_and_a_queue_for_what_exceeds_it() -> None:
     assert entry is not None and text_of(entry) == "poison"
 
 
-def test_a_quorum_queue_tells_how_often_a_message_came_back(world: World) -> None:
+def test_a_quorum_queue_reports_the_delivery_count(world: World) -> None:
     queue = world.queue(durable=True, queue_type="quorum")
     world.push(queue, "a", persistent=True)
     consumer = Taker(queue)
@@ -449,7 +449,7 @@ def rounds(world: World, queues: list[Queue]) -> list[int]:
 class TestOverflow:
     """Queues that overflow into each other multiply a message by the number of ways through them."""
 
-    def test_what_piles_up_is_limited(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_overflow_is_limited(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         queues = mesh(world, 7)
         letters = world.vhost.dead_letters
         letters.max_overflow = 100
@@ -469,19 +469,19 @@ class TestOverflow:
         assert first.startswith("dead letters to queue 'q") and "more than 100 deaths" in first
         assert last.startswith("dead letters in vhost '/' are not dropped any more: ")
 
-    def test_below_the_limit_nothing_is_dropped(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def test_below_the_limit_no_dead_letter_is_dropped(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         queues = mesh(world, 4)
         world.publish("mesh", "", "a")
         world.publish("mesh", "", "b")
         world.run()
         assert [queue.ready_count for queue in queues] == [1] * 4
-        # Far more than what was published, since every message takes every way through the queues.
+        # Many more than the published ones, since every message takes every path through the queues.
         assert sum(queue.published for queue in queues) > 100
         assert world.vhost.dead_letters.overflow == 0
         assert not caplog.records
 
     @pytest.mark.parametrize("end", ["purge", "delete"])
-    def test_a_queue_that_is_emptied_makes_room(self, world: World, end: str) -> None:
+    def test_an_emptied_queue_makes_room(self, world: World, end: str) -> None:
         source = world.queue("source", dead_letter_exchange="", dead_letter_routing_key="q")
         queue = world.queue(max_length=1)
         letters = world.vhost.dead_letters

@@ -1,4 +1,4 @@
-"""Events of the broker itself: what is told of which message, that counts add up, and that nothing is done unasked."""
+"""Events of the broker: their contents and counts, and that there is no work without a binding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 def total(events: list[Event], **wanted: Any) -> int:
-    """How many messages the events stand for that have these fields."""
+    """Return the number of messages represented by the events with these fields."""
     return sum(event["sample"] for event in events if all(event.get(name) == value for name, value in wanted.items()))
 
 
@@ -70,7 +70,7 @@ class TestWhatIsTold:
             {"event": "settled", "time": start + 100, "queue": "q", "outcome": "accepted", "age_ms": 30, **message},
         ]
 
-    def test_to_nobody(self, world: World) -> None:
+    def test_an_unroutable_publish(self, world: World) -> None:
         events = listen(world)
         world.vhost.declare_exchange("x", "direct")
         world.publish("x", "k")
@@ -112,7 +112,7 @@ class TestWhatIsTold:
         assert [(event["outcome"], event.get("reason")) for event in heard(world, events)] == [
             ("accepted", None), ("rejected", None), ("released", None)]
 
-    def test_without_acknowledgement_and_by_get(self, world: World) -> None:
+    def test_deliveries_without_acknowledgement_and_gets(self, world: World) -> None:
         queue = world.queue()
         events = listen(world, "delivered.q", "settled.q")
         world.push(queue, "a", "b", "c")
@@ -123,7 +123,7 @@ class TestWhatIsTold:
         Taker(queue, no_ack=True)
         assert kinds(heard(world, events)) == ["delivered", "settled"] * 3
 
-    def test_a_copy_is_a_delivery_of_its_own(self, world: World) -> None:
+    def test_a_copy_is_a_separate_delivery(self, world: World) -> None:
         queue = world.queue()
         events = listen(world, "delivered.q", "settled.q")
         world.push(queue, "a")
@@ -157,21 +157,21 @@ class TestWhatIsTold:
         assert told[1]["routing_key"] == "dead"
         assert dead.ready_count == 1
 
-    def test_dead_letters_that_nobody_takes(self, world: World) -> None:
+    def test_unroutable_dead_letters(self, world: World) -> None:
         queue = world.queue(dead_letter_exchange="amq.direct", max_length=1)
         events = listen(world, "dead-lettered.q", "settled.q")
         world.push(queue, "a", "b")
         assert [(event["event"], event["reason"], event["outcome"]) for event in heard(world, events)] == [
             ("settled", "maxlen", "dropped"), ("dead-lettered", "maxlen", "unroutable")]
 
-    def test_what_a_full_queue_refuses_is_not_routed(self, world: World) -> None:
+    def test_messages_rejected_by_a_full_queue_are_not_routed(self, world: World) -> None:
         queue = world.queue(max_length=1, overflow="reject-publish")
         events = listen(world, "routed.q")
         assert not world.push(queue, "a", "b")
         assert kinds(heard(world, events)) == ["routed"]
 
     @pytest.mark.parametrize("end", ["purged", "deleted"])
-    def test_what_is_taken_away_together_is_one_event(self, world: World, end: str) -> None:
+    def test_a_removal_of_several_messages_is_one_event(self, world: World, end: str) -> None:
         queue = world.queue()
         events = listen(world, "settled.*")
         world.push(queue, *"abcde")
@@ -197,7 +197,7 @@ class TestWhatIsTold:
         assert kinds(heard(world, events)) == ["routed", "settled", "delivered"]
 
     def test_delayed(self, world: World) -> None:
-        """It has come when it was published, and is delivered when it is due."""
+        """It arrives when it is published, and is delivered when it is due."""
         queue = world.queue()
         events = listen(world, "routed.q", "delivered.q")
         Taker(queue)
@@ -225,7 +225,7 @@ class TestWhatIsTold:
 
 
 class TestWhoIsAsked:
-    def test_nothing_is_bound(self, world: World) -> None:
+    def test_no_watch_without_a_binding(self, world: World) -> None:
         queue = world.queue()
         world.publish("", "q")
         world.broker.end_turn()
@@ -233,7 +233,7 @@ class TestWhoIsAsked:
         assert not world.vhost.route(make_address("", "q")).dynamic
         assert not world.vhost.events.bound
 
-    def test_only_what_is_bound_is_made(self, world: World) -> None:
+    def test_only_bound_events_are_created(self, world: World) -> None:
         queue = world.queue()
         other = world.queue("other")
         listen(world, "published.#")
@@ -247,7 +247,7 @@ class TestWhoIsAsked:
         ("dead-lettered.*.s", "r.s"), ("published.#", ""), ("unroutable.q", ""), ("routed", ""), ("dropped.#", ""),
         ("routed.nothing", ""), ("#.#", "q r.s"), ("settled.r.#", "r.s"),
     ])
-    def test_who_is_watched_follows_from_the_patterns(self, world: World, pattern: str, watched: str) -> None:
+    def test_patterns_determine_the_watches(self, world: World, pattern: str, watched: str) -> None:
         names = ("q", "r.s")
         for name in names:
             world.queue(name)
@@ -259,12 +259,12 @@ class TestWhoIsAsked:
             world.vhost.unbind(events, EVENTS, pattern, {})
             assert not any(queue.watch for queue in queues.values())
 
-    def test_a_long_name_by_a_pattern_of_its_own(self, world: World) -> None:
+    def test_a_long_name_matches_its_pattern(self, world: World) -> None:
         queue = world.queue("n" * 255)
         listen(world, f"routed.{'n' * 248}")
         assert queue.watch is not None
 
-    def test_counts_go_on_when_another_binding_comes(self, world: World) -> None:
+    def test_counts_continue_when_a_binding_is_added(self, world: World) -> None:
         events = listen(world, "routed.q")
         queue = world.queue()
         listen(world, "expired.q", name="more")
@@ -272,7 +272,7 @@ class TestWhoIsAsked:
         assert kinds(heard(world, events)) == ["routed"]
         assert queue.watch is not None and queue.watch.expired_kind is not None
 
-    def test_the_last_binding_goes(self, world: World) -> None:
+    def test_removing_the_last_binding_ends_the_watch(self, world: World) -> None:
         queue = world.queue()
         events = listen(world)
         world.publish("", "q")
@@ -283,19 +283,19 @@ class TestWhoIsAsked:
         assert queue.watch is None and not queue.guarded and not queue.selective
         assert not world.vhost.route(make_address("", "q")).dynamic
 
-    def test_a_queue_that_goes_takes_its_bindings_along(self, world: World) -> None:
+    def test_deleting_a_queue_removes_its_bindings(self, world: World) -> None:
         queue = world.queue()
         listen(world)
         world.vhost.delete_queue("events", None)
         assert queue.watch is None
 
-    def test_a_queue_that_comes_is_watched(self, world: World) -> None:
+    def test_a_new_queue_is_watched(self, world: World) -> None:
         events = listen(world, "routed.later")
         world.queue("later")
         world.publish("", "later")
         assert kinds(heard(world, events)) == ["routed"]
 
-    def test_what_limits_and_selective_consumers_need_stays(self, world: World) -> None:
+    def test_ending_a_watch_keeps_limits_and_selective_consumers(self, world: World) -> None:
         limited = world.queue("limited", max_length=1)
         picky = world.queue("picky")
         Taker(picky, only=b"a")
@@ -313,7 +313,7 @@ class TestWhoIsAsked:
         assert kinds(heard(world, events)) == ["routed"]
         assert queue.watch is not None
 
-    def test_events_about_events_are_never_made(self, world: World) -> None:
+    def test_events_about_events_are_never_created(self, world: World) -> None:
         events = listen(world)
         listen(world, name="more")
         world.queue()
@@ -392,7 +392,7 @@ class TestCounts:
         assert all(event["sample"] == sample for event in told)
         assert len(told) <= 2000 / sample + 6
 
-    def test_what_a_full_queue_of_events_refuses_is_counted(self, world: World) -> None:
+    def test_events_rejected_by_a_full_queue_are_counted(self, world: World) -> None:
         events = listen(world, max_length=3, overflow="reject-publish")
         queue = world.queue()
         for _ in range(10):
@@ -407,7 +407,7 @@ class TestCounts:
         assert (dropped["event"], dropped["queue"], dropped["sample"]) == ("dropped", "events", 17)
         assert kinds(rest) == ["published", "routed"]
 
-    def test_a_turn_makes_so_many_at_most(self, world: World) -> None:
+    def test_the_events_of_a_turn_are_limited(self, world: World) -> None:
         queue = world.queue()
         events = listen(world, "routed.q", "dropped.#")
         message = world.message("a", key="q")
@@ -422,7 +422,7 @@ class TestCounts:
         assert (first.message.routing_key, told["event"], told["sample"]) == ("dropped.", "dropped", 5)
 
 
-def test_the_exchange_is_there_and_the_brokers(world: World) -> None:
+def test_the_exchange_is_predeclared_and_internal(world: World) -> None:
     exchange = world.vhost.exchange(EVENTS)
     assert isinstance(exchange, EventsExchange)
     assert (exchange.type, exchange.durable, exchange.internal) == ("topic", True, True)

@@ -1,4 +1,4 @@
-"""A mistake in a later step of long work: whoever waits learns of it, and the rest of the work is done."""
+"""An exception in a later step of long work: waiting clients get an error, and the rest of the work is done."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def working(steps: int) -> Iterator[int]:
     raise RuntimeError("a mistake")
 
 
-def test_a_failure_in_a_later_step_is_reported_to_who_waits() -> None:
+def test_a_failure_in_a_later_step_is_reported_to_the_waiter() -> None:
     world = World()
     done: list[str] = []
     assert not world.broker.jobs.run_steps(working(2), lambda: done.append("done"), lambda: done.append("failed"))
@@ -49,7 +49,7 @@ def test_a_failure_in_a_later_step_is_reported_to_who_waits() -> None:
     assert done == ["failed"]
 
 
-def test_a_failure_of_what_follows_is_reported_too() -> None:
+def test_a_failure_of_the_callback_is_reported_too() -> None:
     world = World()
     done: list[str] = []
 
@@ -68,7 +68,7 @@ def test_a_failure_in_the_first_step_is_that_of_the_caller() -> None:
     world.run()
 
 
-def test_a_job_learns_that_it_has_failed() -> None:
+def test_a_failed_job_is_notified() -> None:
     world = World()
     done: list[str] = []
 
@@ -85,7 +85,7 @@ def test_a_job_learns_that_it_has_failed() -> None:
 
 
 @pytest.mark.parametrize("calls", [5_000, 9_000])
-def test_a_queue_hands_out_what_is_left_after_a_failure_to_expire(calls: int) -> None:
+def test_a_queue_delivers_the_rest_after_a_failure_to_expire(calls: int) -> None:
     log = FailingLog()
     world = World(log=log)
     queue = world.queue(durable=True)

@@ -1,4 +1,4 @@
-"""A large transaction that is being written when the broker ends: after a stop it is there, after a crash it is not."""
+"""A large transaction in progress when the broker ends: it survives a stop, but not a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANY = 3 * LARGE
 
 
 def begun(path: Path) -> tuple[DiskWorld, list[Callable[[], None]]]:
-    """A world that has written a part of a transaction, and what its event loop has still to call."""
+    """A world that has written a part of a transaction, and the pending callbacks of its event loop."""
     world = DiskWorld(path)
     source, target = world.queue("from", durable=True), world.queue("to", durable=True)
     for number in range(MANY):
@@ -43,7 +43,7 @@ def begun(path: Path) -> tuple[DiskWorld, list[Callable[[], None]]]:
     return world, posted
 
 
-def test_a_commit_that_is_taken_back_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_an_undone_commit_leaves_everything_unchanged(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path)
     source, target = world.queue("from", durable=True), world.queue("to", durable=True)
     for number in range(LARGE):

@@ -1,4 +1,4 @@
-"""Nothing outlives what it belonged to."""
+"""Objects do not outlive their owners."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def alive(references: list[weakref.ref[Any]]) -> list[Any]:
     return [reference() for reference in references if reference() is not None]
 
 
-def test_queues_that_come_and_go(world: World) -> None:
-    """With expiry, a life time, consumers, bindings and dead letters: everything that refers to a queue."""
+def test_created_and_deleted_queues(world: World) -> None:
+    """With expiry, lifetime, consumers, bindings and dead letters: everything that refers to a queue."""
     references: list[weakref.ref[Any]] = []
     world.queue("dead")
     for number in range(20):
@@ -35,7 +35,7 @@ def test_queues_that_come_and_go(world: World) -> None:
         world.run()
     del queue, consumer
     world.route("", "dead")
-    # The timers clear away what was cancelled only when there is much of it.
+    # The timers remove stale items only if there are many.
     world.clock.heap.clear()
     assert alive(references) == []
 
@@ -65,8 +65,8 @@ def test_messages_once_they_are_settled(world: World) -> None:
     assert (count_of("Message"), count_of("Entry"), count_of("MemoryRow")) == before
 
 
-def test_a_message_that_came_back_does_not_hold_on_to_its_consumer(world: World) -> None:
-    """Nor to the channel and the connection behind it, however long it waits in the queue."""
+def test_a_requeued_message_does_not_refer_to_its_consumer(world: World) -> None:
+    """Nor to its channel and connection, however long it waits in the queue."""
 
     class Owner:
         pass
@@ -94,7 +94,7 @@ def leave(queue: Queue, consumer: Taker) -> None:
     queue.remove_consumer(consumer)
 
 
-def test_exchanges_that_come_and_go(world: World) -> None:
+def test_created_and_deleted_exchanges(world: World) -> None:
     queue = world.queue("q")
     references: list[weakref.ref[Any]] = []
     for number in range(20):

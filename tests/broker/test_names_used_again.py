@@ -1,4 +1,4 @@
-"""Names that are used again while what had them before is still being taken apart."""
+"""Names that are reused while the removal of their previous owner is in progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world() -> World:
 
 
 def restarted(world: World) -> World:
-    """The broker after a crash, once everything that was begun is done."""
+    """The broker after a crash, once all removals are complete."""
     world.run()
     assert not world.broker.jobs.removals.pending
     log, recovery = world.held_log.recovery()
@@ -155,7 +155,7 @@ def test_a_deleted_destination_is_no_use_of_an_exchange(world: World) -> None:
     assert world.vhost.sources == {} and "x" not in world.vhost.exchanges
 
 
-def test_an_auto_delete_exchange_goes_with_the_last_deleted_queue(world: World) -> None:
+def test_an_auto_delete_exchange_is_deleted_with_its_last_queue(world: World) -> None:
     world.vhost.declare_exchange("x", "direct", auto_delete=True)
     for number in range(10):
         world.vhost.bind(world.queue(f"q{number}"), "x", "k", {})
@@ -166,7 +166,7 @@ def test_an_auto_delete_exchange_goes_with_the_last_deleted_queue(world: World) 
     assert "x" not in world.vhost.exchanges
 
 
-def test_an_event_nobody_wants_any_more_is_not_made(world: World) -> None:
+def test_an_event_without_a_binding_is_not_created(world: World) -> None:
     world.vhost.bind(world.queue("listener"), "amq.leveret.events", "published.#", {})
     assert world.vhost.events.bound
     deleting(world, "listener")

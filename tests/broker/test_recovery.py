@@ -1,4 +1,4 @@
-"""What another broker left in the log: definitions, bindings, messages, their order and counts."""
+"""Recovery from another broker's log: definitions, bindings, messages, their order and counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Large(int):
 
 
 def restart(world: World, *, clean: bool = False, strict: bool = False, page_above: int = 64 << 20) -> World:
-    """A broker over what the world's log has committed."""
+    """A broker over the committed log of a world."""
     world.run()
     log, recovery = world.held_log.recovery(clean)
     after = World(log=log, recovery=recovery, strict=strict, page_above=page_above, time=world.clock.time)
@@ -32,7 +32,7 @@ def queue_of(world: World, name: str = "q") -> Queue:
 
 
 class TestDefinitions:
-    def test_durable_ones_are_back_and_others_are_not(self, world: World) -> None:
+    def test_durable_objects_are_recovered_and_transient_ones_are_not(self, world: World) -> None:
         world.queue("kept", durable=True, max_length=7)
         world.queue("transient")
         world.queue("exclusive", durable=True, exclusive=True, owner=object())
@@ -47,7 +47,7 @@ class TestDefinitions:
         assert after.vhost.exchange("kept").internal
         assert after.vhost.declare_exchange("kept", "topic", durable=True, internal=True).type == "topic"
 
-    def test_deleted_ones_stay_deleted(self, world: World) -> None:
+    def test_deleted_objects_stay_deleted(self, world: World) -> None:
         world.vhost.declare_exchange("x", "fanout", durable=True)
         world.vhost.bind(world.queue("q", durable=True), "x", "", {})
         world.run()
@@ -76,7 +76,7 @@ class TestDefinitions:
         assert after.publish("amq.headers", "", headers={"k": 1}) == ["one"]
         assert after.publish("amq.headers", "", headers={"k": 2}) == []
 
-    def test_a_recovered_binding_can_be_taken_away(self, world: World) -> None:
+    def test_a_recovered_binding_can_be_removed(self, world: World) -> None:
         world.vhost.bind(world.queue("one", durable=True), "amq.topic", "k", {"a": 1})
         after = restart(world)
         assert after.vhost.unbind(queue_of(after, "one"), "amq.topic", "k", {"a": 1})
@@ -113,7 +113,7 @@ class TestDefinitions:
         after = restart(world)
         assert after.route("amq.direct", name + "\udcfe") == [name]
 
-    def test_vhosts_are_apart(self, world: World) -> None:
+    def test_vhosts_are_separate(self, world: World) -> None:
         from leveret.broker.broker import VhostSettings
 
         other = world.broker.add_vhost("other", VhostSettings())
@@ -138,7 +138,7 @@ class TestDefinitions:
         assert queue_of(after).delivery_limit == 5
         assert queue_of(after).settings.dead_letter_routing_key == "amq.dead"
 
-    def test_the_life_time_of_unused_queues_begins_anew(self, world: World) -> None:
+    def test_the_expiry_of_unused_queues_restarts(self, world: World) -> None:
         world.queue(durable=True, expires=1000)
         world.sleep(900)
         after = restart(world)
@@ -157,7 +157,7 @@ class TestMessages:
         assert figures(queue_of(after)) == (5, 5, 0)
         assert after.contents(queue_of(after)) == ["0", "2", "4", "6", "8"]
 
-    def test_what_was_settled_does_not_come_back(self, world: World) -> None:
+    def test_settled_messages_are_not_recovered(self, world: World) -> None:
         queue = world.queue(durable=True)
         consumer = Taker(queue, credit=3)
         world.push(queue, *"abcd", persistent=True)
@@ -173,7 +173,7 @@ class TestMessages:
         after.push(queue_of(after), "c", persistent=True)
         assert after.contents(queue_of(after)) == ["a", "b", "c"]
 
-    def test_sequence_numbers_go_on_even_when_the_queue_was_empty(self, world: World) -> None:
+    def test_sequence_numbers_continue_even_when_the_queue_was_empty(self, world: World) -> None:
         queue = world.queue(durable=True)
         world.push(queue, "a", "b", persistent=True)
         world.run()
@@ -198,7 +198,7 @@ class TestMessages:
         after.push(queue_of(after), "d", persistent=True, priority=1)
         assert after.contents(queue_of(after)) == ["a", "b", "c", "d"]
 
-    def test_after_a_crash_everything_may_have_been_handed_out(self, world: World) -> None:
+    def test_after_a_crash_every_message_is_redelivered(self, world: World) -> None:
         queue = world.queue(durable=True)
         world.push(queue, "a", persistent=True)
         after = restart(world)
@@ -207,7 +207,7 @@ class TestMessages:
         after.run()
         assert [entry.acquired_count > 1 for entry in consumer.taken] == [True, False]
 
-    def test_a_clean_stop_after_a_crash_forgets_nothing_of_it(self, world: World) -> None:
+    def test_a_clean_stop_after_a_crash_keeps_redelivered_flags(self, world: World) -> None:
         world.push(world.queue(durable=True), "a", persistent=True)
         after = restart(world)
         after.push(queue_of(after), "new", persistent=True)
@@ -217,7 +217,7 @@ class TestMessages:
         after.run()
         assert [entry.acquired_count > 1 for entry in consumer.taken] == [True, False]
 
-    def test_after_a_clean_stop_only_what_was(self, world: World) -> None:
+    def test_after_a_clean_stop_only_delivered_messages_are_redelivered(self, world: World) -> None:
         queue = world.queue(durable=True)
         consumer = Taker(queue, credit=1)
         world.push(queue, "a", "b", persistent=True)
@@ -244,7 +244,7 @@ class TestMessages:
         world.run()
         assert figures(queue_of(world)) == (0, 0, 0)
 
-    def test_a_deep_queue_comes_back_without_being_read(self, world: World) -> None:
+    def test_a_deep_queue_is_recovered_without_reading_it(self, world: World) -> None:
         queue = world.queue(durable=True)
         bodies = [f"{number:05}" for number in range(10_000)]
         world.push(queue, *bodies, persistent=True)
@@ -255,7 +255,7 @@ class TestMessages:
         after.run()
         assert consumer.history == bodies
 
-    def test_limits_apply_to_what_is_recovered(self, world: World) -> None:
+    def test_limits_apply_to_recovered_messages(self, world: World) -> None:
         queue = world.queue(durable=True, max_length=3)
         world.push(queue, *"abc", persistent=True)
         after = restart(world)
@@ -275,7 +275,7 @@ class TestExpiry:
         assert queue_of(after).ready_count == 0
 
     def test_by_the_messages(self, world: World) -> None:
-        """A queue of retries has no consumers: nothing but the clock moves its messages on."""
+        """A retry queue has no consumers: only the clock moves its messages on."""
         world.queue("work", durable=True)
         queue = world.queue(durable=True, dead_letter_exchange="", dead_letter_routing_key="work")
         world.push(queue, "a", persistent=True, ttl=1000)
@@ -283,7 +283,7 @@ class TestExpiry:
         after.sleep(1000)
         assert (queue_of(after).ready_count, queue_of(after, "work").ready_count) == (0, 1)
 
-    def test_of_what_expired_while_the_broker_was_down(self, world: World) -> None:
+    def test_dead_letters_of_messages_that_expired_while_the_broker_was_down(self, world: World) -> None:
         world.queue("work", durable=True)
         queue = world.queue(durable=True, message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="work")
         world.push(queue, "a", persistent=True)
@@ -323,7 +323,7 @@ class TestDroppedDefinitions:
         for kind, key in lost:
             del recovery.metadata[kind, key]
             log.metadata.pop((kind, key))
-            # A damaged kind says nothing of what was lost.
+            # A damaged kind does not tell what was lost.
             recovery.dropped.append((f"?{kind}", key))
         after = World(log=log, recovery=recovery, time=world.clock.time)
         after.run()
@@ -342,7 +342,7 @@ class TestDroppedDefinitions:
         assert metadata.BINDING not in {kind for kind, _ in again.held_log.metadata}
 
     @pytest.mark.parametrize("lost", ENDS, ids=["queue", "exchange"])
-    def test_bindings_without_an_end_go_if_nothing_was_lost(self, world: World, lost: tuple[str, str]) -> None:
+    def test_bindings_to_missing_objects_are_removed_if_nothing_was_lost(self, world: World, lost: tuple[str, str]) -> None:
         world.vhost.declare_exchange("x", "direct", durable=True)
         world.vhost.bind(world.queue("q", durable=True), "x", "k", {})
         world.run()

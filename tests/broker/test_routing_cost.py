@@ -1,4 +1,4 @@
-"""What routing one message may cost, in steps: bindings and exchanges come from clients."""
+"""The cost of routing one message is limited, in steps: bindings and exchanges come from clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def crowded() -> HeadersExchange:
     return exchange
 
 
-def test_a_message_looks_only_at_bindings_that_it_may_match(crowded: HeadersExchange) -> None:
+def test_only_bindings_that_may_match_are_compared(crowded: HeadersExchange) -> None:
     effort = Effort()
     assert matched(crowded, headers={"kind": "order", "id": 77}, effort=effort) == ["q"]
     assert matched(crowded, headers={"kind": "order", "id": -1}, effort=effort) == []
@@ -43,7 +43,7 @@ def test_any_of_many_values_is_found_by_lookup() -> None:
     assert effort.steps < 100
 
 
-def test_bindings_of_headers_leave_nothing_behind(crowded: HeadersExchange) -> None:
+def test_removed_header_bindings_leave_no_index_entries(crowded: HeadersExchange) -> None:
     exchange = HeadersExchange("x")
     queue = Target("q")
     bindings: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def _hash(name: str) -> Exchange:
     return exchange
 
 
-def test_patterns_that_share_everything_cost_a_bounded_number_of_steps() -> None:
+def test_patterns_with_a_common_prefix_take_a_limited_number_of_steps() -> None:
     key = ".".join(["a"] * 127)
     with pytest.raises(PreconditionFailed, match=r"more than 100000 steps.*limits\.routing_steps"):
         matched(_topic("x"), key)
@@ -118,7 +118,7 @@ def test_chains_cycles_and_alternates_of_exchanges_are_bounded() -> None:
         resolve(vhost, vhost.exchange("x0"), ["k", "l", "m"], {}, None)
 
 
-def test_a_dead_letter_that_costs_too_much_to_route_is_dropped() -> None:
+def test_a_dead_letter_above_the_routing_limit_is_dropped() -> None:
     world = World()
     vhost = world.vhost
     vhost.declare_exchange("dead", "fanout")
@@ -158,7 +158,7 @@ def test_routing_that_is_refused_counts_as_work() -> None:
     assert world.broker.work - before >= 300 >> STEPS_SHIFT
 
 
-def test_what_exchanges_depend_on_is_found_out_once_and_within_the_limit() -> None:
+def test_dependence_on_the_message_is_computed_once_and_within_the_limit() -> None:
     world = World()
     vhost = world.vhost
     for number in range(100):

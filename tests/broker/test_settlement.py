@@ -1,4 +1,4 @@
-"""The transitions of entries, and that nothing else changes their state."""
+"""The state transitions of entries, and that no other module changes their state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def entry_of(world: World) -> Entry:
     return Entry(world.vhost.declare_queue("q", None), message, 1)
 
 
-def test_an_entry_goes_out_and_comes_back(world: World) -> None:
+def test_an_entry_is_acquired_and_requeued(world: World) -> None:
     entry = entry_of(world)
     settlement.acquire(entry, None)
     assert (entry.state, entry.acquired_count, entry.holder) == (ACQUIRED, 1, None)

@@ -74,7 +74,7 @@ def commit(world: World, batch: int, *uuids: str, app: str = "app", rule: int = 
 
 
 def restart(world: World, clean: bool = False) -> World:
-    """What a start after a crash makes of what is on disk."""
+    """The world after a start from the data on disk after a crash."""
     log, recovery = world.held_log.recovery(clean)
     return World(log=log, recovery=recovery, time=world.clock.now())
 
@@ -106,7 +106,7 @@ def test_transactions_are_committed_in_the_given_order(world: World) -> None:
     assert world.contents(queue) == [f"{uuid}{number}" for uuid in "bca" for number in range(SLICE + 1)]
 
 
-def test_all_exchanges_and_what_is_behind_them(world: World) -> None:
+def test_all_exchange_types_and_bindings_between_exchanges(world: World) -> None:
     vhost = world.vhost
     for name, kind in (("topic", "topic"), ("headers", "headers"), ("behind", "fanout"), ("alternate", "fanout")):
         vhost.declare_exchange(name, kind, durable=True,
@@ -145,7 +145,7 @@ def test_messages_are_routed_when_they_are_committed(world: World) -> None:
     assert world.contents(queue) == ["a"]
 
 
-def test_copies_go_to_all_their_keys(world: World) -> None:
+def test_cc_and_bcc_are_routed(world: World) -> None:
     first, second = world.queue("q", durable=True), world.queue("r", durable=True)
     third = world.queue("t", durable=True)
     transaction(world, "s", "a", headers={"CC": ["r"], "BCC": ["t"]})
@@ -204,7 +204,7 @@ def test_messages_for_later(world: World) -> None:
     assert world.contents(queue) == ["later"]
 
 
-def test_limits_hold(world: World) -> None:
+def test_limits_are_enforced(world: World) -> None:
     queue = world.queue(durable=True, max_length=2)
     transaction(world, "s", "a", "b", "c")
     commit(world, 1, "s")
@@ -233,7 +233,7 @@ def refused(kind: type[BrokerError], part: str, call: Any, *arguments: Any) -> N
         call(*arguments)
 
 
-def test_what_cannot_be_published(world: World) -> None:
+def test_invalid_publishes(world: World) -> None:
     transactions = world.vhost.sink_transactions
     refused(NotFound, "sink transaction 's' does not exist", world.publish, "leveret.stage:s:", "q")
     transactions.open("s", "app", USER)
@@ -249,7 +249,7 @@ def test_what_cannot_be_published(world: World) -> None:
     refused(PreconditionFailed, "no longer exists", route.queues[0].push, world.message())
 
 
-def test_what_a_stage_may_hold(world: World) -> None:
+def test_the_size_of_a_sink_transaction_is_limited(world: World) -> None:
     transactions = world.vhost.sink_transactions
     transactions.settings.size = 10
     transactions.open("s", "app", USER)
@@ -330,7 +330,7 @@ def test_a_batch_is_committed_once(world: World) -> None:
     assert world.contents(queue) == ["a", "b"]
 
 
-def test_a_request_that_comes_twice(world: World) -> None:
+def test_a_repeated_request(world: World) -> None:
     queue = world.queue(durable=True)
     world.held_log.held = True
     transactions = world.vhost.sink_transactions
@@ -348,7 +348,7 @@ def test_a_request_that_comes_twice(world: World) -> None:
     assert world.contents(queue) == ["a"]
 
 
-def test_the_next_batch_waits_for_the_one_before(world: World) -> None:
+def test_the_next_batch_waits_for_the_previous_one(world: World) -> None:
     queue = world.queue(durable=True, max_length=2, overflow="reject-publish")
     transaction(world, "s", "a", "b", "c", "d")
     transaction(world, "t", "e")
@@ -378,7 +378,7 @@ def test_forgotten_apps(world: World) -> None:
     assert world.vhost.sink_transactions.apps.keys() == {"more"}
 
 
-# What no queue gets
+# Unroutable messages
 
 
 def test_unroutable_messages_stop_it_all(world: World) -> None:
@@ -401,7 +401,7 @@ def test_unroutable_messages_stop_it_all(world: World) -> None:
 
 @pytest.mark.parametrize("count", [10, 3000])
 def test_unroutable_messages_among_many_keys(world: World, count: int) -> None:
-    """More keys than are counted one by one: the messages are looked through."""
+    """More keys than are counted individually: the messages are checked one by one."""
     world.vhost.declare_exchange("e", "topic", durable=True)
     queue = world.queue(durable=True)
     world.vhost.bind(queue, "e", "even.#", {})
@@ -470,7 +470,7 @@ def test_full_queues_with_dead_letters(world: World) -> None:
 
 
 def test_a_queue_deleted_during_the_commit(world: World) -> None:
-    """After the decision there is no way back: what has no queue any more is counted."""
+    """The decision is final: messages that have become unroutable are counted."""
     queue = world.queue(durable=True, max_length=1, overflow="reject-publish")
     transaction(world, "s", "a", "b", "c")
     answer = commit(world, 1, "s")
@@ -513,7 +513,7 @@ def test_many_stages_together_leave_memory() -> None:
     assert world.contents(queue) == [f"{number}.{at}" for number in range(50) for at in range(20)]
 
 
-def test_other_work_goes_on_between_slices(world: World) -> None:
+def test_other_work_proceeds_between_slices(world: World) -> None:
     """No turn of a long commit does more than a slice."""
     queue = world.queue(durable=True)
     transaction(world, "s", *(f"{number}" for number in range(10 * SLICE)))
@@ -574,7 +574,7 @@ def test_prepared_transactions_survive(world: World) -> None:
 
 
 def test_concurrent_prepares_that_read_the_same_messages(world: World) -> None:
-    """After a start the checksum has to be read. A request that comes twice has two answers."""
+    """After a start, the checksum is recomputed. A repeated request gets two replies."""
     transaction(world, "s", "a", "b", prepare=False)
     transaction(world, "t", "c", prepare=False)
     world.run()
@@ -594,7 +594,7 @@ def test_concurrent_prepares_that_read_the_same_messages(world: World) -> None:
 
 @pytest.mark.parametrize("commits", range(12))
 def test_a_crash_after_any_commit(commits: int) -> None:
-    """After any number of log commits the whole batch is on disk, in the queues or the transactions."""
+    """After any number of log commits, the complete batch is on disk, in the queues or the transactions."""
     bodies = [f"{number}" for number in range(3 * SLICE)]
     world = World()
     queue = world.queue(durable=True)

@@ -77,7 +77,7 @@ def test_cancelled_is_not_fired_and_may_be_scheduled_again() -> None:
     assert timed.fired == [200]
 
 
-def test_one_that_schedules_itself_does_not_hold_up_the_rest() -> None:
+def test_a_timer_that_reschedules_itself_does_not_block_the_others() -> None:
     timers = Timers()
     again = Again(timers, 10)
     other = Recorder()
@@ -90,7 +90,7 @@ def test_one_that_schedules_itself_does_not_hold_up_the_rest() -> None:
     assert again.fired == [35, 45]
 
 
-def test_what_is_cancelled_does_not_pile_up() -> None:
+def test_cancelled_timers_do_not_pile_up() -> None:
     """Queues with a life of ten years that are declared and deleted, over and over."""
     timers = Timers()
     kept = Recorder()
@@ -104,7 +104,7 @@ def test_what_is_cancelled_does_not_pile_up() -> None:
     assert kept.fired == [50]
 
 
-def test_what_is_moved_forward_does_not_pile_up() -> None:
+def test_timers_moved_forward_do_not_pile_up() -> None:
     """A head that expires earlier each time."""
     timers = Timers()
     timed = Recorder()
@@ -117,7 +117,7 @@ def test_what_is_moved_forward_does_not_pile_up() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 50)), st.integers(0, 5)), max_size=60))
 def test_against_a_table(steps: list[tuple[int, int | None, int]]) -> None:
-    """Any mixture of schedules, cancellations and time that passes fires what a plain table would."""
+    """Any mixture of schedules, cancellations and elapsed time fires the same timers as a simple table."""
     timers = Timers()
     timed = [Recorder() for _ in range(4)]
     due: dict[int, int] = {}
@@ -152,7 +152,7 @@ class Failing(Again):
         super().fire(now)
 
 
-def test_what_raises_is_called_again_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_timer_is_retried_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     timers = Timers()
     repeated, other = Failing(timers, 10), Recorder()
     timers.at(100, repeated)
@@ -171,7 +171,7 @@ def test_what_raises_is_called_again_and_does_not_stop_the_others(caplog: pytest
     assert len(repeated.fired) == 4
 
 
-def test_what_set_its_timer_before_it_raised_keeps_it() -> None:
+def test_a_failing_timer_that_rescheduled_itself_keeps_its_schedule() -> None:
     timers = Timers()
 
     class Early(Recorder):

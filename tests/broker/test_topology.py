@@ -10,7 +10,7 @@ from tests.broker.support import Taker, World
 
 
 class TestCache:
-    """A route that was looked up once must not outlive what it stands on."""
+    """A cached route must not outlive the topology that it is based on."""
 
     def test_a_new_binding(self, world: World) -> None:
         one, two = world.queue("one"), world.queue("two")
@@ -19,14 +19,14 @@ class TestCache:
         world.vhost.bind(two, "amq.direct", "k", {})
         assert world.route("amq.direct", "k") == ["one", "two"]
 
-    def test_a_binding_that_goes(self, world: World) -> None:
+    def test_a_removed_binding(self, world: World) -> None:
         queue = world.queue("one")
         world.vhost.bind(queue, "amq.direct", "k", {})
         assert world.route("amq.direct", "k") == ["one"]
         world.vhost.unbind(queue, "amq.direct", "k", {})
         assert world.route("amq.direct", "k") == []
 
-    def test_a_queue_that_goes_and_comes_back(self, world: World) -> None:
+    def test_a_queue_deleted_and_declared_again(self, world: World) -> None:
         world.queue("one")
         assert world.route("", "one") == ["one"]
         world.vhost.delete_queue("one", None)
@@ -34,7 +34,7 @@ class TestCache:
         again = world.queue("one")
         assert world.vhost.route(make_address("", "one")).queues == [again]
 
-    def test_an_exchange_that_goes_and_comes_back(self, world: World) -> None:
+    def test_an_exchange_deleted_and_declared_again(self, world: World) -> None:
         world.vhost.declare_exchange("x", "fanout")
         world.vhost.bind(world.queue("one"), "x", "", {})
         assert world.route("x") == ["one"]
@@ -61,7 +61,7 @@ class TestCache:
         world.vhost.bind(world.queue("one"), "rest", "", {})
         assert world.route("a", "k") == ["one"]
 
-    def test_a_headers_exchange_further_down_makes_the_route_depend_on_the_message(self, world: World) -> None:
+    def test_a_bound_headers_exchange_makes_the_route_depend_on_the_message(self, world: World) -> None:
         world.vhost.declare_exchange("a", "fanout")
         world.vhost.bind(world.queue("one"), "amq.headers", "", {"colour": "red"})
         assert not world.vhost.route(make_address("a", "")).dynamic
@@ -114,7 +114,7 @@ class TestExchangeToExchange:
 
 
 class TestAlternate:
-    def test_takes_what_matches_nothing(self, world: World) -> None:
+    def test_gets_unroutable_messages(self, world: World) -> None:
         world.vhost.declare_exchange("rest", "fanout")
         world.vhost.declare_exchange("a", "direct", arguments={"alternate-exchange": "rest"})
         world.vhost.bind(world.queue("one"), "a", "k", {})
@@ -158,7 +158,7 @@ class TestCopies:
 
 
 class TestDeletion:
-    def test_of_a_queue_takes_its_bindings(self, world: World) -> None:
+    def test_deleting_a_queue_removes_its_bindings(self, world: World) -> None:
         world.vhost.bind(world.queue("one"), "amq.topic", "#", {})
         world.vhost.delete_queue("one", None)
         assert world.vhost.bindings() == []
@@ -191,12 +191,12 @@ class TestDeletion:
             world.vhost.delete_queue("one", None, if_empty=True)
         assert world.vhost.delete_queue("one", None, if_unused=True) == 1
 
-    def test_consumers_are_told(self, world: World) -> None:
+    def test_consumers_are_notified(self, world: World) -> None:
         consumer = Taker(world.queue("one"))
         world.vhost.delete_queue("one", None)
         assert consumer.gone
 
-    def test_nothing_is_left_of_exchanges_that_come_and_go(self, world: World) -> None:
+    def test_deleted_exchanges_leave_no_state(self, world: World) -> None:
         queue = world.queue("one")
         target = world.vhost.declare_exchange("target", "fanout")
         for number in range(20):
@@ -212,7 +212,7 @@ class TestDeletion:
 
 
 class TestAutoDelete:
-    def test_an_exchange_goes_with_its_last_binding(self, world: World) -> None:
+    def test_an_exchange_is_deleted_with_its_last_binding(self, world: World) -> None:
         world.vhost.declare_exchange("a", "fanout", auto_delete=True)
         one, two = world.queue("one"), world.queue("two")
         world.vhost.bind(one, "a", "", {})
@@ -222,13 +222,13 @@ class TestAutoDelete:
         world.vhost.delete_queue("two", None)
         assert "a" not in world.vhost.exchanges
 
-    def test_without_ever_having_had_one_it_stays(self, world: World) -> None:
+    def test_an_exchange_that_never_had_a_binding_stays(self, world: World) -> None:
         world.vhost.declare_exchange("a", "fanout", auto_delete=True)
         world.vhost.bind(world.vhost.exchange("a"), "amq.fanout", "", {})
         world.vhost.unbind(world.vhost.exchange("a"), "amq.fanout", "", {})
         assert "a" in world.vhost.exchanges
 
-    def test_a_chain_goes_together(self, world: World) -> None:
+    def test_a_chain_of_exchanges_is_deleted(self, world: World) -> None:
         for number in range(5):
             world.vhost.declare_exchange(f"x{number}", "fanout", auto_delete=True)
         for number in range(1, 5):
@@ -237,7 +237,7 @@ class TestAutoDelete:
         world.vhost.delete_queue("one", None)
         assert [name for name in world.vhost.exchanges if name.startswith("x")] == []
 
-    def test_a_ring_goes_together(self, world: World) -> None:
+    def test_a_ring_of_exchanges_is_deleted(self, world: World) -> None:
         for name in ("a", "b"):
             world.vhost.declare_exchange(name, "fanout", auto_delete=True)
         world.vhost.bind(world.vhost.exchange("b"), "a", "", {})
@@ -245,7 +245,7 @@ class TestAutoDelete:
         world.vhost.delete_exchange("a")
         assert "b" not in world.vhost.exchanges
 
-    def test_a_queue_goes_with_its_last_consumer(self, world: World) -> None:
+    def test_a_queue_is_deleted_with_its_last_consumer(self, world: World) -> None:
         queue = world.queue("one", auto_delete=True)
         world.push(queue, "a")
         world.run()
@@ -257,7 +257,7 @@ class TestAutoDelete:
         assert "one" not in world.vhost.queues
 
 
-def test_a_vhost_that_is_removed_takes_everything_with_it(world: World) -> None:
+def test_deleting_a_vhost_deletes_everything_in_it(world: World) -> None:
     queue = world.queue("one", durable=True)
     consumer = Taker(queue, credit=0)
     world.vhost.declare_exchange("a", "fanout", durable=True)

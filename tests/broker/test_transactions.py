@@ -12,7 +12,7 @@ from tests.broker.support import HeldLog, Taker, World, figures
 
 @pytest.fixture
 def held() -> World:
-    """A world whose commits return when the test says so."""
+    """A world whose commits return on request."""
     world = World()
     world.held_log.held = True
     return world
@@ -41,7 +41,7 @@ def kept(log: HeldLog, queue: Queue) -> list[int]:
     return sorted(seq for queue_id, seq in log.kept if queue_id == queue.id)
 
 
-def test_nothing_is_visible_before_the_commit_has_returned(held: World) -> None:
+def test_publishes_are_invisible_before_the_commit_has_returned(held: World) -> None:
     queue = held.queue(durable=True)
     held.held_log.release_all()
     consumer = Taker(queue)
@@ -120,7 +120,7 @@ def test_two_transactions_in_one_turn_keep_their_order(held: World) -> None:
     assert held.contents(queue) == ["0", "1", "2"]
 
 
-def test_a_crash_before_the_commit_returns_leaves_nothing(held: World) -> None:
+def test_a_crash_before_the_commit_undoes_it(held: World) -> None:
     one, two = held.queue("one", durable=True), held.queue("two", durable=True)
     held.push(one, "x", persistent=True)
     held.held_log.release_all()
@@ -161,7 +161,7 @@ def test_a_queue_that_is_deleted_while_the_commit_runs(held: World) -> None:
 
 
 @pytest.mark.parametrize("call", ["store", "settle"])
-def test_a_failure_in_the_middle_leaves_nothing(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failure_in_the_middle_undoes_everything(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     world = World()
     one, two = world.queue("one", durable=True), world.queue("two", durable=True)
     world.push(one, *"abc", persistent=True)
@@ -257,7 +257,7 @@ def test_a_queue_that_was_deleted_before(world: World) -> None:
     assert done == [True] and world.log.rows == {}
 
 
-def test_limits_hold_after_the_commit(world: World) -> None:
+def test_limits_apply_after_the_commit(world: World) -> None:
     queue = world.queue(durable=True, max_length=2)
     Commit(world, [(queue, "a"), (queue, "b"), (queue, "c")])
     assert world.contents(queue) == ["b", "c"]

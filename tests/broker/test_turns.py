@@ -1,4 +1,4 @@
-"""What the end of one turn does is bounded: the rest follows in the next ones."""
+"""The work at the end of one turn is limited: the rest follows in the next turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Writing(Output):
         self.flushed += 1
 
 
-def test_one_queue_hands_out_a_step_in_a_turn(world: World) -> None:
+def test_one_queue_delivers_a_step_per_turn(world: World) -> None:
     queue = world.queue()
     world.push(queue, *(["m"] * (STEP_WORK * 2 + 10)))
     taker = Taker(queue, credit=STEP_WORK * 4)
@@ -79,7 +79,7 @@ def test_many_connections_are_written_to_over_several_turns(world: World) -> Non
     assert all(output.flushed == 1 for output in outputs)
 
 
-def test_one_message_that_pushes_out_many_drops_them_over_several_turns(world: World) -> None:
+def test_one_message_displaces_many_over_several_turns(world: World) -> None:
     many = STEP_WORK * 3
     queue = world.queue(max_length_bytes=many)
     world.push(queue, *(["m"] * many))
@@ -93,8 +93,8 @@ def test_one_message_that_pushes_out_many_drops_them_over_several_turns(world: W
     assert world.contents(queue) == ["m" * many]
 
 
-def test_overflow_goes_from_queue_to_queue_without_recursion(world: World) -> None:
-    """A chain of queues that keep nothing: a dead letter goes through all of them, however long it is."""
+def test_overflow_moves_from_queue_to_queue_without_recursion(world: World) -> None:
+    """A chain of queues of length 0: a dead letter passes through all of them, however many."""
     length = 2000
     for number in range(length):
         world.queue(f"q{number}", max_length=0, dead_letter_exchange="", dead_letter_routing_key=f"q{number + 1}")
@@ -113,7 +113,7 @@ def test_overflow_goes_from_queue_to_queue_without_recursion(world: World) -> No
     assert sum(queue.ready_count for queue in world.vhost.queues.values()) == 1
 
 
-def test_bytes_of_hidden_entries_are_counted_as_they_come_and_go(world: World) -> None:
+def test_bytes_of_hidden_entries_are_counted(world: World) -> None:
     queue = world.queue(max_length_bytes=10, overflow="reject-publish")
     queue.hidden.add(1, 4)
     queue.hidden.add(2, 5)
@@ -125,7 +125,7 @@ def test_bytes_of_hidden_entries_are_counted_as_they_come_and_go(world: World) -
 
 
 class Asked(Taker):
-    """A consumer that counts how often it is asked, at a cost of so many units."""
+    """A consumer that counts its calls, at a given cost in units of work."""
 
     cost = 1000
 
@@ -169,7 +169,7 @@ def test_many_priorities_of_consumers_are_asked_over_several_turns(world: World)
     assert [taker.asked for taker in takers] == [1] * len(takers)
 
 
-def test_a_consumer_that_comes_meanwhile_is_asked_too(world: World) -> None:
+def test_a_consumer_added_meanwhile_is_asked_too(world: World) -> None:
     queue = world.queue()
     takers = [Asked(queue) for _ in range(20)]
     world.run()
@@ -182,7 +182,7 @@ def test_a_consumer_that_comes_meanwhile_is_asked_too(world: World) -> None:
     assert all(taker.asked for taker in takers)
 
 
-def test_whether_any_consumer_takes_a_message_at_once_is_asked_of_so_many(world: World) -> None:
+def test_the_search_for_an_immediate_consumer_is_limited(world: World) -> None:
     queue = world.queue()
     takers = [Asked(queue) for _ in range(20)]
     world.run()
@@ -205,7 +205,7 @@ def test_readers_of_a_stream_are_served_over_several_turns(world: World) -> None
     assert all(reader.bodies() == ["a"] for reader in readers)
 
 
-def test_what_a_reader_of_a_stream_skips_is_skipped_over_several_turns(world: World) -> None:
+def test_a_stream_reader_skips_messages_over_several_turns(world: World) -> None:
     stream = world.queue("s", durable=True, queue_type="stream")
     world.push(stream, *(["m"] * 3000), persistent=True)
     world.push(stream, "mine", persistent=True)
@@ -247,7 +247,7 @@ def test_delayed_entries_leave_memory_over_several_turns(world: World) -> None:
     assert not queue.delays.recent
 
 
-def test_browsers_get_what_there_is_over_several_turns(world: World) -> None:
+def test_browsers_get_existing_messages_over_several_turns(world: World) -> None:
     queue = world.queue()
     world.push(queue, *(["m"] * (STEP_WORK // 2)))
     takers = [Taker(queue, no_ack=True, join=False) for _ in range(6)]
@@ -282,7 +282,7 @@ def test_looking_after_many_browsers_is_work(world: World) -> None:
     assert all(len(taker.taken) == 1 for taker in takers)
 
 
-def test_any_number_of_browsers_without_credit_comes_to_rest(world: World) -> None:
+def test_browsers_without_credit_cause_no_further_work(world: World) -> None:
     queue = world.queue()
     takers = browse(queue, STEP_WORK + 2000, credit=0)
     world.push(queue, "a", "b")
@@ -310,7 +310,7 @@ def test_browsers_get_no_more_if_more_clients_are_read(world: World) -> None:
     assert [len(taker.taken) for taker in takers] == [1000] * 20
 
 
-def test_an_entry_that_comes_late_is_work_for_each_browser(world: World) -> None:
+def test_a_late_entry_is_work_for_each_browser(world: World) -> None:
     queue = world.queue()
     browse(queue, 80)
     late, newest = queue.prepare(world.message("late")), queue.prepare(world.message("newest"))
@@ -341,7 +341,7 @@ def test_a_batch_is_planned_over_several_turns(world: World) -> None:
 
 
 @pytest.mark.parametrize("priorities", [1, 5 * STEP_WORK])
-def test_any_number_of_consumers_is_asked_in_the_end(world: World, priorities: int) -> None:
+def test_any_number_of_consumers_is_finally_asked(world: World, priorities: int) -> None:
     queue = world.queue()
     many = 10 * STEP_WORK if priorities == 1 else priorities
     takers = [Asked(queue, priority=number % priorities) for number in range(many)]

@@ -43,7 +43,7 @@ def begin(world: World, size: int | None = 6, *, identifier: str = "one", user: 
     return world.broker.uploads.open("/", user, "file", identifier, size, owner)
 
 
-def test_an_interrupted_upload_goes_on_where_it_was(world: World) -> None:
+def test_an_interrupted_upload_is_resumed(world: World) -> None:
     staged = begin(world)
     staged.append(b"abc")
     staged.detach()
@@ -93,7 +93,7 @@ def test_another_size_is_another_content(world: World) -> None:
     assert len(world.broker.uploads.by_key) == 1
 
 
-def test_nothing_comes_beyond_what_was_announced(world: World) -> None:
+def test_an_upload_cannot_exceed_its_announced_size(world: World) -> None:
     staged = begin(world, 3)
     staged.append(b"abc")
     with pytest.raises(ContentTooLarge, match="expected 3 bytes, got 4"):
@@ -116,7 +116,7 @@ def test_the_limits(world: World) -> None:
     begin(world, 1, identifier="two")
 
 
-def test_an_upload_nobody_comes_back_for_is_given_up(world: World) -> None:
+def test_an_upload_that_is_not_resumed_is_discarded(world: World) -> None:
     world.broker.uploads.settings = UploadSettings(timeout=1000)
     begin(world, identifier="kept")
     begin(world, identifier="left").detach()
@@ -125,13 +125,13 @@ def test_an_upload_nobody_comes_back_for_is_given_up(world: World) -> None:
     assert [key[3] for key in world.broker.uploads.by_key] == ["kept"]
 
 
-def test_uploads_go_with_their_vhost(world: World) -> None:
+def test_uploads_are_removed_with_their_vhost(world: World) -> None:
     begin(world)
     world.broker.remove_vhost("/")
     assert not world.broker.uploads.by_key
 
 
-def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
+def test_only_small_bodies_are_in_memory(tmp_path: Path) -> None:
     world = World()
     world.broker.uploads.place = UploadFiles(tmp_path, 0)
     small, large = begin(world, None, identifier="small"), begin(world, None, identifier="large")
@@ -143,7 +143,7 @@ def test_small_bodies_are_in_memory_and_large_ones_are_not(tmp_path: Path) -> No
     assert isinstance(body, StoredBody) and body.read(IN_MEMORY - 1, 10) == b"l!"
 
 
-def test_a_file_goes_with_its_body(tmp_path: Path) -> None:
+def test_a_file_is_removed_with_its_body(tmp_path: Path) -> None:
     world = World()
     world.broker.uploads.place = UploadFiles(tmp_path, 0)
     staged = begin(world, None)
@@ -208,8 +208,8 @@ def test_an_upload_in_progress_is_synced_one_sync_at_a_time(world: World) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool) -> None:
-    """What follows may be anything after a power cut: zeros, too."""
+def test_after_a_crash_only_synced_bytes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool) -> None:
+    """After a power cut, the rest may be anything, for example zeros."""
     world = World()
     known: dict[tuple[str, str], bytes | None] = {(VHOST, make_key("/")): b""}
     monkeypatch.setattr(world.log, "put", lambda kind, key, value: known.update({(kind, key): value}))
@@ -232,7 +232,7 @@ def test_after_a_crash_only_what_was_synced_counts(tmp_path: Path, monkeypatch: 
     assert begin(after).size == (5 if clean else 3)
 
 
-def test_uploads_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     metadata = {(VHOST, make_key("/")): b""}
 
@@ -286,7 +286,7 @@ def restarted(place: Path, stored: dict[tuple[str, str], bytes]) -> None:
 
 
 def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At every later start, too; what comes to nothing afterwards is removed as ever."""
+    """At every later start, too; leftovers of failures after that are removed as usual."""
     directory = tmp_path / DIRECTORY
     directory.mkdir()
     (directory / "unknown").write_bytes(b"abc")
@@ -306,7 +306,7 @@ def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pyt
     assert os.listdir(directory) == ["of a lost vhost"]
 
 
-def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
+def test_a_checkpoint_is_confirmed_once_it_is_on_disk(tmp_path: Path) -> None:
     world = World()
     world.broker.uploads.place = UploadFiles(tmp_path, 0)
     calls: list[object] = []
@@ -324,7 +324,7 @@ def test_a_checkpoint_is_told_when_it_is_on_disk(tmp_path: Path) -> None:
     assert kept == [None] and staged.checkpoints == {"here": 3}
 
 
-def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_upload_without_room_is_refused_at_once(tmp_path: Path) -> None:
     world = World()
     world.broker.uploads.place = UploadFiles(tmp_path, 1 << 60)
     with pytest.raises(ContentTooLarge, match=r"limits\.disk_free"):
@@ -332,7 +332,7 @@ def test_what_has_no_room_is_refused_at_once(tmp_path: Path) -> None:
     assert not world.broker.uploads.by_key and not list((tmp_path / DIRECTORY).iterdir())
 
 
-def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announced_sizes_reserve_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     world = World()
     world.broker.uploads.place = UploadFiles(tmp_path, 10)
@@ -344,7 +344,7 @@ def test_what_was_promised_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     begin(world, 20, identifier="b")
 
 
-# What is known by its checkpoints
+# Checkpoints
 
 
 def refer(world: World, owner: object = ALICE) -> Upload:
@@ -362,7 +362,7 @@ def resume(world: World, name: str = "c", owner: object = ALICE, user: str = "al
     return world.broker.uploads.resume("/", user, "message", name, owner)
 
 
-def test_it_goes_on_from_its_checkpoint(world: World) -> None:
+def test_it_is_resumed_at_its_checkpoint(world: World) -> None:
     staged = refer(world)
     staged.append(b"abc")
     check(world, staged)
@@ -382,7 +382,7 @@ def test_a_checkpoint_is_of_its_user_and_kind(world: World) -> None:
     assert world.broker.uploads.resume("/", "alice", "file", "c", BOB) is None
 
 
-def test_it_is_resumed_by_one_at_a_time(world: World) -> None:
+def test_it_is_resumed_by_one_sender_at_a_time(world: World) -> None:
     staged = refer(world)
     check(world, staged)
     turn = staged.turn
@@ -405,7 +405,7 @@ def test_the_last_checkpoint_names_it(world: World) -> None:
     assert staged.identifier == "b" and resume(world, "a", BOB) is None
 
 
-def test_a_checkpoint_goes_to_the_newest_content(world: World) -> None:
+def test_a_checkpoint_belongs_to_the_newest_content(world: World) -> None:
     first, second = refer(world), refer(world)
     first.append(b"first")
     check(world, first)
@@ -421,7 +421,7 @@ def test_a_checkpoint_goes_to_the_newest_content(world: World) -> None:
     assert first not in world.broker.uploads.by_key.values()
 
 
-def test_a_checkpoint_that_was_overtaken_is_none(world: World) -> None:
+def test_a_superseded_checkpoint_is_invalid(world: World) -> None:
     calls: list[object] = []
     staged = refer(world)
     staged.append(b"abc")
@@ -454,7 +454,7 @@ def test_uploads_without_a_name_count(world: World) -> None:
     refer(world)
 
 
-def test_checkpoints_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     metadata = {(VHOST, make_key("/")): b""}
 

@@ -1,4 +1,4 @@
-"""A server for the commands that are clients: Leveret, and RabbitMQ where it is installed."""
+"""A server for the client commands: Leveret, and RabbitMQ if it is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def program(server: Broker) -> Program:
 
 @pytest.fixture
 def channel(server: Broker) -> Iterator[BlockingChannel]:
-    """Another client's, to look at what the commands did."""
+    """Another client, which checks what the commands did."""
     connection = pika.BlockingConnection(pika.URLParameters(server.url()))
     yield connection.channel()
     if connection.is_open:
@@ -47,7 +47,7 @@ def channel(server: Broker) -> Iterator[BlockingChannel]:
 
 @pytest.fixture
 def queue(channel: BlockingChannel, name: str) -> Iterator[str]:
-    """A durable queue of this test's own."""
+    """A durable queue for one test."""
     channel.queue_declare(name, durable=True)
     yield name
     if channel.is_open:

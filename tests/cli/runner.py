@@ -37,7 +37,7 @@ class Commands:
         return result.output
 
     def mistaken(self, *arguments: str) -> str:
-        """The message of a command line that makes no sense."""
+        """Return the message of an invalid command line."""
         result = self.run(*arguments)
         assert result.exit_code == 2, result.output
         return result.output

@@ -1,4 +1,4 @@
-"""`leveret bench` against real brokers: little load, but everything that it can do."""
+"""`leveret bench` against real brokers: every option, with little load."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_rate_for_some_seconds(program: Program, tmp_path: Path) -> None:
     done = program.run("bench", "--seconds", "1.5", "--rate", "200", "--publishers", "2", "--json", str(path))
     assert done.code == 0, done.err
     found = json.loads(path.read_text())
-    # Never more than is due; fewer only where the machine is busy.
+    # Never more than due; fewer only on a busy machine.
     assert 100 < found["published"] <= 304
     assert found["publishing_seconds"] >= 1.5
     assert [interval["at"] for interval in found["intervals"]] == sorted(interval["at"] for interval in found["intervals"])
@@ -116,6 +116,6 @@ def test_the_broker_ends(tmp_path: Path, processes: str, end: str) -> None:
     assert b"until consumed" in out
 
 
-def test_what_cannot_be_done(program: Program) -> None:
+def test_impossible_options_are_refused(program: Program) -> None:
     for wrong in (("--ack-every", "10", "--prefetch", "5"), ("--publishers", "0"), ("--exchange", "x"), ("--size", "-1")):
         assert program.run("bench", *wrong).code == 2

@@ -1,4 +1,4 @@
-"""`leveret check DIR`: a directory that is whole, and one with every kind of damage."""
+"""`leveret check DIR`: an intact directory, and one with every kind of damage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def contents(path: Path) -> dict[str, bytes]:
             if file.is_file() and file.suffix != ".lock"}
 
 
-def test_a_whole_directory(data: Path) -> None:
+def test_an_intact_directory(data: Path) -> None:
     before = contents(data)
     result = check(data)
     assert result.exit_code == 0, result.output
@@ -64,7 +64,7 @@ def test_a_whole_directory(data: Path) -> None:
 
 
 def test_a_missing_write_ahead_log_stays_missing(data: Path) -> None:
-    """The check must not create one: the broker would take it for the right one, and start without the last commits."""
+    """The check must not create a file: the broker would start with it, without the last commits."""
     (data / "log-0.sqlite-wal").unlink()
     before = contents(data)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
     assert "1 findings" in result.output
 
 
-def test_what_cannot_be_checked(tmp_path: Path, data: Path) -> None:
+def test_directories_that_cannot_be_checked(tmp_path: Path, data: Path) -> None:
     assert check(tmp_path / "none").exit_code == 4
     (tmp_path / "empty").mkdir()
     result = check(tmp_path / "empty")

@@ -1,4 +1,4 @@
-"""The commands against a running broker: what they change is there for clients, and after a restart."""
+"""The commands against a running broker: clients see their changes, which survive a restart."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_users_and_permissions(broker: LeveretProcess, commands: Commands, tmp_p
     commands.ok("queues", "delete", "apple")
 
 
-def test_passwords_are_asked_for_only_on_a_terminal(commands: Commands) -> None:
+def test_the_password_prompt_needs_a_terminal(commands: Commands) -> None:
     assert "--password-file" in commands.refused("users", "add", "alice")
     expected = "the first line of standard input is empty"
     assert expected in commands.refused("users", "add", "alice", "--password-file", "-", input="\n")
@@ -249,7 +249,7 @@ def test_passwords_are_asked_for_only_on_a_terminal(commands: Commands) -> None:
     assert commands.run("users", "change", "root").exit_code == 2
 
 
-def test_what_the_configuration_names_is_changed_there(broker: LeveretProcess, commands: Commands) -> None:
+def test_objects_of_the_configuration_cannot_be_changed(broker: LeveretProcess, commands: Commands) -> None:
     config = str(broker.directory / "leveret.toml")
     for arguments in (["users", "delete", "root"], ["users", "change", "root", "--no-tags"],
                       ["permissions", "delete", "root"], ["vhosts", "delete", "declared"],
@@ -290,7 +290,7 @@ def test_status(broker: LeveretProcess, commands: Commands) -> None:
     assert lines["memory"].endswith("MiB")
 
 
-def test_options_may_stand_before_the_subcommand(broker: LeveretProcess) -> None:
+def test_options_may_precede_the_subcommand(broker: LeveretProcess) -> None:
     for arguments in (["queues", "--data-dir", str(broker.data_dir), "list", "--json"],
                       ["queues", "--json", "list", "--config", str(broker.directory / "leveret.toml"),
                        "--data-dir", str(broker.data_dir)]):
@@ -333,7 +333,7 @@ def test_every_command_explains_itself(name: str) -> None:
     assert COMMANDS[name][1] in CliRunner().invoke(leveret, ["--help"]).output
 
 
-def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_additions_survive_a_restart(tmp_path: Path) -> None:
     leveret_only("it is stopped and started")
     process = LeveretProcess(tmp_path / "broker", config="")
     commands = Commands(process.data_dir)

@@ -51,7 +51,7 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
         options -= COMMON
     options.discard("--help")
     missing = {option for option in options if option not in text}
-    # `change` takes what `add` takes.
+    # `change` has the options of `add`.
     if path == "vhosts change":
         missing -= {"--strict", "--max-queues", "--max-connections", "--qos-global", "--consumer-timeout"}
     if path == "vhosts add":

@@ -87,7 +87,7 @@ def clients(process: LeveretProcess) -> Iterator[Clients]:
             connection.close()
 
 
-def test_what_is_proposed(clients: Clients) -> None:
+def test_tune_proposals(clients: Clients) -> None:
     connection = clients.connect(heartbeat=lambda connection, proposed: proposed)
     parameters = connection._impl.params
     assert (parameters.frame_max, parameters.channel_max, parameters.heartbeat) == (8192, 5, 33)
@@ -171,7 +171,7 @@ def test_the_meaning_of_global(clients: Clients, vhost: str, shared: bool) -> No
     connection = clients.connect(vhost=vhost)
     channels = [connection.channel(), connection.channel()]
     queue = channels[0].queue_declare("", exclusive=True).method.queue
-    channels[0].basic_qos(prefetch_count=1, global_qos=True)  # the specification's: one window for the connection
+    channels[0].basic_qos(prefetch_count=1, global_qos=True)  # window of the connection, as in the specification
     got: list[int] = []
     for channel in channels:
         channel.basic_consume(queue, lambda channel, method, properties, body: got.append(channel.channel_number))
@@ -182,7 +182,7 @@ def test_the_meaning_of_global(clients: Clients, vhost: str, shared: bool) -> No
     assert (len(got) == 1) is shared
 
 
-def test_a_consumer_that_takes_too_long(clients: Clients) -> None:
+def test_a_consumer_that_exceeds_the_timeout(clients: Clients) -> None:
     connection = clients.connect(vhost="small")
     channel = connection.channel()
     queue = channel.queue_declare("", exclusive=True).method.queue
@@ -203,7 +203,7 @@ def test_a_slow_handshake(process: LeveretProcess) -> None:
 
 
 def test_every_limit_is_read_somewhere() -> None:
-    """A key that nobody reads would be a promise that nobody keeps."""
+    """A setting without effect would be a false promise."""
     from tests.support.broker import ROOT
 
     sources = [path.read_text("utf-8") for path in (ROOT / "src" / "leveret").rglob("*.py")

@@ -29,7 +29,7 @@ class Channel:
 
 
 def message(body: bytes, properties: Properties, routing_key: bytes = b"key") -> Message:
-    """As if it had come."""
+    """Return a message as if it had been received."""
     header = b"\0\x3c" + bytes(2) + len(body).to_bytes(8, "big") + encode_properties(properties)
     address = b"\x02ex" + bytes([len(routing_key)]) + routing_key
     return Message(Channel(), Deliver(1, b"", 1, False, address, header, len(body), body))  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ HEADERS: dict[str, Any] = {
 }
 
 
-def test_a_record_is_what_came() -> None:
+def test_a_record_equals_the_received_message() -> None:
     properties = Properties(headers=HEADERS, delivery_mode=2, timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
                             expiration="soon", type="t", cluster_id="c")
     for body in (b"", b"text \xc3\xbc\n", b"\xff\x00", b"\xed\xa0\x80"):
@@ -76,7 +76,7 @@ def test_a_table_that_only_looks_tagged() -> None:
     b'{"properties": {"headers": 1}}', b'{"encoding": "hex"}', b'{"properties": {"timestamp": "today"}}',
     b'{"headers": {"a": {"!decimal": "x"}}}', b'{"headers": {"a": [{"!float": "x"}]}}', b'{"body": Infinity}',
 ])
-def test_what_is_no_record(line: bytes) -> None:
+def test_invalid_records(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(line)
 
@@ -145,7 +145,7 @@ def test_every_queue_is_written_and_read(exchange: str, publishers: int, queues:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 7])
-def test_the_load_is_divided_without_rest(processes: int) -> None:
+def test_the_load_is_divided_without_a_remainder(processes: int) -> None:
     load = plan(publishers=3, consumers=4, messages=101)
     assert sum(load.quota(number) or 0 for number in range(3)) == 101
     parts = shares(load, processes)
@@ -154,7 +154,7 @@ def test_the_load_is_divided_without_rest(processes: int) -> None:
     assert sorted(number for part in parts for number in part.consumers) == [0, 1, 2, 3]
 
 
-def test_what_is_complete() -> None:
+def test_completions() -> None:
     assert Results(plan(), "", 1).complete
     assert not Results(plan(), "", 1, Report(refused=1)).complete
     assert not Results(plan(messages=2), "", 1, Report(published=2, confirmed=2, consumed=1)).complete
@@ -164,7 +164,7 @@ def test_what_is_complete() -> None:
     assert Results(plan(messages=2, consumers=0), "", 1, Report(published=2, confirmed=2)).complete
 
 
-# What is imported
+# Imports
 
 
 def test_a_broker_and_its_commands_do_without_the_client_and_help_without_both() -> None:

@@ -1,4 +1,4 @@
-"""publish, consume, get and purge, as processes with pipes, against real brokers."""
+"""publish, consume, get and purge as processes with pipes, against real brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ready(channel: BlockingChannel, queue: str) -> int:
 
 
 def wait_ready(channel: BlockingChannel, queue: str, count: int) -> None:
-    """Until so many wait there: messages that a channel held go back when the broker has seen its end."""
+    """Wait for this many messages: those of a channel are requeued when the broker notices its end."""
     deadline = time.monotonic() + 20
     while (now := ready(channel, queue)) != count:
         assert time.monotonic() < deadline, f"{now} messages wait in the queue, {count} are expected"
@@ -40,7 +40,7 @@ def wait_ready(channel: BlockingChannel, queue: str, count: int) -> None:
 
 
 def bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Take everything out of it."""
+    """Remove all messages of the queue."""
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append(got[2])
@@ -57,7 +57,7 @@ def fill(channel: BlockingChannel, queue: str, count: int, size: int = 0) -> lis
 
 
 def until_readable(process: subprocess.Popen[bytes], octets: int) -> None:
-    """Until so much waits in the pipe of its output."""
+    """Wait until the output pipe has this many bytes."""
     assert process.stdout is not None
     waiting = array.array("i", [0])
     deadline = time.monotonic() + 20
@@ -124,7 +124,7 @@ def test_properties_by_option(program: Program, channel: BlockingChannel, queue:
         "user_id": "guest", "app_id": "a", "delivery_mode": 1}
 
 
-def test_messages_are_persistent_unless_they_say_otherwise(program: Program, channel: BlockingChannel, queue: str) -> None:
+def test_messages_are_persistent_by_default(program: Program, channel: BlockingChannel, queue: str) -> None:
     program.ok("publish", queue, "a")
     program.ok("publish", queue, "--format", "json", input=b'{"properties": {"delivery_mode": 1}}\n{}\n')
     program.ok("publish", queue, "--persistent", "--format", "json", '{"properties": {"delivery_mode": 1}}')
@@ -145,7 +145,7 @@ def test_json_there_and_back(program: Program, channel: BlockingChannel, queue: 
         "headers": {"octets": {"!bytes": "dGV4dA=="}, "table": {"a": [1, None]}, "long": 2**40},
         "body": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}
     assert (second["body"], second["encoding"], second["headers"]) == ("ü\n", "text", {})
-    # What consume prints is what publish reads.
+    # publish reads the output of consume.
     program.ok("publish", "--format", "json", input=out)
     again = program.ok("get", queue, "--count", "2", "--format", "json")
     records = [json.loads(line) for line in again.splitlines()]
@@ -161,7 +161,7 @@ def test_the_command_line_wins_over_the_json(program: Program, channel: Blocking
     assert (body, properties.headers, properties.type, properties.app_id) == (b"x", {"a": 1, "b": 2}, "ours", "theirs")
 
 
-def test_what_is_no_message(program: Program, channel: BlockingChannel, queue: str, tmp_path: Path) -> None:
+def test_invalid_messages(program: Program, channel: BlockingChannel, queue: str, tmp_path: Path) -> None:
     for line, said in ((b"{", "line 3: invalid JSON"), (b"[]", "expected a JSON object"),
                        (b'{"bdy": 1}', "unknown key 'bdy'"),
                        (b'{"body": 1}', "body: expected a string"),
@@ -256,7 +256,7 @@ def test_a_lost_connection_loses_nothing(server: Broker, program: Program, chann
     assert process.returncode == 0, err
     assert b"reconnecting" in err
     taken += bodies(channel, queue)
-    # Twice is possible, where the connection was lost before the confirm came.
+    # Duplicates are possible if the connection was lost before the confirm.
     assert {int(body) for body in taken} == {0, 1, 2, 3, 4}
     assert len(taken) <= 10
 
@@ -300,7 +300,7 @@ def test_how_it_ends(program: Program, channel: BlockingChannel, queue: str) -> 
         assert program.run("consume", *wrong).code == 2
 
 
-def test_ctrl_c_gives_back_what_is_not_written(program: Program, channel: BlockingChannel, queue: str) -> None:
+def test_ctrl_c_requeues_unwritten_messages(program: Program, channel: BlockingChannel, queue: str) -> None:
     made = fill(channel, queue, 300, 1000)
     with program.begin("consume", queue) as process:
         assert process.stdout is not None
@@ -331,7 +331,7 @@ def test_a_pipe_that_is_closed(program: Program, channel: BlockingChannel, queue
     with program.begin("consume", queue) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(3)] == [body + b"\n" for body in made[:3]]
-        # Until no more can be written: what the pipe has taken is written.
+        # The pipe is full; its content is written.
         until_readable(process, 50_000)
         process.stdout.close()
         assert process.wait(LIMIT) == 141
@@ -341,7 +341,7 @@ def test_a_pipe_that_is_closed(program: Program, channel: BlockingChannel, queue
     assert bodies(channel, queue) == made[taken:]
 
 
-def test_a_pipe_that_is_closed_while_nothing_comes(program: Program, channel: BlockingChannel, queue: str) -> None:
+def test_a_pipe_closed_while_no_message_arrives(program: Program, channel: BlockingChannel, queue: str) -> None:
     fill(channel, queue, 1)
     with program.begin("consume", queue) as process:
         assert process.stdout is not None
@@ -365,7 +365,7 @@ def test_an_output_that_cannot_be_written(program: Program, channel: BlockingCha
 
 
 @pytest.mark.parametrize("command", ["consume", "get"])
-def test_what_becomes_of_messages(program: Program, channel: BlockingChannel, name: str, command: str) -> None:
+def test_outcomes_of_consumed_messages(program: Program, channel: BlockingChannel, name: str, command: str) -> None:
     dead = f"{name}.dead"
     channel.queue_declare(dead, durable=True)
     channel.queue_declare(name, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -382,7 +382,7 @@ def test_what_becomes_of_messages(program: Program, channel: BlockingChannel, na
     channel.queue_delete(name)
 
 
-def test_all_of_a_queue_is_seen_and_given_back(program: Program, channel: BlockingChannel, queue: str) -> None:
+def test_a_queue_is_listed_and_its_messages_requeued(program: Program, channel: BlockingChannel, queue: str) -> None:
     made = fill(channel, queue, 250)
     assert program.ok("consume", queue, "--requeue", "--timeout", "0.5").splitlines() == made
     wait_ready(channel, queue, 250)
@@ -414,7 +414,7 @@ def test_the_queue_is_deleted_meanwhile(program: Program, channel: BlockingChann
 
 
 def on_terminal(program: Program, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-    """Exit code, and what a terminal of its own shows."""
+    """Return the exit code, and the output on a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen([sys.executable, "-m", "leveret", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
                                env=program.environment | {"TERM": "xterm"}, start_new_session=True)
@@ -509,7 +509,7 @@ def test_the_second_url_is_tried(server: Broker, program: Program, queue: str) -
     assert (done.code, done.out) == (0, b"x\n")
 
 
-def test_a_broker_that_says_nothing(program: Program, server: Broker) -> None:
+def test_a_silent_broker(program: Program, server: Broker) -> None:
     proxy = Proxy(server)
     proxy.flowing.clear()
     done = program.run("get", "q", "--timeout", "0.3", url=proxy.url())

@@ -1,4 +1,4 @@
-"""The parts of the command line that need no broker: log lines, tables, what the machine offers."""
+"""The parts of the command line that need no broker: log lines, tables, properties of the machine."""
 
 from __future__ import annotations
 

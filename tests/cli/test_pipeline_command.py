@@ -1,4 +1,4 @@
-"""`leveret pipeline` without Spark: refusals that name file, line and key, and what is shown of a state."""
+"""`leveret pipeline` without Spark: errors that name file, line and key, and the display of a state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ path = "two"
 
 
 def refused(tmp_path: Path, text: str) -> str:
-    """What `leveret pipeline run` says to a file, before Spark is started."""
+    """Return what `leveret pipeline run` prints about a file before it starts Spark."""
     path = tmp_path / "pipeline.toml"
     path.write_text(text)
     result = CliRunner().invoke(leveret, ["pipeline", "run", str(path)])
@@ -119,7 +119,7 @@ def test_status(tmp_path: Path) -> None:
     assert time.time() - state["updated"] < 60
 
 
-def test_a_package_has_what_it_needs_and_nothing_relative(tmp_path: Path) -> None:
+def test_a_package_has_its_dependencies_and_no_relative_paths(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text("def clean(df): return df")
     (tmp_path / "order.ddl").write_text("id BIGINT")
     text = GOOD.replace('schema = "id BIGINT"', 'schema_file = "order.ddl"')

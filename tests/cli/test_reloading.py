@@ -1,4 +1,4 @@
-"""What of a changed configuration a running broker takes, and what waits."""
+"""Reloading: which changes of the configuration take effect in a running broker, and which need a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OLD = Config(server=ServerConfig(port=1), users={"a": UserConfig()})
 TLS = TlsConfig(cert="/old", key="/old.key")
 
 
-def test_users_vhosts_and_limits_are_taken() -> None:
+def test_users_vhosts_and_limits_are_reloaded() -> None:
     new = msgspec.structs.replace(OLD, users={"b": UserConfig()}, vhosts={"v": VhostConfig()},
                                   limits=LimitsConfig(connections=5))
     assert reloaded(OLD, new) == new
@@ -31,7 +31,7 @@ def test_other_keys_wait() -> None:
     (TlsConfig(), TLS, ["tls.cert", "tls.key"]),
     (TLS, TlsConfig(), ["tls.cert", "tls.key"]),
 ])
-def test_certificates_are_taken_where_there_is_a_listener_for_them(before: TlsConfig, after: TlsConfig,
+def test_certificates_are_reloaded_if_there_is_a_tls_listener(before: TlsConfig, after: TlsConfig,
                                                                    wait: list[str]) -> None:
     old, new = msgspec.structs.replace(OLD, tls=before), msgspec.structs.replace(OLD, tls=after)
     running = reloaded(old, new)

@@ -13,7 +13,7 @@ from tests.support.broker import Broker, LeveretProcess
 from tests.support.scram import log_in_1_0, log_in_amqp091
 
 BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
-# Somebody else, so that there is no default user.
+# Another user, so that there is no default user.
 CONFIG = '[users.other]\npassword = "other"\n'
 
 
@@ -59,7 +59,7 @@ def test_users_from_before_there_was_scram(tmp_path: Path) -> None:
         broker.config = CONFIG
         broker.start()
         assert [user["scram"] for user in commands.json("users")] == [False, True]
-        # Nobody is offered what would lock alice out.
+        # A mechanism that would lock alice out is not offered.
         parameters = pika.ConnectionParameters("127.0.0.1", broker.port,
                                                credentials=pika.PlainCredentials("alice", "secret"))
         connection = pika.BlockingConnection(parameters)

@@ -1,4 +1,4 @@
-"""`leveret serve` as a process: what it says, how it stops, what it refuses, what SIGHUP changes."""
+"""`leveret serve` as a process: its output, its stop, refused starts, and the effect of SIGHUP."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def until(process: LeveretProcess, text: str, after: int = 0) -> str:
 
 
 def reload(process: LeveretProcess, config: str) -> str:
-    """Change the configuration file, send SIGHUP, return what the broker logged about it."""
+    """Change the configuration file, send SIGHUP, and return the log lines about it."""
     (process.directory / "leveret.toml").write_text(config, "utf-8")
     after = len(process.log())
     assert process.process is not None
@@ -81,7 +81,7 @@ def reload(process: LeveretProcess, config: str) -> str:
 # Start
 
 
-def test_the_first_lines_say_where_what_and_how(process: LeveretProcess) -> None:
+def test_the_first_lines_name_version_directories_and_listeners(process: LeveretProcess) -> None:
     process.start()
     lines = until(process, "ready").splitlines()
     assert lines[0].startswith("Leveret 0.")
@@ -92,7 +92,7 @@ def test_the_first_lines_say_where_what_and_how(process: LeveretProcess) -> None
     connect(process).close()
 
 
-def test_a_start_is_quick_and_says_so(process: LeveretProcess) -> None:
+def test_a_start_is_quick_and_logs_its_duration(process: LeveretProcess) -> None:
     process.start()
     assert re.search(r"ready in [0-9]+\.[0-9]{2} s: amqp://", until(process, "ready in"))
     assert process.cpu_seconds() < 1
@@ -121,7 +121,7 @@ def test_localhost_is_every_loopback_address(process: LeveretProcess) -> None:
             with socket.socket(socket.AF_INET6 if ":" in str(address) else socket.AF_INET) as probe:
                 probe.bind((address, 0))
         except OSError:
-            continue  # this machine has no such address
+            continue  # not an address of this machine
         assert any(str(address) in listener for listener in listeners)
         socket.create_connection((str(address), process.port), DEADLINE).close()
 
@@ -142,12 +142,12 @@ def test_flags_and_environment_configure(tmp_path: Path) -> None:
             assert connection._impl.params.channel_max == 9
 
 
-def test_data_in_memory_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path, config="[storage]\nengine = 'memory'\n") as process:
         assert "in memory only, lost at a restart" in process.start().log()
 
 
-# What is refused
+# Refused starts
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -161,7 +161,7 @@ def test_data_in_memory_is_said_to_be_lost(tmp_path: Path) -> None:
     (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
     (["--set", "users.a.password_file=/nowhere"], "users.a.password_file: /nowhere cannot be read"),
 ])
-def test_a_start_that_cannot_work_says_why(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_refused_start_gives_the_reason(tmp_path: Path, arguments: list[str], words: str) -> None:
     result = serve("--port", "0", "--data-dir", str(tmp_path / "data"), *arguments)
     assert result.returncode == 1
     assert words in result.stderr
@@ -190,7 +190,7 @@ def test_a_data_directory_in_use(process: LeveretProcess, engine: str) -> None:
     assert result.returncode == 1
     assert str(process.data_dir) in result.stderr
     assert "Traceback" not in result.stderr
-    # The broker that has it goes on, and so does its control socket.
+    # The broker that holds the directory still runs, and so does its control socket.
     assert Commands(process.data_dir).json("status")["pid"] == process.pid
 
 
@@ -231,7 +231,7 @@ def test_a_client_that_does_not_answer_delays_the_stop_no_longer_than_configured
 # SIGHUP: users
 
 
-def test_sighup_takes_over_users(tmp_path: Path) -> None:
+def test_sighup_reloads_users(tmp_path: Path) -> None:
     old = '[users.old]\npassword = "x"\npermissions."/" = {}\n'
     with LeveretProcess(tmp_path, config=old) as process:
         process.user, process.password = "old", "x"
@@ -263,7 +263,7 @@ def declare(connection: pika.BlockingConnection, count: int) -> None:
         channel.queue_declare("", exclusive=True)
 
 
-def test_sighup_takes_over_vhosts(tmp_path: Path) -> None:
+def test_sighup_reloads_vhosts(tmp_path: Path) -> None:
     old = VHOSTS + "[vhosts.going]\nlimits.max_queues = 1\n[vhosts.staying]\nlimits.max_queues = 1\n"
     with LeveretProcess(tmp_path, config=old) as process:
         process.start()
@@ -292,7 +292,7 @@ def test_sighup_takes_over_vhosts(tmp_path: Path) -> None:
         assert wait_closed(held["going"]).startswith("320")
 
 
-def test_sighup_takes_over_limits(tmp_path: Path) -> None:
+def test_sighup_reloads_limits(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path, config="[limits]\nconnections_per_user = 1\nconsumers_per_channel = 1\n") as process:
         process.start()
         commands = Commands(process.data_dir)
@@ -321,7 +321,7 @@ def test_sighup_takes_over_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mistake", [
     "[oops\n", "[oops]\n", "[users.a]\npassword = 1\n#[oops", '[users.a]\npermissions."/" = {write = "("}\n#[oops',
 ])
-def test_a_mistake_at_sighup_changes_nothing(tmp_path: Path, mistake: str) -> None:
+def test_an_invalid_file_at_sighup_changes_nothing(tmp_path: Path, mistake: str) -> None:
     with LeveretProcess(tmp_path, config='[users.old]\npassword = "x"\npermissions."/" = {}\n') as process:
         process.user, process.password = "old", "x"
         process.start()
@@ -370,7 +370,7 @@ def test_a_broker_with_tls_only(tmp_path: Path, authority: Authority) -> None:
             channel.basic_publish("", queue, body)
             assert channel.basic_get(queue)[2] == body
             assert Commands(process.data_dir).json("connections")[0]["tls"]
-        # A client that does not speak TLS is its own problem.
+        # A client that does not use TLS affects only itself.
         with process.connect() as plain:
             plain.sendall(b"AMQP\0\0\x09\x01" + b"\0" * 100)
             plain.settimeout(DEADLINE)
@@ -381,14 +381,14 @@ def test_a_broker_with_tls_only(tmp_path: Path, authority: Authority) -> None:
         connect(process, ssl_options=tls_options(authority)).close()
 
 
-def test_tls_beside_the_plain_listener(tmp_path: Path, authority: Authority) -> None:
+def test_tls_in_addition_to_the_plain_listener(tmp_path: Path, authority: Authority) -> None:
     config = tls_config(authority, authority.issue("server")).replace("plain = false", "")
     with LeveretProcess(tmp_path / "broker", config=config) as process:
         process.start()
         connect(process).close()
         listeners = json.loads((process.directory / "ready.json").read_text())["listeners"]
         assert [listener.partition(":")[0] for listener in listeners] == ["amqp", "amqps"]
-        # The plain listener speaks TLS with who begins with it.
+        # The plain listener detects TLS.
         with connect(process, ssl_options=tls_options(authority)):
             assert Commands(process.data_dir).json("connections")[0]["tls"]
         process.port = int(listeners[1].rpartition(":")[2])
@@ -430,7 +430,7 @@ def test_a_client_without_the_required_certificate_is_refused(tmp_path: Path, au
             connect(process, ssl_options=tls_options(authority))
 
 
-def test_sighup_takes_over_certificates(tmp_path: Path, authority: Authority) -> None:
+def test_sighup_reloads_certificates(tmp_path: Path, authority: Authority) -> None:
     config = tls_config(authority, authority.issue("server"))
     with LeveretProcess(tmp_path / "broker", config=config) as process:
         process.start()
@@ -444,7 +444,7 @@ def test_sighup_takes_over_certificates(tmp_path: Path, authority: Authority) ->
         process.process.send_signal(signal.SIGHUP)
         assert "renewed.crt does not contain a CERTIFICATE" in until(process, "configuration not reloaded", after)
         assert server_subject(process, authority) == "renewed"
-        held.channel().queue_declare("", exclusive=True)  # connections of before go on
+        held.channel().queue_declare("", exclusive=True)  # existing connections stay open
         held.close()
 
 
@@ -464,7 +464,7 @@ def test_amqplain(process: LeveretProcess) -> None:
 
 
 class AnonymousCredentials:
-    """pika takes any object of this shape."""
+    """An object as pika expects it."""
 
     TYPE = "ANONYMOUS"
     erase_on_connect = False

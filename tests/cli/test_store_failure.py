@@ -1,4 +1,4 @@
-"""What `leveret serve` does when its store fails: nothing is confirmed, the store is opened again, clients come back."""
+"""`leveret serve` with a failing store: nothing is confirmed, the store is reopened, and clients reconnect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
 
-# Makes commits fail while a file named `fail` is in the working directory: what an I/O error of the disk looks like.
+# Makes commits fail while a file named `fail` is in the working directory, as an I/O error of the disk would.
 BREAK = """
 import os
 from leveret.storage import sqlite_store

@@ -56,7 +56,7 @@ def fill(broker: LeveretProcess, stream: str, first: int, last: int) -> None:
 
 
 def read(broker: LeveretProcess, stream: str, last: int) -> dict[int, Any]:
-    """Body, headers and user of the messages by offset, up to and with the last one."""
+    """Return body, headers and user of the messages by offset, up to and including `last`."""
     found: dict[int, Any] = {}
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         for message in channel.consume(stream, arguments={"x-stream-offset": "first"}):
@@ -70,7 +70,7 @@ def read(broker: LeveretProcess, stream: str, last: int) -> dict[int, Any]:
 
 
 def table_rows(broker: LeveretProcess, stream: str) -> list[dict[str, Any]]:
-    """What the Iceberg table of the stream has, by offset."""
+    """Return the contents of the stream's Iceberg table by offset."""
     properties = catalog.default_properties(str(broker.data_dir / "streams"), broker.data_dir)
     table = load_catalog(catalog.CATALOG, **properties).load_table(("default", stream))
     rows: list[dict[str, Any]] = table.scan(selected_fields=("offset", "body", "protocol")).to_arrow().to_pylist()
@@ -115,7 +115,7 @@ def test_sealed_erased_and_read_everywhere(broker: LeveretProcess, commands: Com
     [tables] = [item for item in commands.json("streams", "iceberg") if item["name"] == "orders"]
     assert (tables["table"], tables["files"], tables["pending"], tables["problem"]) == ("default.orders", 1, False, None)
 
-    # New messages are unsealed, which --seal sees to; and all of it is there after a restart.
+    # New messages are sealed by --seal, and everything survives a restart.
     fill(broker, "orders", 40, 60)
     said = commands.ok(*erase, "--where", "selector=n >= 58", "--drop-body")
     assert "20 messages are unsealed and were not checked" in said
@@ -154,7 +154,7 @@ def test_refusals(broker: LeveretProcess, commands: Commands, tmp_path: Path) ->
     assert [octets for octets, _, _ in read(broker, "few", 0).values()] == [b""]
 
 
-def test_a_file_that_is_gone_ends_the_erasure(broker: LeveretProcess, commands: Commands) -> None:
+def test_a_missing_file_ends_the_erasure(broker: LeveretProcess, commands: Commands) -> None:
     fill(broker, "damaged", 0, 4)
     commands.ok("streams", "seal", "damaged")
     [segment] = commands.json("streams", "segments", "damaged")
@@ -192,7 +192,7 @@ def test_files_are_for_the_owner_only(broker: LeveretProcess, commands: Commands
     assert [path for path in found if path.stat().st_mode & 0o077] == []
 
 
-def test_a_catalog_that_fails_stops_nothing_and_is_made_good_by_a_sync(tmp_path: Path) -> None:
+def test_a_failing_catalog_blocks_nothing_and_a_sync_repairs_the_table(tmp_path: Path) -> None:
     leveret_only("its catalog is taken away")
     place = tmp_path / "catalog"
     place.write_text("not a directory")
@@ -217,7 +217,7 @@ def test_a_catalog_that_fails_stops_nothing_and_is_made_good_by_a_sync(tmp_path:
         assert (item["files"], item["pending"], item["problem"]) == (2, False, None)
         table = load_catalog(catalog.CATALOG, **properties).load_table(("default", "orders"))
         assert table.scan(selected_fields=("offset",)).to_arrow().num_rows == 20
-        # The table goes with its stream.
+        # The table is deleted with its stream.
         commands.ok("queues", "delete", "orders")
         deadline = time.monotonic() + 60
         while load_catalog(catalog.CATALOG, **properties).table_exists(("default", "orders")):

@@ -1,4 +1,4 @@
-"""`leveret streams` where nothing is sealed."""
+"""`leveret streams` without sealing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leveret import sync
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 
-def test_the_list_says_why(tmp_path: Path) -> None:
+def test_the_list_gives_the_reason(tmp_path: Path) -> None:
     leveret_only("its configuration turns sealing off")
     with LeveretProcess(tmp_path, config=basic_config() + "\n[streams]\nsealing = false\n").start() as process:
         with sync.connect(process.url()) as connection, connection.channel() as channel:

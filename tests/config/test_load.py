@@ -1,4 +1,4 @@
-"""Loading the configuration: precedence, units, and an error message for every mistake."""
+"""Loading the configuration: precedence, units, and an error message for every invalid value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation, taken apart as far as the tests need it."""
+"""The pages of the documentation, parsed for the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.broker import ROOT, Broker
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")))
 
-# What stands for the reader's broker at the beginning of a literal of Python; options may follow.
+# Placeholder for the reader's broker at the beginning of a Python literal; options may follow.
 _URL = re.compile(r'(?<=")amqp://(?:guest:guest@localhost:5672/|localhost)(?=["?])')
 
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,7 +52,7 @@ def at_broker(text: str, broker: Broker) -> str:
 
 
 def program_name(block: Block) -> str:
-    """The file that a block is, by the comment in its first line; "" for one that is none."""
+    """Return the file name in the comment of a block's first line; "" if there is none."""
     match = re.match(r"# ([\w-]+\.py)\n", block.text)
     return match[1] if match else ""
 
@@ -67,12 +67,12 @@ def links(path: Path) -> list[str]:
 
 
 def code(path: Path) -> set[str]:
-    """What stands between single backticks."""
+    """Return the texts between single backticks."""
     return set(_CODE.findall(prose(path)))
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of the headings, as mkdocs makes them, and those that keep links to headings of earlier names."""
+    """Return the anchors of the headings as mkdocs creates them, and the explicit ones for former headings."""
     found: dict[str, int] = {}
     result = set(_ANCHOR.findall(prose(path)))
     for heading in _HEADING.findall(prose(path)):

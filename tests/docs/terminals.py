@@ -1,4 +1,4 @@
-"""The terminals that the pages about the client show: programs that are run, and what they print.
+"""The terminals on the pages about the client: programs that are run, and their output.
 
 A block of Python whose first line is a comment with a file's name is that file. A block of the language `console` is a
 terminal: lines that begin with `$` are commands, the lines after one are what it prints. One that ends with `^C` runs
@@ -26,7 +26,7 @@ INTERRUPT = "^C"
 
 class Command(NamedTuple):
     """words  the program and its arguments
-    lines     what it prints
+    lines     expected output
     stays     it runs until it is interrupted
     """
 
@@ -43,7 +43,7 @@ class Scene(NamedTuple):
 
 
 def programs(page: Path) -> dict[str, str]:
-    """Text by name of file; of those with one name the last."""
+    """Return text by file name; the last one if a name repeats."""
     found = {}
     for block in blocks(page, "python"):
         name = program_name(block)
@@ -79,12 +79,12 @@ def _commands(text: str) -> list[Command]:
 
 
 def _as_in_a_terminal() -> None:
-    """Ctrl-C ends the program, also where the tests run in the background of a shell, which ignore it."""
+    """Make Ctrl-C end the program, even if the tests run in the background of a shell, which ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running:
-    """A program that was started; its lines are read as they come."""
+    """A started program, whose lines are read as they are printed."""
 
     def __init__(self, command: Command, directory: Path) -> None:
         python, *words = command.words
@@ -120,7 +120,7 @@ class Running:
         self._process.send_signal(signal.SIGINT)
 
     def end(self) -> int:
-        """Its exit code, once it has ended by itself; it is killed where it does not."""
+        """Return its exit code after it ended by itself; it is killed otherwise."""
         try:
             return self._process.wait(TIMEOUT)
         finally:
@@ -136,7 +136,7 @@ class Running:
 
 
 def perform(scene: Scene, directory: Path) -> None:
-    """Run the commands of a scene; AssertionError where they print something else than the page shows.
+    """Run the commands of a scene. Raises AssertionError if their output differs from the page.
 
     Of a program that runs in several terminals at a time all lines are compared together: who prints which is up to the
     broker.
@@ -176,7 +176,7 @@ def _compare(running: Running, printed: list[str], expected: list[str], codes: s
 
 
 def _wait_for_all(mates: list[Running]) -> None:
-    """Until they have printed, together, as much as they are to print, or have ended."""
+    """Wait until they have printed the expected number of lines in total, or have ended."""
     expected = sum(len(mate.command.lines) for mate in mates)
     if len(mates) == 1:
         mates[0].wait_for(expected)

@@ -1,4 +1,4 @@
-"""The table of what AMQP 0-9 has otherwise on the wire is that of the two versions, method by method and field by field."""
+"""The table of differences between AMQP 0-9 and 0-9-1 equals the two versions, method by method and field by field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.docs.pages import DOCS
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """Both columns of the table, by what stands before them."""
+    """Return both columns of the table by the cells before them."""
     page = (DOCS / "amqp-0-9.md").read_text("utf-8")
     section = page[page.index("### On the wire") : page.index("Where the text contradicts itself")]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
@@ -69,7 +69,7 @@ def test_properties_and_constants() -> None:
     assert named(ROWS["reply codes"][0]) == theirs - mine
 
 
-def test_who_sends_a_method_is_the_same() -> None:
+def test_the_sender_of_a_method_is_the_same() -> None:
     for name in V0_9.by_name.keys() & V0_9_1.by_name.keys():
         new, old = V0_9.by_name[name], V0_9_1.by_name[name]
         assert sorted(new.spec_receivers) == sorted(old.spec_receivers), name

@@ -1,4 +1,4 @@
-"""What the pages about the client say of options, exceptions, properties and calls is what the code knows."""
+"""The options, exceptions, properties and calls on the pages about the client exist in the code."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def ours(page: Path) -> list[str]:
     """Code on a page that is about this client."""
     if page.name not in GUIDES:
         return list(code(page))
-    # Cells on the right, and everything outside of tables.
+    # Cells of right columns, and all text outside of tables.
     text = "\n".join(line for line in prose(page).splitlines() if not line.startswith("|"))
     return [name for row in table_rows(page) for name in names(row[1])] + names(text)
 
@@ -157,7 +157,7 @@ def test_calls_exist_with_their_arguments(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_attributes_and_methods_exist(page: Path) -> None:
-    """What looks like a method of AMQP is one, or an attribute of the client's object with that name."""
+    """A name that looks like an AMQP method is one, or an attribute of the client's object with that name."""
     classes = {name.split(".")[0] for name in V0_9_1.by_name} | API_CLASSES.keys()
     for text in ours(page):
         owner, _, name = text.partition(".")
@@ -168,7 +168,7 @@ def test_attributes_and_methods_exist(page: Path) -> None:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"
 
 
-def test_what_is_said_of_the_guides_is_there() -> None:
+def test_the_guides_have_what_other_pages_promise() -> None:
     exceptions = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
     for guide in GUIDES:
         head = guide.removeprefix("from-").removesuffix(".md")

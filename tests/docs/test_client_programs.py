@@ -1,4 +1,4 @@
-"""The programs of the pages about the client print what the pages show, against a real broker process."""
+"""The programs on the pages about the client print what the pages show, against a real broker process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.broker import Broker
 CLIENT_PAGES = sorted((DOCS / "client").rglob("*.md"))
 SCENES = [(page, scene) for page in CLIENT_PAGES for scene in scenes(page)]
 
-# Names in the programs; the pages agree on declaring what has a name of its own with a literal.
+# Names in the programs. The pages declare named objects with a literal.
 _QUEUE = re.compile(r'declare_queue\(\s*"([^"]+)"')
 _EXCHANGE = re.compile(r'declare_exchange\(\s*"([^"]+)"')
 
 
 @pytest.fixture
 def clean(broker: Broker) -> Iterator[Broker]:
-    """Without what the programs of any page declare."""
+    """Remove the objects that programs of any page declare."""
     _clean(broker)
     yield broker
     _clean(broker)

@@ -1,4 +1,4 @@
-"""The programs in `examples/` do what they say, against a real broker process."""
+"""The programs in `examples/` print what they promise, against a real broker process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.broker import ROOT, Broker, leveret_only
 
 EXAMPLES = ROOT / "examples"
 
-# What each program prints. Lines that two workers may print in either order are compared as a set.
+# Output of each program. Lines that two workers may print in either order are compared as a set.
 PRINTED = {
     "publish_subscribe.py": """\
 audit (#): order.created, order.paid, order.paid.eu, stock.low.eu
@@ -58,7 +58,7 @@ committed:      0 orders and 1 invoices are ready
 
 
 def run(command: list[str], directory: Path, timeout: float = 60.0, **variables: str) -> str:
-    """The output of a command; AssertionError where it fails."""
+    """Return the output of a command. Raises AssertionError if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"} | variables
     result = subprocess.run([sys.executable, *command], cwd=directory, env=environment, timeout=timeout,
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -87,14 +87,14 @@ def test_work_queue(broker: Broker, tmp_path: Path) -> None:
     assert (first, broken, last) == ("6 tasks are on disk", "worker 1 fails with 'task 0'", "0 tasks are left")
     did = [re.fullmatch(r"worker [23] does '(task \d)'( \(redelivered\))?", line) for line in done]
     assert all(did), done
-    # Each task once; the one that the first worker had is marked as redelivered.
+    # Each task once; the one that the first worker had received is marked as redelivered.
     assert sorted(match[1] for match in did if match) == [f"task {number}" for number in range(6)]
     assert "task 0" in {match[1] for match in did if match and match[2]}
 
 
 def test_broker_in_pytest(tmp_path: Path) -> None:
     leveret_only("the plugin starts one")
-    # Away from the configuration of this project's own tests.
+    # Outside this project, whose test configuration must not apply.
     shutil.copytree(EXAMPLES / "pytest_broker", tmp_path / "tests")
     assert "3 passed" in run_pytest(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What the pages say of settings, arguments and methods is what the code knows."""
+"""The settings, arguments and methods on the pages exist in the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_table_of_keys_is_found() -> None:
 @pages
 def test_settings_exist(page: Path) -> None:
     if page.name == "pipelines.md":
-        return  # it has keys of a pipeline's file, which are compared with theirs beside the command
+        return  # it shows the keys of a pipeline file, which are compared with the command
     keys = known_keys()
     groups = {key[: at.start()] for key in keys for at in re.finditer(r"\.", key)}
     # Of a class that is called as a section is: methods, rules, and calls.
@@ -78,7 +78,7 @@ def test_the_table_of_operations_is_complete() -> None:
     [("queues.md", QUEUE_ARGUMENTS), ("exchanges.md", EXCHANGE_ARGUMENTS), ("consuming.md", CONSUMER_ARGUMENTS)],
 )
 def test_every_argument_is_documented(name: str, declared: dict[str, object]) -> None:
-    """Each argument that the broker knows has a row, and no row is about one that it does not know."""
+    """Each argument of the broker has a row, and each row is about such an argument."""
     documented = {
         argument
         for row in table_rows(DOCS / name)
@@ -95,13 +95,13 @@ def test_every_argument_is_documented(name: str, declared: dict[str, object]) ->
 def test_arguments_exist(page: Path) -> None:
     known = {*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS, *TYPES, "x-match", "x-death", "x-delivery-count",
              "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-",
-             # What messages of streams carry.
+             # Headers of stream messages.
              filters.FILTER_VALUE, tracking.PUBLISHER, tracking.SEQUENCE,
-             # What a sink of Spark says of a row that cannot be published.
+             # Reasons given by a Spark sink for rows that cannot be published.
              "x-exception-message", "x-original-exchange", "x-original-routing-key",
-             # Annotations of AMQP 1.0 that stand for something of 0-9-1.
+             # Annotations of AMQP 1.0 for features of 0-9-1.
              origins.EXCHANGE, origins.ROUTING_KEY, to_amqp10.TYPE,
-             # What stands for fields of one content class of 0-9 in another.
+             # Headers for fields of another content class of 0-9.
              classes.FILENAME, classes.TRANSACTION_ID,
              *(header for hidden in classes.HIDDEN.values() for _, header in hidden)}
     named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}
@@ -113,7 +113,7 @@ def test_exchange_types_are_documented() -> None:
     assert {f"`{name}`" for name in TYPES} <= rows
 
 
-def test_the_longest_time() -> None:
+def test_the_maximum_time() -> None:
     assert f"{TEN_YEARS:,}" in prose(DOCS / "queues.md")
 
 

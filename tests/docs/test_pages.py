@@ -33,7 +33,7 @@ def test_links_resolve(page: Path) -> None:
         assert target.exists(), f"{link}: there is no {target}"
         if anchor:
             assert target.suffix == ".md" and anchor in anchors(target), f"{link}: no such heading"
-        # What mkdocs builds contains the pages and what lies beside them, nothing else.
+        # The site that mkdocs builds contains only the pages and the files in their directories.
         if page.is_relative_to(DOCS):
             assert target.is_relative_to(DOCS), f"{link} leads out of docs/"
 
@@ -44,7 +44,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
-def test_the_api_reference_names_what_exists() -> None:
+def test_the_api_reference_names_existing_objects() -> None:
     pages = [page.read_text("utf-8") for page in DOCS.rglob("*.md")]
     names = [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
     assert "leveret.sync" in names
@@ -82,7 +82,7 @@ def test_toml_blocks(page: Path, tmp_path: Path) -> None:
 
 
 def _commands(page: Path) -> list[str]:
-    """Lines of shell blocks, and what begins with `leveret` or `make` between backticks."""
+    """Return the lines of shell blocks, and commands with `leveret` or `make` between backticks."""
     lines = [line.strip() for block in blocks(page, "sh") for line in block.text.splitlines()]
     lines += re.findall(r"`((?:leveret|make) [^`\n]*)`", prose(page))
     return [line for line in lines if line and not line.startswith("#")]
@@ -100,7 +100,7 @@ def test_commands_exist(page: Path) -> None:
 
 
 def _check_command(words: list[str], line: str) -> None:
-    """Follow the words through the groups of commands; options must be those of the last one."""
+    """Follow the words through the groups of commands; options must belong to the last one."""
     command: click.Command = cli
     context = click.Context(cli)
     options: set[str] = set()

@@ -23,7 +23,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def dial(broker: Broker) -> Iterator[Open]:
-    """Opens channels of connections of their own, of 0-9-1 unless told otherwise."""
+    """Opens channels on separate connections, of 0-9-1 by default."""
     opened: list[sync.Connection] = []
 
     def open(protocol: str = "0-9-1", user: str = "guest", password: str = "guest", vhost: str = "/",

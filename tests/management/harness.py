@@ -1,4 +1,4 @@
-"""A broker in memory with an `Admin` over it, on an event loop of the test's own."""
+"""A broker in memory with an `Admin`, on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leveret.storage.memory import MemoryLog
 
 
 class FakeSession:
-    """A connection that only knows who it is."""
+    """A connection with only an identity."""
 
     def __init__(self, number: int, user: str, vhost: str) -> None:
         self.number = number
@@ -44,7 +44,7 @@ class FakeSession:
 
 
 class FakeLinks:
-    """Links that only remember what was done to them."""
+    """Links that record what is done to them."""
 
     def __init__(self) -> None:
         self.items: list[LinkInfo] = []
@@ -67,7 +67,7 @@ class FakeLinks:
 
 
 class RecordingLog(MemoryLog):
-    """Remembers the metadata."""
+    """Records the metadata."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def fill(harness: Harness, queue: str, count: int) -> None:
     harness.broker.end_turn()
 
 
-# Calls as such
+# Calls in general
 
 
 def test_every_call_takes_its_arguments_by_name(harness: Harness) -> None:
@@ -106,7 +106,7 @@ def test_names_that_queues_cannot_have(harness: Harness, name: str) -> None:
         harness.call("queues.add", name=name)
 
 
-def test_names_and_arguments_of_any_octets_can_be_listed(harness: Harness) -> None:
+def test_names_and_arguments_of_any_bytes_can_be_listed(harness: Harness) -> None:
     vhost = harness.broker.vhosts["/"]
     vhost.declare_queue("q", None, arguments={"octets": b"\xff\xfe", "text": "\udcff", "list": [b"a", {"x": None}]})
     listed = harness.call("queues.list", vhost="/")
@@ -148,7 +148,7 @@ def test_exchanges_and_bindings(harness: Harness) -> None:
     ("bindings.add", {"source": "nowhere", "destination": "q"}), ("bindings.add", {"source": "e", "destination": "no"}),
     ("bindings.add", {"source": "e", "destination": "q", "kind": "exchange"}),
 ])
-def test_bindings_of_what_does_not_exist(harness: Harness, call: str, arguments: dict[str, str]) -> None:
+def test_bindings_of_missing_objects(harness: Harness, call: str, arguments: dict[str, str]) -> None:
     harness.call("exchanges.add", name="e")
     harness.call("queues.add", name="q")
     with pytest.raises(NotFound):
@@ -294,7 +294,7 @@ def test_vhosts_that_cannot_be_changed(harness: Harness, call: str, arguments: d
     ("queues.purge", {"vhost": "v", "name": "q"}),
     ("exchanges.delete", {"vhost": "v", "name": "x"}),
 ])
-def test_a_removal_is_answered_when_it_is_taken_apart_and_on_disk(harness: Harness, call: str,
+def test_a_deletion_is_answered_when_it_is_complete_and_on_disk(harness: Harness, call: str,
                                                                  arguments: dict[str, object]) -> None:
     harness.broker.jobs.call_soon = harness.loop.call_soon
     harness.call("vhosts.add", name="v")

@@ -1,4 +1,4 @@
-"""The control socket: requests and answers as lines of JSON, and who may connect."""
+"""The control socket: requests and replies as lines of JSON, and who may connect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(coroutine, self.harness.loop).result(10)
 
     def exchange(self, octets: bytes, answers: int) -> list[dict[str, Any]]:
-        """Send octets, return so many answers."""
+        """Send bytes, and return a number of replies."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(10)
             with short_path(self.path) as name:
@@ -71,7 +71,7 @@ def test_a_call_and_its_result(served: Served) -> None:
     assert [item["name"] for item in control_client.call(served.directory, "queues.list", {"vhost": "/"})] == ["q"]
 
 
-def test_answers_come_in_the_order_of_the_requests(served: Served) -> None:
+def test_replies_have_the_order_of_the_requests(served: Served) -> None:
     request = b'{"v": 1, "call": "queues.add", "arguments": {"name": "%d"}}\n'
     answers = served.exchange(b"".join(request % number for number in range(20)), 20)
     assert [answer["result"]["name"] for answer in answers] == [str(number) for number in range(20)]
@@ -84,7 +84,7 @@ def test_answers_come_in_the_order_of_the_requests(served: Served) -> None:
     (b'{"v": 1, "call": "queues.list", "arguments": [1]}', "bad-call"),
     (b'{"v": 1, "call": "queues.show", "arguments": {"name": "no"}}', "not-found"),
 ])
-def test_a_bad_request_gets_an_error_and_no_more(served: Served, request_line: bytes, condition: str) -> None:
+def test_a_bad_request_only_gets_an_error(served: Served, request_line: bytes, condition: str) -> None:
     error, status = served.exchange(request_line + b'\n{"v": 1, "call": "status"}\n', 2)
     assert error["error"]["condition"] == condition
     assert error["error"]["text"]
@@ -104,7 +104,7 @@ def test_an_internal_error_is_answered_and_logged(served: Served, monkeypatch: p
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_long_list_comes_in_parts(served: Served) -> None:
+def test_a_long_list_is_sent_in_parts(served: Served) -> None:
     count = 2 * PART + 1
 
     async def fill() -> None:
@@ -189,7 +189,7 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
             control_client.call(tmp_path, "status", timeout=0.05)
 
 
-def test_a_broker_that_goes_away(tmp_path: Path) -> None:
+def test_a_broker_that_stops(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / CONTROL_SOCKET))
         listener.listen()

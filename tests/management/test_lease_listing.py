@@ -1,4 +1,4 @@
-"""The list of leases is made in steps, and has an end."""
+"""The list of leases is created in steps, and is limited."""
 
 from __future__ import annotations
 

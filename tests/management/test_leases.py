@@ -87,7 +87,7 @@ def test_a_queue_in_batches(channel: Channel, dial: Open, queue: str) -> None:
     assert [int(dial().get(queue).body) for _ in range(3)] == [59, 60, 61]  # type: ignore[union-attr]
 
 
-def test_what_is_refused(channel: Channel, dial: Open, queue: str) -> None:
+def test_invalid_requests_are_refused(channel: Channel, dial: Open, queue: str) -> None:
     epoch = acquire(channel, queue)
     plan(channel, queue, epoch, 0, 10)
     again = acquire(channel, queue)
@@ -164,8 +164,8 @@ def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
                 receiver.next(30)
 
 
-def test_a_reader_that_is_slow_gets_all(dial: Open, name: str) -> None:
-    """More than any socket takes at once, and a reader that takes it in its own time."""
+def test_a_slow_reader_gets_everything(dial: Open, name: str) -> None:
+    """More than a socket buffers, and a reader that takes its time."""
     channel = dial()
     channel.declare_queue(name, durable=True)
     body = b"x" * 100_000
@@ -203,7 +203,7 @@ def test_the_command_line(dial: Open, broker: Broker, queue: str) -> None:
 
 @pytest.fixture
 def reader(broker: Broker) -> Iterator[str]:
-    """A user who may ask, and read what begins with mine-."""
+    """A user who may send requests, and read objects whose names begin with mine-."""
     assert isinstance(broker, LeveretProcess)
     options = ["--data-dir", str(broker.data_dir)]
     subprocess.run([sys.executable, "-m", "leveret", "users", "add", "leaser", *options, "--password-file", "-"],

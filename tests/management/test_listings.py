@@ -1,4 +1,4 @@
-"""Whatever clients send, operators can list it: every value of every dialect and of AMQP 1.0, wherever one is kept."""
+"""Operators can list everything that clients send: every value of every dialect and of AMQP 1.0, wherever it is stored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _short(octets: bytes) -> bytes:
     return bytes((len(octets),)) + octets
 
 
-# Of each type, octets that make values of its own kind: the largest and smallest, NaN, what is no UTF-8.
+# Of each type, bytes of special values: the largest and smallest, NaN, invalid UTF-8.
 _FIXED = {
     dialects.BOOLEAN: 1, dialects.INT8: 1, dialects.UINT8: 1, dialects.INT16: 2, dialects.UINT16: 2, dialects.INT32: 4,
     dialects.UINT32: 4, dialects.INT64: 8, dialects.UINT64: 8, dialects.FLOAT: 4, dialects.DOUBLE: 8, dialects.DECIMAL: 5,
@@ -59,7 +59,7 @@ _names = _octets.map(_short)
 
 
 def wire_values(dialect: Dialect) -> st.SearchStrategy[bytes]:
-    """Values with their tags, as octets."""
+    """Return the encoded values with their tags."""
     leaves: list[st.SearchStrategy[bytes]] = []
     for tag, type in enumerate(dialect.types):
         head = st.just(bytes((tag,)))
@@ -91,7 +91,7 @@ def test_tables_of_every_dialect(dialect: Dialect) -> None:
         table = decode_table(fields, 0, len(fields), dialect)
         listed = json.loads(encode_json(plain(table)), parse_constant=pytest.fail)
         assert len(listed) == len(table)
-        # whoever does not make them plain is answered, too, and so is everybody after a restart
+        # a client that sends them encoded gets a reply, too, and so does every client after a restart
         json.loads(encode_json({"item": table}))
         assert json.loads(encode_json(plain(metadata.unpack(metadata.pack(table))))).keys() == listed.keys()
         assert freeze(table) == freeze(decode_table(fields, 0, len(fields), dialect))
@@ -124,7 +124,7 @@ def test_names_in_the_log_as_json() -> None:
     assert text.startswith("queue 'a\\")
 
 
-# A broker, with such values everywhere
+# A broker with such values everywhere
 
 few = settings(max_examples=6, deadline=None, phases=[Phase.generate],
                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -160,7 +160,7 @@ def log_in(broker: LeveretProcess, header: bytes, properties: bytes) -> Peer:
 
 
 def define(peer: Peer, name: bytes, odd: bytes, fields: bytes) -> None:
-    """An exchange, a queue, two bindings and a consumer with these arguments; the second binding has none."""
+    """Create an exchange, a queue, two bindings and a consumer with these arguments; the second binding has none."""
     table = _table(fields)
     ticket = b"\0\0"
     consumed = _short(name) + _short(b"tag" + odd) + b"\0"
@@ -208,7 +208,7 @@ def test_every_list_shows_every_value(own_broker: LeveretProcess, header: bytes,
     assert names <= {item["name"] for item in commands.json("exchanges")}
     bindings = [item for item in commands.json("bindings") if item["destination"] in names]
     assert len(bindings) == 2 * len(names)
-    # What is shown is what commands take.
+    # Commands accept the displayed names.
     for item in bindings:
         if not item["arguments"]:
             commands.ok("bindings", "delete", item["source"], item["destination"], "--routing-key", item["routing_key"])

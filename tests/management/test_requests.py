@@ -1,4 +1,4 @@
-"""Requests of clients to `leveret.control`: both protocols, what is refused, operations on queues and streams."""
+"""Requests of clients to `leveret.control`: both protocols, errors, operations on queues and streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stream(dial: Open, name: str) -> Any:
     channel.delete_queue(name)
 
 
-def test_what_a_queue_is(channel: Channel, dial: Open, name: str, stream: str) -> None:
+def test_the_description_of_a_queue(channel: Channel, dial: Open, name: str, stream: str) -> None:
     own = dial()
     own.declare_queue(name + ".classic", durable=True)
     own.publish(b"x", name + ".classic")
@@ -64,8 +64,8 @@ def test_what_a_queue_is(channel: Channel, dial: Open, name: str, stream: str) -
     assert "no queue 'none'" in refused.value.message
 
 
-def test_what_is_no_request(channel: Channel, stream: str) -> None:
-    """Answers say what is wrong, and the connection goes on."""
+def test_invalid_requests(channel: Channel, stream: str) -> None:
+    """The replies contain the error, and the connection stays open."""
     for operation, body, condition, part in (
         ("queue.descripe", b'{"version": 1}', "not-implemented", "queue.describe, "),
         ("queue.describe", b'{"version": 2, "queue": "q"}', "not-implemented", "version 2"),
@@ -126,7 +126,7 @@ def test_a_request_in_a_transaction_is_carried_out_with_it(dial: Open, stream: s
 
 @pytest.fixture
 def asker(broker: Broker, dial: Open) -> Iterator[str]:
-    """A user who may ask, read what begins with mine-, and publish nothing else."""
+    """A user who may send requests, read objects whose names begin with mine-, and publish nothing else."""
     assert isinstance(broker, LeveretProcess)
     data_dir = ["--data-dir", str(broker.data_dir)]
     run("users", "add", "asker", *data_dir, "--password-file", "-", input="secret\n")
@@ -135,7 +135,7 @@ def asker(broker: Broker, dial: Open) -> Iterator[str]:
     run("users", "delete", "asker", *data_dir)
 
 
-def test_who_may(dial: Open, asker: str, protocol: str) -> None:
+def test_permissions(dial: Open, asker: str, protocol: str) -> None:
     with pytest.raises((AccessRefused, LinkClosed)):
         ask(dial(protocol, "limited", "secret", "interop"), "queue.describe", queue="mine-1", timeout=10)
     own = dial()
@@ -153,14 +153,14 @@ def test_who_may(dial: Open, asker: str, protocol: str) -> None:
 
 
 def test_replies_are_no_way_around_permissions(dial: Open, asker: str, name: str) -> None:
-    """Who may not publish to queues by their names gets no replies there, but in queues of the connection's own."""
+    """A user who may not publish to queues by name gets replies only in queues of the same connection."""
     own = dial()
     theirs = own.declare_queue(name)
     own.declare_queue("mine-2")
     channel = dial(user=asker, password="secret")
     body = json.dumps({"version": 1, "queue": "mine-2"})
     channel.publish(body, "queue.describe", CONTROL, reply_to=name)
-    assert ask(channel, "queue.describe", queue="mine-2")["ok"]  # carried out after the one before
+    assert ask(channel, "queue.describe", queue="mine-2")["ok"]  # performed after the previous one
     assert theirs.get() is None
     own.publish(body, "queue.describe", CONTROL, reply_to=name)
     with theirs.consume() as consumer:
@@ -172,7 +172,7 @@ def test_replies_are_no_way_around_permissions(dial: Open, asker: str, name: str
     own.delete_queue("mine-2")
 
 
-def test_names_that_are_the_brokers_own(dial: Open) -> None:
+def test_reserved_names(dial: Open) -> None:
     def refused(call: Any) -> str:
         channel = dial()
         with pytest.raises(AccessRefused) as error:
@@ -191,7 +191,7 @@ def test_names_that_are_the_brokers_own(dial: Open) -> None:
     assert dial().declare_queue("leveret.is-a-fine-queue", exclusive=True).name == "leveret.is-a-fine-queue"
 
 
-def test_a_request_through_another_exchange_is_none(dial: Open, stream: str, name: str) -> None:
+def test_a_message_through_another_exchange_is_not_a_request(dial: Open, stream: str, name: str) -> None:
     channel = dial()
     channel.declare_exchange(name, "direct", arguments={"alternate-exchange": CONTROL})
     queue = channel.declare_queue(exclusive=True)
@@ -205,7 +205,7 @@ def test_a_request_through_another_exchange_is_none(dial: Open, stream: str, nam
 
 
 def test_too_many_at_once(dial: Open, stream: str) -> None:
-    """What comes in one turn beyond what may wait is refused, and the next request is not."""
+    """Requests in one turn above the limit of waiting ones are refused; the next one is not."""
     channel = dial(confirms=False)
     queue = channel.declare_queue(exclusive=True)
     body = json.dumps({"version": 1, "queue": stream})
@@ -261,7 +261,7 @@ def test_a_stream_and_its_successor(channel: Channel, dial: Open, name: str) -> 
     assert "is not a stream, but a classic queue" in refused.value.message
 
 
-def test_where_a_time_is(channel: Channel, stream: str) -> None:
+def test_the_offset_of_a_time(channel: Channel, stream: str) -> None:
     now = int(time.time() * 1000)
     assert ask(channel, "stream.locate", stream=stream, timestamp=now - 3_600_000)["offset"] == 0
     assert ask(channel, "stream.locate", stream=stream, timestamp=now + 3_600_000)["offset"] == 10
@@ -288,7 +288,7 @@ def test_the_first_start_decides(channel: Channel, stream: str) -> None:
 
 
 def test_publishing_does_not_end_with_the_error(dial: Open) -> None:
-    """Not even with a request that nobody is to answer."""
+    """Not even with a request that needs no reply."""
     channel = dial()
     channel.publish(b"\x00", "no.such", CONTROL)
     with pytest.raises(Error):
@@ -296,7 +296,7 @@ def test_publishing_does_not_end_with_the_error(dial: Open) -> None:
 
 
 def test_a_match_over_many_names_yields_to_others() -> None:
-    """The steps of one turn are bounded, whatever the pattern and however many streams."""
+    """The steps of one turn are limited, whatever the pattern and the number of streams."""
     broker = MemoryBroker(MemoryLog())
     vhost = broker.add_vhost("/", VhostSettings())
     names = [f"{'x' * 200}{number}" for number in range(500)]

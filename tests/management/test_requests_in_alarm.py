@@ -1,4 +1,4 @@
-"""Requests in an alarm: they go through, for they may be what ends it."""
+"""Requests in an alarm are performed, because they may end it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.requests import ask
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    """A broker for which any memory is too much."""
+    """A broker whose memory limit is exceeded."""
     config = '[limits]\nmemory_high_watermark = "1MiB"\n' + basic_config()
     with LeveretProcess(tmp_path, config=config).start() as process:
         yield process
@@ -23,7 +23,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_requests_go_through(process: LeveretProcess, protocol: str) -> None:
+def test_requests_are_performed(process: LeveretProcess, protocol: str) -> None:
     with sync.connect(process.url(), protocol=protocol) as connection, connection.channel() as channel, \
             sync.connect(process.url()) as other, other.channel() as publisher:
         publisher.declare_queue("q", durable=True)

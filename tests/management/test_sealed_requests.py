@@ -1,4 +1,4 @@
-"""What clients are told of the files of a stream, and how they keep them: requests to a broker that seals."""
+"""Requests about the files of a stream, and file pins, to a broker that seals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def described(channel: Channel, offset: int) -> bool:
 
 
 def fill(channel: Channel, segments: int) -> None:
-    """Messages for so many more segments, each sealed before the next one begins."""
+    """Publish messages for more segments, each sealed before the next one begins."""
     for _ in range(segments):
         end = ask(channel, "stream.describe", stream="s")["next_offset"]
         for _ in range(10):
@@ -66,12 +66,12 @@ def test_files_and_leases_on_them(channel: Channel) -> None:
     assert ask(channel, "stream.describe", stream="s", segments=True, first=middle, last=middle)["segments"] == [found[1]]
     assert ask(channel, "stream.hold", stream="s", holder="h", first=0, last=middle, seconds=3600)["segments"] == found[:2]
 
-    fill(channel, 3)  # retention takes the first three
+    fill(channel, 3)  # retention removes the first three
     held, free = [Path(entry["path"]) for entry in found[:2]], Path(found[2]["path"])
     assert ask(channel, "stream.describe", stream="s")["first_offset"] > found[2]["first"]
     eventually(lambda: not free.exists())
     assert all(path.exists() for path in held)
-    # Its readers were too late for some, and one of them is repeated.
+    # Some were removed before they were read, and one reader repeats its report.
     for first, stop in ((0, 2), (1, 2), (1, 3), (4, 5)):
         ask(channel, "stream.lost", stream="s", holder="h", first=first, stop=stop)
     end = ask(channel, "stream.describe", stream="s")["next_offset"]
@@ -84,7 +84,7 @@ def test_files_and_leases_on_them(channel: Channel) -> None:
     eventually(lambda: not any(path.exists() for path in held))
 
 
-def test_what_is_no_lease(channel: Channel) -> None:
+def test_invalid_leases(channel: Channel) -> None:
     given: dict[str, Any] = {"stream": "s", "holder": "h", "first": 0, "last": 1, "seconds": 1}
     changes: list[dict[str, Any]] = [{"seconds": 0}, {"holder": ""}, {"first": -1}, {"seconds": 1e9}]
     for change in changes:

@@ -34,7 +34,7 @@ def stage_name() -> str:
 
 
 def write(channel: Channel, app: str, exchange: str, key: str, *bodies: str, seal: bool = True, **properties: Any) -> str:
-    """What a writer does: a stage of its own with these messages."""
+    """Publish these messages like a writer, in a sink transaction."""
     stage = stage_name()
     ask(channel, "stage.open", stage=stage, app=app, exchanges=[exchange])
     for body in bodies:
@@ -66,7 +66,7 @@ def test_from_writers_to_the_queue(channel: Channel, queue: Any, name: str) -> N
     assert [item["batch"] for item in ask(channel, "stage.list", app=app)["apps"]] == [0]
 
 
-def test_what_is_refused(channel: Channel, queue: Any, name: str) -> None:
+def test_invalid_requests_are_refused(channel: Channel, queue: Any, name: str) -> None:
     stage = write(channel, name, "", name, "a", seal=False)
     for operation, arguments, condition, part in (
         ("stage.open", {"stage": "x:y", "app": name}, "precondition-failed", "letters, digits and hyphens"),
@@ -125,7 +125,7 @@ def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> N
         assert sorted(consumer.next(30).text() for _ in range(3)) == ["a", "b", "c"]
 
 
-def test_publishing_to_a_stage_that_takes_nothing(dial: Open, protocol: str, name: str, queue: Any) -> None:
+def test_publishing_to_a_prepared_sink_transaction(dial: Open, protocol: str, name: str, queue: Any) -> None:
     channel = dial(protocol)
     sealed = write(channel, name, "", name, "a")
     for stage, part in ((sealed, "prepared"), (stage_name(), "does not exist")):
@@ -141,7 +141,7 @@ def test_time_to_live_begins_when_it_is_promoted(channel: Channel, queue: Any, n
 
 
 def test_copies(dial: Open, queue: Any, name: str) -> None:
-    """CC and BCC are followed when it is promoted, and nobody sees BCC."""
+    """CC and BCC apply at the commit, and consumers do not see BCC."""
     channel = dial()
     other = channel.declare_queue(exclusive=True)
     stage = write(channel, name, "", "no queue", "a", headers={"CC": [name], "BCC": [other.name], "x": 1})
@@ -169,7 +169,7 @@ def test_bodies_of_amqp_1_0_count_as_applications_see_them(dial: Open, queue: An
 
 
 def test_large_bodies(dial: Open, queue: Any, name: str) -> None:
-    """Those that never are in memory as a whole, too."""
+    """Including bodies that are never completely in memory."""
     channel = dial()
     body = "x" * 3_000_000
     stage = write(channel, name, "", name, body, "small")
@@ -190,8 +190,8 @@ def test_into_a_stream(dial: Open, name: str) -> None:
 
 
 def test_other_users(broker: Broker, dial: Open, queue: Any, name: str) -> None:
-    """Another user neither publishes to a stage nor seals, promotes, discards or lists it; and whoever publishes needs
-    the permission for the exchange that is meant."""
+    """Other users can neither publish to a sink transaction nor prepare, commit, abort or list it, and the publisher needs
+    permission for the target exchange."""
     assert isinstance(broker, LeveretProcess)
     data_dir = ["--data-dir", str(broker.data_dir)]
     run("users", "add", "writer", *data_dir, "--password-file", "-", input="secret\n")

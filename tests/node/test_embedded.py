@@ -35,7 +35,7 @@ from tests.support.broker import ROOT
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever a test does: threads and files are as before, and nobody has written where nobody was told to."""
+    """Check that every test leaves threads and files as before, and that nothing was printed."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -51,7 +51,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def open_files() -> set[str]:
-    """Descriptors that are open, by number and what they are."""
+    """Return the open descriptors by number, with their targets."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -137,7 +137,7 @@ def test_in_turns_in_both_forms() -> None:
             exchange_a_message(blocking.url)
 
 
-def test_two_at_a_time_know_nothing_of_each_other(tmp_path: Path) -> None:
+def test_two_brokers_are_independent(tmp_path: Path) -> None:
     with leveret.Broker() as one, leveret.Broker(data_dir=tmp_path / "data") as two:
         with connect(one.url) as connection:
             connection.channel().queue_declare("q")
@@ -184,7 +184,7 @@ def test_clients_that_never_answer_do_not_keep_it() -> None:
     half.close()
 
 
-def test_clients_are_told_that_it_stops() -> None:
+def test_clients_are_notified_of_the_stop() -> None:
     told: list[BaseException | None] = []
 
     async def main() -> None:
@@ -247,7 +247,7 @@ def test_a_task_that_is_cancelled_stops_it_to_the_end(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# What is kept
+# Data directories
 
 
 def test_messages_live_in_the_data_directory(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_messages_live_in_the_data_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_large_bodies(tmp_path: Path, on_disk: bool) -> None:
-    """Bodies above `storage.body_spool_threshold` pass through files, where there is a directory for them."""
+    """Bodies above `storage.body_spool_threshold` pass through files if there is a directory for them."""
     with leveret.Broker(data_dir=tmp_path / "data" if on_disk else None) as broker:
         exchange_a_message(broker.url, os.urandom(1 << 20) * 3)
         left = connect(broker.url).channel()
@@ -286,7 +286,7 @@ def test_in_memory_every_run_begins_empty() -> None:
 
 
 def test_a_failed_start_forgets_nothing_of_a_crash(tmp_path: Path) -> None:
-    """What a consumer had when the broker died is redelivered, also where the next start but one is the first good one."""
+    """Messages that a consumer had when the broker died are redelivered, even if a start fails before the good one."""
     with leveret.Broker(data_dir=tmp_path / "data") as broker, connect(broker.url) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -304,7 +304,7 @@ def test_a_failed_start_forgets_nothing_of_a_crash(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_without_stopping_it(tmp_path: Path) -> None:
-    """It ends at once and with its own exit code, and the broker has been stopped properly."""
+    """It ends at once with the right exit code, and the broker is stopped properly."""
     program = (
         "import leveret, pika, sys\n"
         "broker = leveret.Broker(data_dir=sys.argv[1]).__enter__()\n"
@@ -357,7 +357,7 @@ def _listens(broker: leveret.BlockingBroker) -> bool:
 # Refusals
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(leveret.StartFailed, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*ddress already in use"):
@@ -375,7 +375,7 @@ def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:
 
 
 def test_losses_that_are_accepted(tmp_path: Path) -> None:
-    """What `leveret serve` is given as --accept-missing and --drop-damaged, each of which allows its own losses alone."""
+    """The equivalents of --accept-missing and --drop-damaged, each of which allows only its own losses."""
     data = tmp_path / "data"
     with leveret.Broker(data_dir=data) as running, connect(running.url) as connection:
         connection.channel().queue_declare("q", durable=True)
@@ -469,7 +469,7 @@ def test_a_table_and_a_file(tmp_path: Path) -> None:
                     channel.queue_declare("two")
 
 
-def test_the_environment_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEVERET_SERVER__DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LEVERET_SERVER__PORT", "nonsense")
     with leveret.Broker() as broker:
@@ -529,7 +529,7 @@ def test_refused_calls(call: Callable[[leveret.BlockingBroker], object], conditi
         with pytest.raises(leveret.CallRefused, match=text) as caught:
             call(broker)
         assert caught.value.condition == condition
-        # Nothing of it was done.
+        # None of it took effect.
         broker.add_user("a", "x")
 
 

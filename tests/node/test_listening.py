@@ -15,7 +15,7 @@ from leveret.node.errors import StartFailed
 
 
 class FakeServer:
-    """A machine with addresses, and ports that are taken on them. Free ports are given out in order."""
+    """A machine with addresses and ports in use. Free ports are assigned in order."""
 
     def __init__(self, addresses: list[str], taken: set[tuple[str, int]], free: list[int]) -> None:
         self.addresses = addresses
@@ -74,7 +74,7 @@ def test_an_address_that_the_machine_does_not_have(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", BOTH)
-def test_a_port_that_is_taken_on_one_address_is_refused(address: str) -> None:
+def test_a_port_in_use_on_one_address_is_refused(address: str) -> None:
     server = FakeServer(BOTH, {(address, 7)}, [])
     with pytest.raises(StartFailed) as caught:
         listen(server, 7)

@@ -1,4 +1,4 @@
-"""The memory that there is, and how much of it may be used."""
+"""The available memory, and the part of it that may be used."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("watermark", "share"), [(0.5, True), (1.0, True), (2e9, False), (0.0, True)])
-def test_the_watermark_is_a_share_or_octets(watermark: float, share: bool) -> None:
+def test_the_watermark_is_a_share_or_bytes(watermark: float, share: bool) -> None:
     assert memory_limit(watermark) == (int(memory_size() * watermark) if share else int(watermark))

@@ -1,4 +1,4 @@
-"""Files that let other users in are named at the start."""
+"""Files that other users can access are logged at the start."""
 
 from __future__ import annotations
 

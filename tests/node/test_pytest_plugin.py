@@ -17,7 +17,7 @@ PLUGIN = ("-p", "leveret.pytest_plugin", "-p", "no:cacheprovider")
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    # The plugin is taken from the sources, whether or not it is installed as well; others only take time.
+    # The plugin is imported from the sources, even if it is installed; other plugins only take time.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return pytester
 
@@ -72,7 +72,7 @@ def test_aio_pika(session: pytest.Pytester) -> None:
     run(session, passed=1)
 
 
-def test_what_a_test_leaves_behind_goes(session: pytest.Pytester) -> None:
+def test_leftovers_of_a_test_are_removed(session: pytest.Pytester) -> None:
     session.makepyfile("""
         import pika
         import pytest
@@ -168,7 +168,7 @@ def test_a_run_that_does_not_use_it_pays_nothing(session: pytest.Pytester) -> No
     run(session, passed=1)
 
 
-def test_a_broker_that_cannot_start_says_why(session: pytest.Pytester) -> None:
+def test_a_broker_that_cannot_start_gives_the_reason(session: pytest.Pytester) -> None:
     session.makeconftest("""
         import leveret
         import pytest

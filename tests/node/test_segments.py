@@ -1,4 +1,4 @@
-"""Where segments are kept, as the configuration says; and what a broker without them says."""
+"""The location of segments according to the configuration, and log lines of a broker without them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_options_that_are_not_there(tmp_path: Path) -> None:
         store(tmp_path, storage_options_file=str(tmp_path / "none.toml"))
 
 
-def test_what_cannot_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_without_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_store(config(tmp_path), MemoryLog()) == "'storage.engine' is 'memory'"
     monkeypatch.setattr(segments, "find_spec", lambda name: None)
     assert "leveret[segments]" in str(store(tmp_path))
 
 
-def test_a_broker_says_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_logs_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "leveret.broker")
     with Broker() as broker, sync.connect(broker.url) as connection, connection.channel() as channel:
         channel.declare_queue("q", durable=True)
@@ -64,7 +64,7 @@ def test_a_broker_says_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("streams are not sealed, but stay in the log: 'storage.engine' is 'memory'") == 1
 
 
-def test_a_broker_does_not_load_what_only_the_sealer_needs(tmp_path: Path) -> None:
+def test_a_broker_does_not_import_modules_of_the_sealer(tmp_path: Path) -> None:
     """Starting with streams sealed costs no import of Arrow."""
     program = ("import sys\nfrom leveret import Broker\n"
                f"with Broker(data_dir={str(tmp_path)!r}):\n    print([name for name in sys.modules"

@@ -1,4 +1,4 @@
-"""The compiled build, tried on a small package of the same name in a checkout of its own."""
+"""The compiled build, tried on a small package of the same name in a separate checkout."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tools import build_compiled
 ROOT = Path(__file__).resolve().parents[2]
 needs_compiler = pytest.mark.skipif(bool(build_compiled.obstacle()), reason=build_compiled.obstacle() or "-")
 
-# Compiled modules when this test was written. Merging two of them is a reason to lower it, leaving one out is not.
+# Compiled modules when this test was written. Lower it if modules are merged, but not to leave one out.
 HOT_MODULES = 220
 
 SHOW = "import leveret, leveret.hot.codec as c; print(leveret.build_info().compiled, c.twice(2), c.__file__)"
 
 
 def make_checkout(root: Path) -> Path:
-    """A checkout whose package has two hot modules, one of which imports a constant from a module that is not hot."""
+    """A checkout whose package has two hot modules, one of which imports a constant from a plain module."""
     package = root / "src" / "leveret"
     (package / "hot").mkdir(parents=True)
     for name in ("__init__.py", "_compiled.py", "_isolation.py", "py.typed"):
@@ -46,7 +46,7 @@ def make_checkout(root: Path) -> Path:
 
 
 def run(root: Path, code: str = SHOW, **environment: str) -> str:
-    """What a fresh Python prints that imports the package of this checkout."""
+    """Return the output of a fresh Python that imports the package of this checkout."""
     environment = {**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1", "LEVERET_PURE": "",
                    **environment}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True,
@@ -68,7 +68,7 @@ def checkout(compiled: Path, tmp_path: Path) -> Iterator[Path]:
     yield Path(shutil.copytree(compiled, tmp_path / "checkout"))
 
 
-def test_the_listing_takes_globs_and_exceptions_and_ignores_what_is_not_there(tmp_path: Path) -> None:
+def test_the_listing_takes_globs_and_exceptions_and_ignores_missing_modules(tmp_path: Path) -> None:
     package = make_checkout(tmp_path) / "src" / "leveret"
     assert build_compiled.hot_modules(package, "hot.*\n!hot.cold\nhot.later\n") == [
         "leveret.hot.codec", "leveret.hot.table"]
@@ -83,7 +83,7 @@ def test_the_listing_names_no_missing_module_and_covers_the_hot_path() -> None:
     assert len(build_compiled.hot_modules(package, listing)) >= HOT_MODULES
 
 
-def test_the_hash_covers_what_hot_modules_import(tmp_path: Path) -> None:
+def test_the_hash_covers_the_imports_of_hot_modules(tmp_path: Path) -> None:
     package = make_checkout(tmp_path) / "src" / "leveret"
     sources = build_compiled.sources_of(package, ["leveret.hot.codec"])
     assert "constants.py" in sources and "hot/table.py" in sources
@@ -99,7 +99,7 @@ def test_compiled_modules_are_used(checkout: Path) -> None:
 
 
 @needs_compiler
-def test_a_module_that_is_taken_out_of_the_list_stays_plain(checkout: Path) -> None:
+def test_a_module_removed_from_the_list_stays_plain(checkout: Path) -> None:
     assert run(checkout, "import leveret.hot.cold as c; print(c.__file__)").endswith("cold.py")
 
 
@@ -127,7 +127,7 @@ def test_other_edits_do_not_matter(checkout: Path) -> None:
 
 
 @needs_compiler
-def test_an_edit_that_is_taken_back_finds_the_old_binary(checkout: Path) -> None:
+def test_a_reverted_edit_finds_the_old_binary(checkout: Path) -> None:
     path = checkout / "src" / "leveret" / "hot" / "table.py"
     before = path.read_text()
     path.write_text(before + "\n# a remark\n")

@@ -26,7 +26,7 @@ STREAM = {"x-queue-type": "stream"}
 
 @dataclass
 class Installation:
-    """How `leveret` is started: from a checkout, or as what a wheel installs."""
+    """Ways to start `leveret`: from a checkout, or from an installed wheel."""
 
     command: list[str]
     path: str
@@ -142,7 +142,7 @@ def test_no_process_runs_them(planted: Planted, broker: str, tmp_path: Path) -> 
 
 
 def test_the_planted_modules_would_run(planted: Planted) -> None:
-    """What the other test shows is not for want of modules that run."""
+    """Shows that the modules of the other test would run."""
     done = subprocess.run([sys.executable, "-c", "import wave"], cwd=planted.directory, capture_output=True, text=True,
                           timeout=LIMIT, check=False)
     assert done.returncode == 1
@@ -157,7 +157,7 @@ def test_a_program_that_embeds_a_broker_keeps_its_search_path(tmp_path: Path) ->
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
-def test_what_stays_on_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     other = str(tmp_path / "other")
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), other, _isolation.ROOT])

@@ -1,4 +1,4 @@
-"""The wheels of `make build`, each installed in an environment of its own, run a broker."""
+"""The wheels of `make build`, each installed in its own environment, run a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKOUT = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """What a program prints that does not find the checkout."""
+    """Return the output of a program that does not find the checkout."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", **environment},
                           capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -50,7 +50,7 @@ def connect(process: LeveretProcess, user: str) -> pika.BlockingConnection:
 
 @pytest.fixture
 def root(process: LeveretProcess) -> Iterator[BlockingChannel]:
-    """A channel that may everything, with `res.q` bound to `res.e` by "k", and `res.f` bound to `res.e` by "k"."""
+    """A channel with all permissions, with `res.q` bound to `res.e` by "k", and `res.f` bound to `res.e` by "k"."""
     with connect(process, "root") as connection:
         channel = connection.channel()
         channel.queue_declare("res.q")
@@ -123,7 +123,7 @@ def test_names_outside_the_expressions_are_refused(process: LeveretProcess, root
 
 
 def test_missing_entities_are_refused_like_existing_ones(process: LeveretProcess) -> None:
-    """Whoever may not see a name does not learn whether it is taken."""
+    """A user without permission for a name does not learn whether it exists."""
     with connect(process, "nothing") as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (
             lambda channel: channel.queue_delete("nowhere"), lambda channel: channel.basic_get("nowhere"),

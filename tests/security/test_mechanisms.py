@@ -1,4 +1,4 @@
-"""SASL mechanisms: who is offered what, and what the responses mean."""
+"""SASL mechanisms: which ones are offered, and how responses are parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECT = ((("countryName", "DE"),), (("organizationName", "Example, Inc."),), (
 
 
 def decode(octets: bytes) -> dict[str, Any]:
-    """Stands for the wire's decoder of field tables."""
+    """Replaces the wire's decoder of field tables."""
     if octets == b"bad":
         raise ValueError("bad")
     pairs = (part.partition("=") for part in octets.decode("latin-1").split(";"))
@@ -26,7 +26,7 @@ def step(name: str, response: bytes, **facts: Any) -> Any:
     return mechanism.step(response)
 
 
-# What is offered
+# Offered mechanisms
 
 
 def test_offered_mechanisms_depend_on_the_connection() -> None:

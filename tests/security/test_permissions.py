@@ -1,4 +1,4 @@
-"""Expressions over names: what they match, and which are refused."""
+"""Expressions over names: matches, and invalid ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_refused_expressions(pattern: str, reason: str) -> None:
         Pattern(pattern)
     with pytest.raises(PreconditionFailed, match="write permission"):
         check_permission(Permission(".*", pattern, ".*"))
-    # such as an earlier version has stored
+    # as stored by an earlier version
     assert not allows(Permission(pattern, pattern, pattern), READ, "shop")
 
 

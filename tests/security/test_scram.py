@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677): the exchange, and what is kept of passwords for it."""
+"""SCRAM (RFC 5802, RFC 7677): the exchange, and the stored keys of passwords."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret.security.users import DeclaredUser, User, UserStore
 from tests.support.scram import ScramClient
 
 BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
-# The least that the library takes, for quick tests.
+# The minimum of the library, for quick tests.
 FEW = 4096
 
 
@@ -72,7 +72,7 @@ def first(mechanism: Any, message: bytes) -> Any:
 
 
 def log_in(store: UserStore, name: str, password: str, mechanism: str = "SCRAM-SHA-256", **options: str) -> Any:
-    """The outcome of a whole exchange; where it is a success, the server has proved itself."""
+    """Return the outcome of a complete exchange; on success, the server has proved itself."""
     client = ScramClient(mechanism, name, password, **options)
     server = begin(store, mechanism)
     challenge = first(server, client.first())
@@ -126,7 +126,7 @@ def test_names_with_commas_and_equals_signs(store: UserStore) -> None:
 
 
 def test_passwords_are_prepared(store: UserStore) -> None:
-    """RFC 4013: a non-breaking space is a space, a soft hyphen is nothing."""
+    """RFC 4013: a non-breaking space becomes a space, a soft hyphen is removed."""
     add(store, "alice", "pass\u00adword\u00a0one".encode())
     assert is_in(store, "alice", "password one")
 
@@ -140,7 +140,7 @@ def test_clients_without_channel_binding(store: UserStore, flag: str) -> None:
 @pytest.mark.parametrize("name", ["alice", "a=b,c"])
 @pytest.mark.parametrize("flag", ["n", "y"])
 def test_a_client_that_acts_as_itself(store: UserStore, flag: str, name: str) -> None:
-    """As Cyrus SASL does it where it is asked for both names. It is part of what is proved."""
+    """As Cyrus SASL sends both names. They are part of the proof."""
     add(store, name)
     escaped = name.replace("=", "=3D").replace(",", "=2C")
     assert isinstance(log_in(store, name, "secret", flag=f"{flag},a={escaped},"), Success)
@@ -161,7 +161,7 @@ def test_unsupported_features_are_refused(store: UserStore, flag: str) -> None:
 
 
 def test_a_changed_channel_binding_flag_is_detected(store: UserStore) -> None:
-    """Whoever takes the offer of -PLUS away turns y into n: the proof covers it."""
+    """An attacker who removes -PLUS from the offer turns y into n, which the proof covers."""
     add(store, "alice")
     client = ScramClient("SCRAM-SHA-256", "alice", "secret", flag="y,,")
     server = begin(store, "SCRAM-SHA-256")
@@ -178,7 +178,7 @@ def test_a_nonce_that_exceeds_a_frame_is_refused(store: UserStore) -> None:
 
 
 def test_an_oversized_message_is_refused() -> None:
-    """Nothing is prepared, looked up or kept of it."""
+    """Nothing of it is prepared, looked up or stored."""
     server = create("SCRAM-SHA-256", BOTH, Context(scram_keys=lambda name, mechanism: pytest.fail(name)))
     assert server is not None
     assert isinstance(server.step(b"n,,n=" + b"\xc2\xa0" * 4000 + b",r=nonce"), Failure)
@@ -215,7 +215,7 @@ def test_scram_is_offered_if_all_users_have_keys() -> None:
     assert create("SCRAM-SHA-256", ["PLAIN"], context) is None
 
 
-# Who is not there
+# Unknown users
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
@@ -259,7 +259,7 @@ def test_the_cost_is_the_maximum_of_cyrus_sasl() -> None:
     assert Keyring(BOTH).iterations == ITERATIONS == 0x10000
 
 
-# What is kept
+# Stored keys
 
 
 def test_keys_are_stored_with_the_user(store: UserStore, metadata: Metadata) -> None:
@@ -286,7 +286,7 @@ def test_a_new_password_ends_the_old_keys(store: UserStore) -> None:
 
 @pytest.fixture
 def old(metadata: Metadata) -> UserStore:
-    """A store whose one user is as the format without SCRAM had it."""
+    """A store whose one user is as in the format without SCRAM."""
     metadata["user", "alice"] = (
         b'{"name":"alice","password_hash":"hash:terces","tags":["administrator"],'
         b'"permissions":{"/":{"configure":".*","write":"a","read":""}},"limits":{"max_connections":3,"max_channels":0}}')
@@ -305,7 +305,7 @@ def test_an_older_user_gets_keys_at_the_next_password_login(old: UserStore, meta
     old.keep_keys("alice")
     assert is_in(old, "alice", "secret")
     assert old.scram_ready()
-    # Nothing else has changed: nobody's answers have to be asked for again.
+    # Nothing else has changed, so no cached verdict is invalid.
     assert old.generation == generation
     after = old.get("alice")
     assert before is not None and after is not None
@@ -328,7 +328,7 @@ def test_a_password_that_scram_does_not_support(store: UserStore) -> None:
         add(store, f"u{number}", password)
         assert store.verify(f"u{number}", password)
         assert store.get(f"u{number}").scram == {}  # type: ignore[union-attr]
-    # No keys will ever be there: nobody waits for them.
+    # There will never be keys, so logins do not wait for them.
     assert store.scram_ready()
 
 
@@ -373,7 +373,7 @@ def test_clear_text_passwords(store: UserStore) -> None:
 
 
 def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of all passwords in clear are made in the first exchange, whoever it is about; after that none are."""
+    """The first exchange creates the keys of all clear-text passwords, for any user; later ones create none."""
     add(store, "stored")
     store.declare({name: DeclaredUser(user=User(name=name), password=b"x") for name in ("one", "two")})
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""TLS contexts, tried in memory: one server, clients with and without certificates, other files while it runs."""
+"""TLS contexts in memory: one server, clients with and without certificates, and replaced files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users: passwords, where they come from, who may change them."""
+"""Users: passwords, sources of users, and who may change them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
 # Passwords
 
 
-def test_every_login_costs_one_hash(store: UserStore, hasher: CountingHasher) -> None:
+def test_every_login_computes_one_hash(store: UserStore, hasher: CountingHasher) -> None:
     add(store, "stored")
     store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces"),
                    "none": declared("none")})
@@ -134,7 +134,7 @@ def test_a_verdict_holds_for_a_minute() -> None:
     assert verdicts.get(b"right") is False and not verdicts.was_right(b"right")
 
 
-def test_a_right_clear_text_password_costs_no_hash(store: UserStore, hasher: CountingHasher) -> None:
+def test_a_right_clear_text_password_needs_no_hash(store: UserStore, hasher: CountingHasher) -> None:
     assert store.cached_verdict("guest", b"guest") is True
     store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces")})
     assert store.cached_verdict("clear", b"secret") is True
@@ -221,13 +221,13 @@ def test_other_users_may_be_bound_to_loopback() -> None:
     assert store.may_connect_from("guest", "192.0.2.1")
 
 
-# Where users come from
+# Sources of users
 
 
 @pytest.mark.parametrize("dropped", [("usez", "alice"), ("user", "al\udcffce"), ("user", ""), ("", "")])
 def test_the_default_user_stays_off_after_the_loss_of_a_definition(metadata: Metadata, hasher: CountingHasher,
                                                                     dropped: tuple[str, str]) -> None:
-    """The definition of the only user may be the lost one, whatever is left of its kind and name."""
+    """The definition of the only user may be the lost one, whatever remains of its kind and name."""
     store = UserStore(metadata.put, hasher=hasher)
     store.load(metadata, [dropped])
     assert not store.verify("guest", b"guest")
@@ -246,7 +246,7 @@ def test_users_that_are_left_are_not_touched_by_the_loss_of_others(store: UserSt
     assert [user.name for user in again.users()] == ["alice"]
 
 
-def test_stored_users_come_back(store: UserStore, metadata: Metadata, hasher: CountingHasher) -> None:
+def test_stored_users_are_restored(store: UserStore, metadata: Metadata, hasher: CountingHasher) -> None:
     add(store, "älice")
     store.change("älice", tags=["administrator"], limits=UserLimits(3, 4))
     store.set_permission("älice", "/", Permission("a", "b", "c"))
@@ -351,7 +351,7 @@ def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
 
 def test_unsupported_stored_expressions_allow_nothing(store: UserStore, metadata: Metadata, hasher: CountingHasher,
                                                       caplog: pytest.LogCaptureFixture) -> None:
-    """They allow nothing, which the log says; everything else of the user works."""
+    """They allow nothing, which is logged; everything else about the user works."""
     add(store, "alice")
     store.set_permission("alice", "/", Permission("kept", "kept", "^shop"))
     store.set_permission("alice", "b", Permission(".*", ".*", ".*"))

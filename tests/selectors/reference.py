@@ -39,7 +39,7 @@ NOT = {True: False, False: True, None: None}
 
 
 def evaluate(node: Node, lookup: Lookup, now: int, sql: bool) -> bool | None:
-    """True, False or None of a condition."""
+    """Return True, False or None for a condition."""
     found = _value(node, lookup, now, sql)
     return found if isinstance(found, bool) else None
 

@@ -32,11 +32,11 @@ integers = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
 doubles = st.one_of(st.sampled_from([0.0, -0.5, 1.0, 2.5]), st.floats(allow_nan=False, allow_infinity=False))
 numbers = st.one_of(integers, doubles)
 
-# What properties hold when the evaluators are compared with the reference.
+# Values of properties when the evaluators are compared with the reference.
 values: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), integers, st.floats(), texts, st.binary(max_size=3), st.uuids(), st.just([1])
 )
-# And what they may hold besides, of which nothing is asked but that no evaluator falls over it.
+# Other values, which evaluators must only survive.
 odd_values: st.SearchStrategy[Any] = st.one_of(
     values,
     st.integers(),
@@ -91,7 +91,7 @@ def _joined(conditions: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 
 def jms_trees(names: st.SearchStrategy[Identifier]) -> st.SearchStrategy[Node]:
-    """Trees whose types are right as far as they are known, which are those that parse."""
+    """Trees whose types are correct as far as they are known, so that they parse."""
     sums: st.SearchStrategy[Node] = st.recursive(
         st.one_of(names, numbers.map(Literal)),
         lambda inner: st.one_of(

@@ -1,4 +1,4 @@
-"""Messages made of dictionaries."""
+"""Messages built from dictionaries."""
 
 from __future__ import annotations
 

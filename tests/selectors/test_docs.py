@@ -23,7 +23,7 @@ def test_examples_parse(language: str, text: str) -> None:
     (jms_selector if language == "jms" else sql_filter)(text)
 
 
-def test_the_error_shown_is_the_error_given() -> None:
+def test_the_documented_error_is_raised() -> None:
     with pytest.raises(SelectorError) as caught:
         jms_selector("b  LIKE 5 AND a = 1")
     assert f"`{caught.value}`" in PAGE.read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ FULL: dict[str, object] = {
 }
 
 
-def test_every_field_of_properties_can_be_asked_for() -> None:
+def test_every_field_of_properties_can_be_tested() -> None:
     wanted = FULL | {"reply-to": "&&answers"}
     assert properties_filter(wanted).matches(View(properties=FULL))
     for name in FULL:

@@ -1,4 +1,4 @@
-"""Whatever is sent for a filter: a filter, or an error that says where. And no value makes a filter raise."""
+"""Any input yields a filter, or an error with its position. And no value makes a filter raise."""
 
 from __future__ import annotations
 

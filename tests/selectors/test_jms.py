@@ -1,4 +1,4 @@
-"""JMS message selectors: the rules of Jakarta Messaging 3.1 section 3.8.1, one expression and message a row."""
+"""JMS message selectors: the rules of Jakarta Messaging 3.1 section 3.8.1, one expression and message per row."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ RED = View(
         ("weight = weight", T),
         ("flag <> off", T),
         ("flag = flag", T),
-        # A double cannot tell these two apart, and the exact number is promoted to one.
+        # A double cannot distinguish these two, and the exact number is promoted to a double.
         ("big = 9007199254740992.0", T),
         ("big = 9007199254740992", F),
         ("double = 9007199254740993", T),
@@ -270,7 +270,7 @@ UNIQUE = UUID("12345678-1234-5678-1234-567812345678")
         ("amqp.to = 'q' AND amqp.content_type = 'a/b'", View(properties={"to": "q", "content-type": "a/b"}), T),
         ("amqp.annotation.x-opt-sequence-number > 5", View(annotations={"x-opt-sequence-number": 6}), T),
         ('"amqp.annotation.x opt" IS NULL', View(), T),
-        # Names that mean nothing to JMS are properties, whatever they look like.
+        # Names without a meaning in JMS are properties, whatever they look like.
         ("amqp.color = 'red' AND JMSFoo = 1 AND subject = 's'", View({"amqp.color": "red"}, JMSFoo=1, subject="s"), T),
         ("JMSPRIORITY = 4", View(), U),
     ],
@@ -327,7 +327,7 @@ def test_an_empty_selector_matches_every_message(text: str) -> None:
         ("a = -9223372036854775809", 5, "a number from -9223372036854775808 to 9223372036854775807"),
         ("a = 1e400", 4, "a number in the range of a double"),
         ("a = 0x1p5000", 4, "a number in the range of a double"),
-        # What can never be true
+        # Conditions that are never true
         ("5", 0, "a condition"),
         ("'a'", 0, "a condition"),
         ("a + 1", 0, "a condition"),

@@ -80,7 +80,7 @@ def test_a_pattern_cannot_end_in_its_escape_character(pattern: str) -> None:
 
 @settings(max_examples=1000)
 @given(st.text("ab%_", max_size=9), st.text("ab", max_size=9))
-def test_every_pattern_matches_what_the_definition_says(pattern: str, value: str) -> None:
+def test_every_pattern_matches_as_defined(pattern: str, value: str) -> None:
     assert Pattern(pattern).matches(value) is like(value, pattern, "")
 
 
@@ -98,7 +98,7 @@ def test_every_pattern_matches_what_the_definition_says(pattern: str, value: str
         "%" * 8_000 + "b",
     ],
 )
-def test_the_time_grows_with_the_value_alone(pattern: str) -> None:
+def test_the_time_grows_only_with_the_value(pattern: str) -> None:
     """Each would take longer than the world has been there if places were tried in turn, or minutes if only lengths
     multiplied; the timeout is far from either."""
     assert not Pattern(pattern).matches("a" * 200_000)
@@ -117,14 +117,14 @@ def test_at_the_ends_there_may_be_any_number(pattern: str) -> None:
     assert not Pattern(pattern).matches("a" * 5_000)
 
 
-def test_how_often_a_selector_may_say_like() -> None:
+def test_the_number_of_like_operators_is_limited() -> None:
     jms_selector(" OR ".join(["a LIKE 'b%'"] * 32))
     with pytest.raises(SelectorError, match="at most 32 LIKE operators"):
         jms_selector(" OR ".join(["a LIKE 'b%'"] * 33))
 
 
 @pytest.mark.parametrize("make", [jms_selector, sql_filter])
-def test_a_value_that_is_too_long_is_unknown_and_costs_nothing(make: Callable[[str], Selector]) -> None:
+def test_a_value_that_is_too_long_is_unknown_and_takes_no_time(make: Callable[[str], Selector]) -> None:
     selector = make("a LIKE '%x_x%'")
     view = View(a="b" * MAX_VALUE)
     assert selector.evaluate(view) is False

@@ -1,4 +1,4 @@
-"""`amqp:sql-filter`: what RabbitMQ 4.2's documentation of stream filtering shows, one expression and message a row."""
+"""`amqp:sql-filter`: the examples of RabbitMQ 4.2's documentation of stream filtering, one expression per row."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ORDER = View(
         ("age IN (missing)", F),
         ("age NOT IN (missing)", T),
         ("missing IN (missing)", U),
-        # What is no condition is never true.
+        # Values that are not conditions are never true.
         ("5", U),
         ("name", U),
         ("name OR TRUE", T),

@@ -48,7 +48,7 @@ def test_sql_trees_have_the_value_that_the_reference_gives(tree: Node, message: 
     assert found is reference.evaluate(tree, lambda name: message.get(name.name), NOW, True)
 
 
-# What JMS and SQLite agree on: numbers with numbers, strings with strings, small enough to stay exact.
+# The common subset of JMS and SQLite: numbers with numbers, strings with strings, small enough to be exact.
 
 _number_names = st.sampled_from(["a", "b"]).map(Identifier)
 _text_names = st.sampled_from(["c", "d"]).map(Identifier)

@@ -1,4 +1,4 @@
-"""Sockets whose clients have not opened a connection: how many there may be, and who goes."""
+"""Sockets whose clients have not opened a connection: their limit, and which ones are closed."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_a_flood_of_logins_does_not_keep_its_places() -> None:
     assert all(one is not None and one.aborted for one in flood)
 
 
-def test_a_socket_whose_password_waits_in_the_queue_stays() -> None:
-    """The check of another client takes all threads."""
+def test_a_socket_whose_password_is_queued_stays() -> None:
+    """The check of another client occupies all threads."""
     async def test() -> None:
         async with serving() as (server, connect):
             queue = server.services.logins
@@ -134,8 +134,8 @@ def test_the_total_holds_over_all_addresses(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_network_that_has_the_most_makes_room_at_once(busy: bool) -> None:
-    """Also if all its passwords wait for their check; until the others have as many but one."""
+def test_the_network_with_the_most_sockets_makes_room_at_once(busy: bool) -> None:
+    """Even if all its passwords are queued; until the others have as many but one."""
     world = World(6, 0)
     flood = [world.connect(f"2001:db8::{number}") for number in range(6)]
     for one in flood:
@@ -146,13 +146,13 @@ def test_a_network_that_has_the_most_makes_room_at_once(busy: bool) -> None:
     assert all(one is not None and not one.aborted for one in others)
     assert world.connect("192.0.2.3") is None
     assert world.connect("2001:db8::1") is None
-    # the network with the most, not the oldest socket of all
+    # from the network with the most sockets, not the oldest of all
     assert world.connect("192.0.2.4") is not None
     assert sum(one is not None and one.aborted for one in [*flood, *others]) == 5
     assert len(world.admission) == 6
 
 
-def test_of_the_network_that_has_the_most_silent_sockets_go_first() -> None:
+def test_silent_sockets_of_the_largest_network_are_closed_first() -> None:
     world = World(3, 0)
     first, second, third = (world.connect() for _ in range(3))
     assert first and second and third
@@ -161,7 +161,7 @@ def test_of_the_network_that_has_the_most_silent_sockets_go_first() -> None:
     assert [first.aborted, second.aborted, third.aborted] == [False, True, False]
 
 
-def test_nothing_is_kept_of_those_that_left() -> None:
+def test_closed_sockets_leave_no_state() -> None:
     world = World(10, 10)
     waiting = [world.connect(f"192.0.2.{number}") for number in range(5)]
     for one in waiting:
@@ -233,7 +233,7 @@ def test_buffers_grow_when_the_connection_is_open() -> None:
     run(test)
 
 
-def test_nothing_of_tls_is_made_before_the_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tls_state_is_created_before_the_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[TlsProtocol] = []
 
     class Counted(TlsProtocol):
@@ -264,7 +264,7 @@ def test_nothing_of_tls_is_made_before_the_hello(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("first", [HEADER_AMQP091, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
                          ids=["AMQP", "HTTP", "a record that is too large", "a header that asks for TLS"])
-def test_the_tls_port_speaks_tls_only(first: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_tls_port_accepts_tls_only(first: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Authority(tmp_path).issue("server"))

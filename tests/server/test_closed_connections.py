@@ -1,4 +1,4 @@
-"""Closed connections leave nothing for the garbage collector, which comes rarely in a broker."""
+"""Closed connections leave nothing for the garbage collector, which runs rarely in a broker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def be_closed(port: int) -> None:
             connection.process_data_events(time_limit=10)
 
 
-def test_nothing_is_left_of_connections_that_the_broker_closed(no_collector: None) -> None:
+def test_connections_closed_by_the_broker_leave_no_objects(no_collector: None) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
         _, port = await server.listen("127.0.0.1", 0)
@@ -126,7 +126,7 @@ def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @pytest.mark.parametrize("close", [True, False], ids=["close", "break"])
 @pytest.mark.parametrize("how", ["plain", "tls", "tls on the plain listener"])
-def test_nothing_is_left_of_closed_connections(
+def test_closed_connections_leave_no_objects(
         no_collector: None, how: str, close: bool, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_closed_connections(
 
 @pytest.mark.parametrize("password", ["guest", "wrong"])
 @pytest.mark.parametrize("log_in", [log_in_amqp091, log_in_1_0], ids=["0-9-1", "1.0"])
-def test_nothing_is_left_of_logins_by_scram(
+def test_scram_logins_leave_no_objects(
         no_collector: None, log_in: Callable[[BrokerAddress, str, str, str], object], password: str) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
@@ -169,7 +169,7 @@ def half_of_a_handshake(port: int, first: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\xff\xff", HEADER_1_0_TLS],
                          ids=["half", "nonsense", "header only"])
-def test_nothing_is_left_of_handshakes_that_fail(
+def test_failed_handshakes_leave_no_objects(
         no_collector: None, first: bytes, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()

@@ -41,7 +41,7 @@ def rings() -> int:
     return sum(isinstance(item, Ring) for item in gc.get_objects())
 
 
-def test_only_young_objects_are_looked_at_by_themselves(fake: Fake) -> None:
+def test_only_young_generations_are_collected_automatically(fake: Fake) -> None:
     assert gc.get_threshold() == (1234, SECOND_GENERATION, NEVER)
     assert gc.get_freeze_count() > 0
 

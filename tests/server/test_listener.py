@@ -1,4 +1,4 @@
-"""A listener without file descriptors: it waits, and goes on by itself."""
+"""A listener that runs out of file descriptors waits, and resumes by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 
 
 class Loop:
-    """An event loop that only remembers what it reads."""
+    """An event loop that only records what it reads."""
 
     def __init__(self) -> None:
         self.readers: dict[int, Callable[[], None]] = {}
@@ -51,10 +51,10 @@ class Socket:
         return self.real.fileno()
 
     def setblocking(self, flag: bool) -> None:
-        """Nothing blocks."""
+        """Do nothing: it never blocks."""
 
     def listen(self, backlog: int) -> None:
-        """Nobody connects."""
+        """Raise an error: there is no connection."""
 
     def accept(self) -> Any:
         self.accepts += 1
@@ -71,7 +71,7 @@ def listening() -> Iterator[Socket]:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_it_tries_once_and_then_when_it_is_asked_to(listening: Socket, number: int,
+def test_it_tries_once_and_then_on_request(listening: Socket, number: int,
                                                     caplog: pytest.LogCaptureFixture) -> None:
     loop, taken = Loop(), []
     listener = Listener(loop, listening, lambda *arguments: taken.append(arguments))  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_it_tries_once_and_then_when_it_is_asked_to(listening: Socket, number: i
     assert len(taken) == MAX_PER_TURN
 
 
-def test_reserved_descriptors_are_left_alone(listening: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserved_descriptors_are_kept(listening: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, taken = Loop(), []
     listener = Listener(loop, listening, lambda *arguments: taken.append(arguments))  # type: ignore[arg-type]
     listener.start(10)

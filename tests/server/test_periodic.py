@@ -35,7 +35,7 @@ class Loop:
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """What asyncio has a handle call."""
+        """A call from an asyncio handle."""
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
@@ -47,7 +47,7 @@ class Loop:
 
 
 class Work:
-    """An action that raises what it is told to."""
+    """An action that raises a given exception."""
 
     def __init__(self, wait: float) -> None:
         self.wait = wait

@@ -1,4 +1,4 @@
-"""Sockets are read into one buffer: no read takes a piece of memory of the size that it might need."""
+"""Sockets are read into one buffer: no read allocates the maximum size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_small_pieces_take_little_memory() -> None:
                     client.sendall(HEADER_AMQP091[4:])
                     await until(lambda: bool(server.services.sessions))
                     for number in range(20):
-                        client.sendall(b"\x01")  # of a frame that is never whole
+                        client.sendall(b"\x01")  # of a frame that is never complete
                         await until(lambda number=number: bytes_in(server) > number)  # type: ignore[misc]
                     _, peak = tracemalloc.get_traced_memory()
                 finally:

@@ -52,7 +52,7 @@ class Wire:
         await self.expect("connection.open-ok")
 
     async def ended(self) -> bytes:
-        """What comes until the end of the connection; a reset is one, too."""
+        """Return everything until the end of the connection; a reset is an end, too."""
         data = b""
         try:
             while piece := await self.reader.read(65536):
@@ -119,7 +119,7 @@ def test_a_header_in_pieces() -> None:
     run(test)
 
 
-def test_anything_else_gets_the_header_and_the_end() -> None:
+def test_other_input_gets_the_header_and_a_close() -> None:
     async def test() -> None:
         async with serving() as (server, connect):
             for octets in (b"AMQP\x01\x01\x00\x08", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0"):
@@ -131,7 +131,7 @@ def test_anything_else_gets_the_header_and_the_end() -> None:
     run(test)
 
 
-def test_a_client_that_says_nothing_is_cut_off() -> None:
+def test_a_silent_client_is_disconnected() -> None:
     async def test() -> None:
         async with serving(handshake_timeout=0.05) as (_, connect):
             silent, half, slow = await connect(), await connect(), await connect()
@@ -143,7 +143,7 @@ def test_a_client_that_says_nothing_is_cut_off() -> None:
     run(test)
 
 
-def test_one_that_is_open_is_not() -> None:
+def test_an_open_connection_is_not() -> None:
     async def test() -> None:
         async with serving(handshake_timeout=0.2) as (_, connect):
             wire = await connect()
@@ -155,7 +155,7 @@ def test_one_that_is_open_is_not() -> None:
     run(test)
 
 
-def test_garbage_ends_its_own_connection_only() -> None:
+def test_garbage_ends_only_its_own_connection() -> None:
     async def test() -> None:
         async with serving() as (_, connect):
             good, bad = await connect(), await connect()
@@ -183,7 +183,7 @@ def test_timers_fire() -> None:
     run(test)
 
 
-def test_a_stop_says_so_and_waits_for_the_answer() -> None:
+def test_a_stop_closes_connections_and_waits_for_close_ok() -> None:
     async def test() -> None:
         async with serving() as (server, connect):
             wire = await connect()

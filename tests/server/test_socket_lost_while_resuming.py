@@ -16,7 +16,7 @@ from tests.security.certificates import Authority
 from tests.server.test_server import run, serving
 
 BODY = bytes(100_000)
-# The buffers of the two sockets hold some of the messages, and the transport's buffer must fill after them.
+# The buffers of the two sockets hold some of the messages, and the transport's buffer must fill up after them.
 MESSAGES = 20 * HIGH_WATER // len(BODY)
 
 

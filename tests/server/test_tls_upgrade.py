@@ -126,8 +126,8 @@ def test_plain_clients_stay_plain(context: ssl.SSLContext) -> None:
     run(test)
 
 
-def test_the_header_and_the_hello_in_one_piece_and_in_many(context: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
-    """Nothing is lost of what the client sends before it has its answer."""
+def test_the_header_and_the_hello_in_one_or_many_pieces(context: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
+    """Data that the client sends before it has its reply is not lost."""
     async def test() -> None:
         async with serving(tls=context) as (_, connect):
             for size in (1, 3, 100_000):
@@ -169,7 +169,7 @@ async def read_within(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, wire: Wire, s
 @pytest.mark.parametrize(("first", "answer"), [
     (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
 ], ids=["header", "hello"])
-def test_where_tls_is_not_set_up_the_client_learns_what_is_spoken(
+def test_without_tls_the_client_gets_a_supported_header(
         first: bytes, answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
@@ -189,7 +189,7 @@ def test_where_tls_is_not_set_up_the_client_learns_what_is_spoken(
     (b"AMQP\x03\x01\x00\x01", HEADER_1_0_SASL), (b"AMQP\x00\x01\x01\x00", HEADER_1_0),
     (b"AMQP\x04\x01\x00\x00", HEADER_AMQP091),
 ], ids=["tls revision", "tls major", "sasl revision", "amqp minor", "no such id"])
-def test_wrong_headers_get_the_right_one(context: ssl.SSLContext, first: bytes, answer: bytes) -> None:
+def test_wrong_headers_get_a_supported_one(context: ssl.SSLContext, first: bytes, answer: bytes) -> None:
     async def test() -> None:
         async with serving(tls=context) as (_, connect):
             wire = await connect()
@@ -221,7 +221,7 @@ def test_no_tls_within_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, ag
 
 @pytest.mark.parametrize("header", [True, False], ids=["header", "hello"])
 def test_a_handshake_that_fails_costs_its_connection_only(context: ssl.SSLContext, header: bool) -> None:
-    """A record with nonsense in it, and a client that goes in mid-handshake."""
+    """An invalid record, and a client that disconnects in mid-handshake."""
     async def test() -> None:
         async with serving(tls=context) as (server, connect):
             for octets in (b"\x16\x03\x01\x00\x04\xff\xff\xff\xff", b"\x16\x03\x01\x02\x00\x01"):
@@ -239,8 +239,8 @@ def test_a_handshake_that_fails_costs_its_connection_only(context: ssl.SSLContex
     run(test)
 
 
-def test_after_the_header_there_is_nothing_but_tls(context: ssl.SSLContext) -> None:
-    """What comes in clear behind it is no AMQP: nobody can slip commands in."""
+def test_only_tls_follows_the_header(context: ssl.SSLContext) -> None:
+    """Plain text after the header is not parsed as AMQP, so that an attacker cannot inject commands."""
     async def test() -> None:
         async with serving(tls=context) as (server, connect):
             wire = await connect()
@@ -280,7 +280,7 @@ def test_a_stop_within_the_handshake(context: ssl.SSLContext) -> None:
 
 
 def test_certificates_of_clients(authority: Authority, context: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
-    """The session sees who the client is, as on the TLS listener."""
+    """The session knows the client's identity, as on the TLS listener."""
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.path)
     trusting.load_cert_chain(*authority.issue("user"))

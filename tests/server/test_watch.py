@@ -28,14 +28,14 @@ def site() -> Site:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What the process is said to take: `octets`."""
+    """The memory that the process reports: `octets`."""
     state = SimpleNamespace(octets=0)
     monkeypatch.setattr(module.ResidentMemory, "read", lambda self: state.octets)
     monkeypatch.setattr(module, "trim_heap", lambda: None)
     return state
 
 
-def test_the_alarm_comes_at_the_limit_and_goes_below_it(site: Site, memory: SimpleNamespace) -> None:
+def test_the_alarm_starts_at_the_limit_and_ends_below_it(site: Site, memory: SimpleNamespace) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     alarms = []
     for megabytes in (50, 99, 101, 99, 96, 94, 101):
@@ -56,7 +56,7 @@ def test_queues_share_less_as_memory_runs_short(site: Site, memory: SimpleNamesp
     assert shares[0] > shares[1] > shares[2] > 0
 
 
-def test_limits_that_are_taken_away_end_what_they_began(site: Site, memory: SimpleNamespace, tmp_path: Path) -> None:
+def test_removed_limits_end_their_alarms(site: Site, memory: SimpleNamespace, tmp_path: Path) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 1 << 62, tmp_path)
     memory.octets = 101 * MEGABYTE
     watch.check()
@@ -66,7 +66,7 @@ def test_limits_that_are_taken_away_end_what_they_began(site: Site, memory: Simp
     assert site.services.alarm == "" and not site.broker.tight and site.broker.page_above == DEFAULT_PAGE_ABOVE
 
 
-def test_who_was_held_back_for_memory_is_woken(site: Site, memory: SimpleNamespace) -> None:
+def test_consumers_blocked_by_low_memory_are_woken(site: Site, memory: SimpleNamespace) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 0, None)
     memory.octets = 90 * MEGABYTE
     watch.check()
@@ -151,7 +151,7 @@ def test_a_full_store_is_an_alarm(site: Site) -> None:
     assert site.services.alarm == ""
 
 
-def test_a_disk_that_fills_up_is_one(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_an_alarm(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watch = Watch(site.services, 0, 100 * MEGABYTE, tmp_path)
     alarms = []
     for free in (200, 99, 101, 106):
@@ -169,11 +169,11 @@ def test_two_reasons_at_once(site: Site, memory: SimpleNamespace) -> None:
     assert site.services.alarm == "memory and store full"
 
 
-def test_the_process_takes_some_memory() -> None:
+def test_the_process_uses_some_memory() -> None:
     assert module.resident_bytes() > 5 * MEGABYTE
 
 
-def test_a_step_that_fails_leaves_the_others_alone(site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
+def test_a_failing_step_does_not_affect_the_others(site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
                                                    tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 100 * MEGABYTE, tmp_path)
     memory.octets = 101 * MEGABYTE

@@ -1,4 +1,4 @@
-"""What the tests of the engines share: queues that are only an id, a loop that is only a list."""
+"""Shared by the tests of the engines: queues that are only an id, a loop that is only a list."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HEADER = b"\x00\x3c\x00\x00"
 ADDRESS = make_address("amq.direct", "key")
 
 
-# A vhost that no test looks at: the log wants entries of real queues, and those want one. (Compiled classes accept
-# no stand-ins.)
+# A vhost that no test inspects: the log takes entries of real queues, which need one. (Compiled classes accept no
+# stand-ins.)
 VHOST = Broker(MemoryLog()).add_vhost("/", VhostSettings())
 
 
@@ -42,7 +42,7 @@ class FakeQueue:
 
 
 class Loop:
-    """Runs what was posted when it is asked to."""
+    """Runs posted callbacks on request."""
 
     def __init__(self) -> None:
         self.posted: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
@@ -72,7 +72,7 @@ def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
 
 
 class Waiter:
-    """Notes the number of the batch that a wait was for. (A transaction of nothing is a waiter that compiled code
+    """Records the number of the batch that a wait was for. (An empty transaction is a waiter that compiled code
     accepts.)"""
 
     def __init__(self, log: Log) -> None:
@@ -149,7 +149,7 @@ class Harness:
 
 
 def entry_of(queue: FakeQueue, loaded: Loaded) -> Entry:
-    """The entry that a broker makes of what it loaded."""
+    """Return the entry that a broker creates from what it loaded."""
     entry = Entry(queue.queue, loaded.message, loaded.seq)
     entry.row = loaded.row
     entry.slot = loaded.slot

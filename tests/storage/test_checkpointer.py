@@ -1,4 +1,4 @@
-"""Rounds of checkpoints beside commits: none may begin on a log that the next commit resets."""
+"""Checkpoint rounds concurrent with commits: none may begin on a log that the next commit resets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = 10 * FEW_PAGES
 
 
 class SlowConnection:
-    """Holds up each checkpoint until it is let go; counts them."""
+    """Blocks each checkpoint until it is released; counts them."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -64,18 +64,18 @@ database: tuple[sqlite3.Connection, SlowConnection, Checkpointer]) -> None:
 
     commit()
     assert not checkpointer.advance(PAGES) and checkpointer.busy
-    # The round ends while a commit runs: whether it has the pages of that commit, nobody knows.
+    # The round ends while a commit runs, so it is unknown whether it has the pages of that commit.
     checkpointer.committing()
     end_round()
     writer.execute("INSERT INTO log VALUES (2)")
     assert not checkpointer.advance(2 * PAGES) and not checkpointer.busy
     until(lambda: slow.begun == 1)
-    # The next one begins and ends after it.
+    # The next one begins and ends after the commit.
     commit()
     assert not checkpointer.advance(3 * PAGES) and checkpointer.busy
     end_round()
     assert slow.begun == 2
-    # A round that brought everything into the file, and no commit since: the next commit resets the log.
+    # A round that copied everything into the file, and no commit since: the next commit resets the log.
     assert not checkpointer.advance(4 * PAGES) and not checkpointer.busy
     assert slow.begun == 2
     commit()

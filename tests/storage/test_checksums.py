@@ -109,7 +109,7 @@ def test_values_of_another_type_are_damage_that_can_be_dropped(tmp_path: Path, s
 
 
 def test_a_definition_that_is_out_of_order_is_dropped(tmp_path: Path) -> None:
-    """A statement that looks for its kind does not find it."""
+    """A statement for another kind does not find it."""
     filled(tmp_path)
     file = tmp_path / "log-0.sqlite"
     octets = file.read_bytes()
@@ -181,7 +181,7 @@ def test_a_changed_body_is_not_delivered(tmp_path: Path, at: int) -> None:
     assert "it held 1 of queue 'orders' in vhost '/' (sequence 2 to 2)" in harness.log.reason
     with pytest.raises(StorageFailed):
         harness.log.close()
-    # It is remembered: the next start refuses, whether it would have read the body or not.
+    # The damage is recorded: the next start refuses, whether it would have read the body or not.
     message = refusal(tmp_path)
     assert "row 2 of the log is damaged: the checksum of its data is wrong" in message
     assert "--drop-damaged" in message and f"leveret check {tmp_path}" in message
@@ -353,4 +353,4 @@ def test_columns_end_with_their_checksums() -> None:
     second = row_columns(RowImage(2, b"", index_head(0, 0, 0, 0), [b"data"]))
     assert first[2] == second[2] == b"data"
     assert first[1][:-4] == second[1][:-4]  # the checksum of the data is the same
-    assert first[1][-4:] != second[1][-4:]  # that of the index knows where it belongs
+    assert first[1][-4:] != second[1][-4:]  # the index entry has the position

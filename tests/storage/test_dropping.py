@@ -1,4 +1,4 @@
-"""`leveret serve --drop-damaged`: what is damaged goes, and everything else is served."""
+"""`leveret serve --drop-damaged`: damaged records are dropped, and everything else is served."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fill(process: LeveretProcess, queue: str, kind: str) -> None:
 
 
 def restart(process: LeveretProcess) -> None:
-    """Refused as it is, and started without what is damaged."""
+    """Check that a start is refused, and succeeds without the damaged records."""
     with pytest.raises(RuntimeError, match="--drop-damaged"):
         process.start()
     process.extra = ["--drop-damaged"]
@@ -96,7 +96,7 @@ def test_segment_files_without_a_definition_are_never_deleted(process: LeveretPr
         process.wait_for_log("1 files of segments have no definition and are kept")
         process.stop()
         assert "1 files beside the segments are in no manifest: the broker keeps them" in check(process)
-        # Another one, which is garbage: once it is gone, the broker has removed what it removes.
+        # Another queue is garbage: once it is deleted, the broker has removed what it removes.
         garbage = files[0].with_name("00000000000000000099-garbage.parquet")
         for _ in range(2):
             garbage.touch()
@@ -115,7 +115,7 @@ def check(process: LeveretProcess) -> str:
     return CliRunner().invoke(leveret, ["check", str(process.data_dir)]).output
 
 
-def test_the_default_user_does_not_come_back(process: LeveretProcess) -> None:
+def test_the_default_user_is_not_created_again(process: LeveretProcess) -> None:
     with process.start():
         commands = Commands(process.data_dir)
         commands.ok("users", "add", "ana", "--password-file", "-", input="secret\n")

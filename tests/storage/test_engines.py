@@ -1,4 +1,4 @@
-"""What every engine does with the records of a log, seen from the broker's side."""
+"""The behaviour of every engine for the records of a log, as the broker sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory that an earlier version left opens, whole, and gets checksums.
+"""A data directory of an earlier version can be opened completely, and gets checksums.
 
 `data/format-1.tar.xz` was made by the last version of format 1: a broker killed with SIGKILL, with a user, a fan-out, a
 body in chunks, priorities, acknowledgements, and a stream with a sealed segment.
@@ -97,7 +97,7 @@ def test_an_interrupted_migration_restarts(old: Path, monkeypatch: pytest.Monkey
     ("UPDATE chunk SET data = NULL WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
 ])
 def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement: str, named: str) -> None:
-    """Nothing is migrated before the operator has decided; then what is damaged is dropped as in format 2."""
+    """Nothing is migrated before the operator decides; then damaged records are dropped as in format 2."""
     # SQLite would delete the write-ahead log with its last connection, if that can write.
     keeper = sqlite3.connect(f"{(old / 'log-0.sqlite').as_uri()}?mode=ro", uri=True)
     keeper.execute("SELECT count(*) FROM log").fetchone()

@@ -1,4 +1,4 @@
-"""What another process reads of a log's file is what the log itself would load: also of records that were moved."""
+"""Another process reads the same records from a log's file as the log itself, even if they were moved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def harness(tmp_path: Path) -> Any:
 
 
 def read(harness: Harness, entries: list[Entry]) -> Columns:
-    """What a reader finds, once everything is on disk."""
+    """Return what a reader finds once everything is on disk."""
     rows: array[int] = array("Q", [entry.row.id for entry in entries if entry.row is not None])
     slots: array[int] = array("I", [entry.slot for entry in entries])
     located = harness.log.locate(rows, slots)
@@ -42,7 +42,7 @@ def read(harness: Harness, entries: list[Entry]) -> Columns:
 
 
 def shown(item: Loaded) -> tuple[Any, ...]:
-    """Everything of a message that a reader of the stream may see."""
+    """Return everything in a message that a reader of the stream may see."""
     found = item.message
     overlay = item.overlay
     return (item.seq, found.address, found.header, content(found), found.size, found.format,
@@ -100,7 +100,7 @@ def test_messages_with_every_kind_of_overlay(harness: Harness) -> None:
 
 
 def test_entries_stored_separately_from_their_messages(harness: Harness) -> None:
-    """A fan-out: what the first queue adds to its entry is not the second one's."""
+    """In a fan-out, the first queue's changes to its entry do not affect the second queue's."""
     first, second = FakeQueue(1), FakeQueue(2)
     mine: list[Entry] = []
     for number in range(6):
@@ -124,7 +124,7 @@ def test_entries_stored_separately_from_their_messages(harness: Harness) -> None
 
 
 def test_located_rows_are_not_moved(harness: Harness) -> None:
-    """Rows that are mostly garbage are copied elsewhere; not while somebody reads them."""
+    """Rows that are mostly garbage are copied elsewhere, except while they are being read."""
     assert isinstance(harness.log, SqliteLog)
     harness.log.trimmer.floor = 0
     stream, queue = FakeQueue(1), FakeQueue(2)

@@ -21,7 +21,7 @@ QUEUES = 3
 
 
 class Model:
-    """What must be in the log: (queue id, seq) to what was stored; metadata."""
+    """The expected contents of the log: (queue id, seq) to the stored entry; metadata."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[int, int], dict[str, Any]] = {}
@@ -189,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.entries) > len(self.fresh))
     @rule(numbers=st.lists(st.integers(0, 1000), min_size=1, max_size=20))
     def page(self, numbers: list[int]) -> None:
-        """Forget entries but for their positions, and read them back."""
+        """Forget everything about entries except their positions, and read them back."""
         self.commit()
         keys = sorted({self.choose(number) for number in numbers})
         loaded = self.harness.load_entries([self.entries[key] for key in keys])
@@ -237,11 +237,11 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process is killed: what was not committed is gone, what was is there."""
+        """The process is killed: committed changes survive, the others do not."""
         log = self.log
         if log._in_flight is not None:
             self.harness.loop.run_until(lambda: log._in_flight is None)
-            # The commit under way may have taken the batch that was being filled with it.
+            # The commit in progress may have included the current batch.
             self.commit()
         log._worker.close()  # no checkpoint while the files are copied
         log._store.checkpointer.wait()

@@ -1,4 +1,4 @@
-"""Opening a data directory: what is refused, and whether the refusal says what to do."""
+"""Opening a data directory: refused starts, and whether the error names the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refusal(path: Path) -> str:
     log = sqlite_log(path)
     with pytest.raises(StorageFailed) as caught:
         log.open()
-    # A refused log has let go of the directory.
+    # A refused log has released the directory.
     DirectoryLock(path, f"{log.name}.lock").release()
     return str(caught.value)
 
@@ -85,7 +85,7 @@ def test_a_second_log_of_the_same_process_is_refused(tmp_path: Path) -> None:
     sqlite_log(tmp_path).open()
 
 
-def test_sqlites_own_lock_is_respected(tmp_path: Path) -> None:
+def test_the_lock_of_sqlite_is_respected(tmp_path: Path) -> None:
     file = filled(tmp_path)
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -181,7 +181,7 @@ def test_the_overflow_file_is_deleted(tmp_path: Path) -> None:
     harness.publish(FakeQueue(1), b"gone")
     harness.commit()
     assert first.file.exists()
-    # As after a kill: nothing was removed.
+    # As after a kill: no files were removed.
     shutil.copytree(tmp_path, tmp_path / "copy")
     harness.log.close()
     assert not first.file.exists()

@@ -1,4 +1,4 @@
-"""A broker does not start empty beside what is left of its data."""
+"""A broker does not start empty if parts of its data still exist."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
 @pytest.mark.parametrize("crash", [False, True])
 def test_files_without_a_definition_are_kept_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str,
                                                         crash: bool) -> None:
-    """What was lost may have named them: that is in the log, and survives a crash of the start that accepts it."""
+    """The lost definitions may have named the files: that is recorded in the log, and survives a crash of that start."""
     path = stopped(tmp_path, clean=False)
     (path / lost).unlink()
     if crash:
@@ -151,13 +151,13 @@ def _killed(connection: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_whole_log_keeps_nothing(tmp_path: Path) -> None:
+def test_an_intact_log_keeps_no_files(tmp_path: Path) -> None:
     log = sqlite_log(stopped(tmp_path, clean=False), salvage=ACCEPTING)
     assert not [kind for kind, _ in log.open().metadata if kind == metadata.SALVAGED]
     log.close()
 
 
-def test_a_database_without_tables_is_refused_beside_the_marker(tmp_path: Path) -> None:
+def test_a_database_without_tables_is_refused_with_the_marker(tmp_path: Path) -> None:
     path = stopped(tmp_path, clean=True)
     database = path / "log-0.sqlite"
     database.unlink()

@@ -1,4 +1,4 @@
-"""Recovery of deep and mixed queues, in whatever order their records stand on disk."""
+"""Recovery of deep and mixed queues, whatever the order of their records on disk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_mixed_rows(harness: Harness, queues: int, settled: float) -> None:
 
 
 def test_entries_out_of_order_on_disk(harness: Harness) -> None:
-    """Copies of old entries stand behind young ones, and overlap with other copies."""
+    """Copies of old entries follow young ones, and overlap with other copies."""
     log: Any = harness.log
     log.trimmer.floor = 0
     chance = random.Random(11)
@@ -68,14 +68,14 @@ def test_entries_out_of_order_on_disk(harness: Harness) -> None:
 
 
 def test_a_record_that_is_settled_only_on_disk_stays_settled(harness: Harness) -> None:
-    """Settlements survive their own row's copy, and the copy of that."""
+    """Settlements survive the copy of their row, and the copy of that copy."""
     log: Any = harness.log
     log.trimmer.floor = 0
     queue, fast = FakeQueue(1), FakeQueue(2)
     deep = harness.publish(queue, *[b"deep" * 100] * 50)
     harness.commit()
     for number in range(40):
-        # The settlement of a deep entry stands in a row that is otherwise garbage soon.
+        # The settlement of a deep entry is in a row that is otherwise soon garbage.
         if number < 10:
             log.settle(deep.pop(0))
         entries = harness.publish(fast, *[b"fast" * 20] * 5)

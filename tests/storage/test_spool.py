@@ -40,13 +40,13 @@ def octets(body: object) -> bytes:
 
 
 def is_empty(spool: FileSpool) -> bool:
-    """Whether no body is left in it, once its thread has done what there was to do."""
+    """Return whether no body is left, once its thread has finished its work."""
     spool.close()
     return not spool.blocks
 
 
 def space_of(spool: FileSpool) -> int:
-    """Octets that the file takes on the disk."""
+    """Return the bytes that the file uses on disk."""
     spool.close()
     os.fsync(spool._file.fileno())  # type: ignore[union-attr]
     return os.fstat(spool._file.fileno()).st_blocks * 512  # type: ignore[union-attr]
@@ -142,7 +142,7 @@ def test_the_log_stores_and_loads_bodies(tmp_path: Path, durable: bool) -> None:
         message = Message(ADDRESS, HEADER, fill(spool, body), len(body), True)
         entries.append(queue.entry(message))
         harness.log.store(entries[-1])
-        # In a second queue the same octets are stored once.
+        # In a second queue, the same bytes are stored once.
         other = FakeQueue(2).entry(message)
         harness.log.store(other)
     assert harness.log.pending_spooled == sum(map(len, data)) - 1000
@@ -181,7 +181,7 @@ def test_without_room_a_body_is_read_back_into_memory(tmp_path: Path) -> None:
     harness.log.close()
 
 
-def test_a_body_that_cannot_be_read_fails_the_commit_whole(tmp_path: Path) -> None:
+def test_a_body_that_cannot_be_read_fails_the_complete_commit(tmp_path: Path) -> None:
     spool = FileSpool(tmp_path, 0)
     harness = Harness(lambda: sqlite_log(tmp_path))
     queue = FakeQueue(1)
@@ -199,7 +199,7 @@ def test_a_body_that_cannot_be_read_fails_the_commit_whole(tmp_path: Path) -> No
     harness.log.close()
 
 
-def test_the_registry_gives_both_logs_one_spool(tmp_path: Path) -> None:
+def test_the_registry_creates_one_spool_for_both_logs(tmp_path: Path) -> None:
     log, overflow = make_logs("sqlite", tmp_path, reserve=4 * MIB, disk_free=MIB)
     assert overflow is not None
     assert log.spool is overflow.spool is not None

@@ -1,4 +1,4 @@
-"""Trimming of the SQLite engine: what leaves the disk, when, and what it costs."""
+"""Trimming of the SQLite engine: what is removed from disk, when, and at what cost."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_records_settled_in_their_own_batch_are_never_written(harness: Harness) 
     assert not found["chunk"]
 
 
-def test_a_batch_that_leaves_nothing_costs_no_commit(harness: Harness) -> None:
+def test_a_batch_without_records_needs_no_commit(harness: Harness) -> None:
     queue = FakeQueue(1)
     harness.publish(queue, b"warm up")
     harness.commit()
@@ -189,7 +189,7 @@ def test_a_large_batch_is_one_commit_of_several_rows(harness: Harness) -> None:
 
 
 def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness) -> None:
-    """A purge of one of two interleaved queues: no row dies, all must note which records did."""
+    """A purge of one of two interleaved queues: no row is removed, all must record which entries were."""
     left, right = FakeQueue(1), FakeQueue(2)
     entries = []
     for _ in range(330_000):
@@ -213,8 +213,10 @@ def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness)
 
 
 def fast_beside_idle(harness: Harness, batches: int, floor: int) -> tuple[list[Entry], int]:
-    """A deep queue that nobody consumes beside a fast one, in the same batches. Returns the idle entries and the octets
-    that were published."""
+    """Create a deep queue without consumers beside a fast one, in the same batches.
+
+    Returns the idle entries and the published bytes.
+    """
     idle, fast = FakeQueue(1), FakeQueue(2)
     log: Any = harness.log
     log.trimmer.floor = floor
@@ -241,9 +243,9 @@ def test_write_amplification_of_a_deep_idle_queue_beside_a_fast_one(harness: Har
     figures = harness.log.statistics()
     assert figures["copied_octets"] > 0
     assert published + figures["copied_octets"] <= 2 * published
-    # Garbage is bounded by what is alive.
+    # Garbage is limited by the live records.
     assert figures["octets"] <= 2 * figures["live_octets"] + 100_000 + (1 << 20)
-    # Every position that the broker holds is still good, by object and by number.
+    # Every position that the broker has is still valid, by object and by number.
     loaded = harness.load(array("Q", [entry.row.id for entry in kept if entry.row is not None]),
                           array("I", [entry.slot for entry in kept]))
     assert [item.seq for item in loaded] == [entry.seq for entry in kept]
@@ -261,7 +263,7 @@ def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None
     random.Random(5).shuffle(kept)
     settle(harness, *kept)
     harness.commit()
-    # What is left is the row being filled.
+    # Only the current row remains.
     assert len(rows) == 1
     assert on_disk(harness) == {"log": [], "chunk": []}
 

@@ -1,1 +1,1 @@
-"""What several test suites share: brokers as real processes, raw connections, other brokers to compare with."""
+"""Shared by several test suites: brokers as real processes, raw connections, other brokers for comparison."""

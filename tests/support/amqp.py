@@ -1,6 +1,6 @@
 """A small asyncio client for tests that must see every frame: it hides nothing, retries nothing and checks little.
 
-It stands on pamqp, a codec that is not ours. Frames that are not the answer to a call go to callbacks at once.
+It is based on pamqp, an independent codec. Frames that are not the reply to a call go to callbacks at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 CALL_TIMEOUT = 60.0
 
-# pamqp takes fewer names than RabbitMQ and its clients do; what is refused is the broker's business here.
+# pamqp accepts fewer names than RabbitMQ and its clients; here the broker decides.
 for _class in vars(commands).values():
     for _method in vars(_class).values() if isinstance(_class, type) else ():
         if isinstance(_method, type) and hasattr(_method, "validate"):
@@ -33,9 +33,9 @@ Frame = tuple[int, int, bytes]
 
 
 class Closed(Exception):
-    """The broker closed a channel or the connection. `code` is 0 where the socket just ended.
+    """The broker closed a channel or the connection. `code` is 0 if the socket just ended.
 
-    The scope is "channel", "connection", "socket", or "fault" where the broker sent what it may not send.
+    The scope is "channel", "connection", "socket", or "fault" if the broker sent something illegal.
     """
 
     def __init__(self, scope: str, code: int = 0, text: str = "", method: tuple[int, int] = (0, 0)) -> None:
@@ -47,7 +47,7 @@ class Closed(Exception):
 
 
 def split(buffer: bytearray) -> Iterator[Frame]:
-    """Take the whole frames off the front of a buffer; AssertionError where one is malformed."""
+    """Remove the complete frames from the front of a buffer. Raises AssertionError if one is malformed."""
     start, end = 0, len(buffer)
     while end - start >= 8:
         kind, channel, size = struct.unpack_from(">BHI", buffer, start)
@@ -83,7 +83,7 @@ def content(
 
 
 class Delivery:
-    """A message that came: by deliver, return or get-ok (`method` tells)."""
+    """A received message: by deliver, return or get-ok (`method`)."""
 
     __slots__ = ("body", "method", "properties")
 
@@ -222,7 +222,7 @@ class Channel:
 
 
 class Connection:
-    """One connection; `open` does the handshake. It answers no heartbeats unless asked for some."""
+    """One connection; `open` does the handshake. It sends heartbeats only on request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -312,16 +312,16 @@ class Connection:
         return method
 
     def write(self, data: bytes) -> None:
-        """Send raw octets; nothing once the connection has ended."""
+        """Send raw bytes; do nothing once the connection has ended."""
         if not self.writer.transport.is_closing():
             self.writer.write(data)
 
     async def drain(self) -> None:
-        """Wait while the socket takes no more. Raises OSError when it is gone."""
+        """Wait until the socket accepts more. Raises OSError when it is closed."""
         await self.writer.drain()
 
     async def channel(self, number: int | None = None) -> Channel:
-        """Open a channel, the lowest free one unless told."""
+        """Open a channel, by default the lowest free one."""
         if self.closed is not None:
             raise self.closed
         if number is None:
@@ -331,7 +331,7 @@ class Connection:
         return channel
 
     async def close(self) -> None:
-        """A clean close; nothing when it is closed already."""
+        """Close cleanly; do nothing if it is closed already."""
         if self.closed is None:
             self._close_ok = asyncio.get_running_loop().create_future()
             self.write(encode(commands.Connection.Close(200, "", 0, 0), 0))

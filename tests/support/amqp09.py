@@ -1,4 +1,4 @@
-"""A client of AMQP 0-9 on a socket, method by method, over the project's own engine."""
+"""A client of AMQP 0-9 on a socket, method by method, with the project's own engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Client:
         self.flush()
 
     def next(self) -> Command:
-        """The next command that arrives. ConnectionError where there is none any more."""
+        """Return the next command. Raises ConnectionError at the end."""
         while not self.received:
             data = self.socket.recv(1 << 18)
             if not data:
@@ -82,12 +82,12 @@ class Client:
         return self.expect(answer).arguments
 
     def open_file(self, identifier: str, size: int) -> int:
-        """How much of a file is staged."""
+        """Return how much of a file is staged."""
         there: int = self.call("file.open", "file.open-ok", identifier=identifier, content_size=size)["staged_size"]
         return there
 
     def begin_stage(self, size: int) -> None:
-        """Send a `file.stage` of `size` octets, which follow by `stage_octets`."""
+        """Send a `file.stage` of `size` bytes, which follow by `stage_octets`."""
         self.engine.send_content(1, "file.stage", {}, encode_header(FILE, size, {"filename": "f"}, QPID, V0_9), b"")
         self.flush()
 

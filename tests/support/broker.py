@@ -1,10 +1,10 @@
 """Brokers under test, as real processes.
 
-`LeveretProcess` runs `python -m leveret serve` on a free loopback port with a data directory of its own. The same
-tests run against another broker when the environment says so:
+`LeveretProcess` runs `python -m leveret serve` on a free loopback port with its own data directory. The same tests run
+against another broker if the environment says so:
 
 LEVERET_TEST_URL=amqp://...      a broker that runs already; tests that must start or stop it are skipped
-LEVERET_TEST_BROKER=rabbitmq     a RabbitMQ of our own (`tests.support.rabbitmq`), which tells whether a test is right
+LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`), which shows whether a test is right
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 30.0
 
-# Who may do what in every test: `guest` everything, `limited` little. RabbitMQ gets the same by definitions.
+# Users of every test: `guest` with all permissions, `limited` with few. RabbitMQ gets the same by definitions.
 USERS = {
     "guest": ("guest", dict.fromkeys(("/", "interop", "vhöst/ü"), (".*", ".*", ".*"))),
     "limited": ("secret", {"interop": ("^mine-.*", "^(mine-.*|amq.default)$", "^mine-.*")}),
@@ -81,7 +81,7 @@ class Broker:
     def url(
         self, *, user: str | None = None, password: str | None = None, vhost: str | None = None, query: str = ""
     ) -> str:
-        """An AMQP URI with everything percent-encoded that must be."""
+        """Return an AMQP URI with percent-encoding."""
         name = quote(user if user is not None else self.user, safe="")
         secret = quote(password if password is not None else self.password, safe="")
         path = quote(vhost if vhost is not None else self.vhost, safe="")
@@ -120,9 +120,9 @@ def external(url: str) -> Broker:
 
 
 class LeveretProcess(Broker):
-    """A broker process over one data directory; `start` again after `stop` or `kill` finds what it kept.
+    """A broker process over one data directory; `start` after `stop` or `kill` finds the stored data.
 
-    directory  holds data, config, ready file and the output of every run (`broker.log`)
+    directory  contains data, config, ready file and the output of every run (`broker.log`)
     config     text of a TOML config file
     environment  added to the process's
     wrapper    a command to run it under (`prlimit ...`)
@@ -182,7 +182,7 @@ class LeveretProcess(Broker):
             *self.extra,
         ]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-        # Many tests stop the broker while clients are connected that answer nothing any more: those get half of it.
+        # Many tests stop the broker while unresponsive clients are connected, which get half of the time.
         environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2"} | self.environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
@@ -213,14 +213,14 @@ class LeveretProcess(Broker):
         return self.process is not None and self.process.poll() is None
 
     def log(self) -> str:
-        """What all runs printed, on both outputs."""
+        """Return the output of all runs, stdout and stderr."""
         try:
             return self.log_path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
     def wait_for_log(self, wanted: str, after: int = 0) -> str:
-        """The line of the log that has this text, behind so many characters, when it has come."""
+        """Wait for a line of the log with this text, after a number of characters, and return it."""
         deadline = time.monotonic() + 30
         while True:
             for line in self.log()[after:].splitlines():
@@ -264,7 +264,7 @@ class LeveretProcess(Broker):
             self.process = None
 
     def memory(self) -> int:
-        """Resident memory of the process, octets."""
+        """Return the resident memory of the process in bytes."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024

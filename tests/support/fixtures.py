@@ -1,4 +1,4 @@
-"""Fixtures over a broker process; a conftest imports the ones that it wants."""
+"""Fixtures with a broker process; a conftest imports those that it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for the whole session. Tests take `broker`, which looks after it."""
+    """One broker for the session. Tests use `broker`, which checks it."""
     directory: Path = tmp_path_factory.mktemp("broker")
     broker = start_broker(directory)
     yield broker
@@ -25,7 +25,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(shared_broker: Broker) -> Iterator[Broker]:
-    """The session's broker; the test that kills it or makes it log an exception is the one that fails."""
+    """The session's broker; a test that kills it or makes it log an exception fails."""
     if isinstance(shared_broker, LeveretProcess) and not shared_broker.alive():
         shared_broker.kill()
         shared_broker.start()
@@ -37,7 +37,7 @@ def broker(shared_broker: Broker) -> Iterator[Broker]:
         shared_broker.check_log()
     finally:
         if isinstance(shared_broker, LeveretProcess):
-            # The next test looks at its own lines only.
+            # The next test checks only its own lines.
             os.truncate(shared_broker.log_path, 0)
 
 

@@ -1,7 +1,7 @@
 """Sequences of AMQP 0-9 frames, legal and not, from a seed: for sessions in memory and over sockets.
 
-`Fuzzer` plays a client. `step` is what it sends next; `received` is told what came, which it answers more or less as it
-should, so that it gets far; it fails for octets that no client could read.
+`Fuzzer` plays a client. `step` returns its next input; `received` takes the broker's output, which it answers more or less
+correctly, so that it gets far; it fails for output that no client could read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLES: tuple[dict[str, Any], ...] = (
     {"x-max-length": "many"}, {"x-queue-type": "none"}, {"\udcff": "\udcff"},
 )
 SIZES = (0, 0, 1, 1, 10, 100, 4000, 9000)
-# Values of a field by its name; those without a line here go by their type.
+# Values of a field by its name; other fields use their type.
 BY_NAME: dict[str, tuple[Any, ...]] = {
     "queue": QUEUES, "exchange": EXCHANGES, "routing_key": (*QUEUES, "#", "a.*"), "consumer_tag": TAGS,
     "destination": (*TAGS, *EXCHANGES), "identifier": IDENTIFIERS, "reference": IDENTIFIERS, "dtx_identifier": IDENTIFIERS,
@@ -59,7 +59,7 @@ BY_TYPE: dict[str, tuple[Any, ...]] = {
     "longstr": (b"", b"s", b"\xff" * 300),
 }
 NEVER = ("connection.close", "connection.close-ok")
-# What is worth more than its share.
+# Preferred methods.
 OFTEN = (
     "queue.declare", "queue.declare", "queue.bind", "basic.publish", "basic.publish", "basic.consume", "basic.get",
     "basic.ack", "file.open", "file.stage", "file.publish", "file.consume", "file.ack", "file.open-ok", "file.reject",
@@ -69,7 +69,7 @@ OFTEN = (
     "basic.reject", "channel.flow", "tunnel.request",
 )
 ALL = tuple(name for name in METHODS if name not in NEVER)
-# What a client that wants to go on chooses: of these fields, and among these methods.
+# Choices of a client that wants to continue: of these fields, and among these methods.
 TAME: dict[str, tuple[Any, ...]] = {
     "queue": ("a", "b", "f"), "exchange": ("", "", "x", "amq.topic"), "routing_key": ("a", "b", "f"), "ticket": (0,),
     "consumer_tag": ("",), "destination": ("",), "identifier": ("i", "j", "k"), "type": ("direct",), "internal": (False,),
@@ -87,7 +87,7 @@ CALLS = (
     "tx.select", "exchange.declare", "tx.commit", "tx.rollback", "dtx.select", "dtx.start", "channel.close",
     "queue.declare", "queue.bind", "queue.unbind", "queue.delete", "exchange.delete",
 )
-# Those of the calls that are better left alone mostly: they end what goes on, or fail where it is not as they expect.
+# Methods that are mostly avoided: they end the session, or fail in an unexpected state.
 SELDOM = frozenset(CALLS[CALLS.index("tx.select") :])
 # Frame types of Qpid's dialect of 2007, in which methods are numbered.
 REQUEST_FRAME, RESPONSE_FRAME = 9, 10
@@ -95,7 +95,7 @@ NUMBERS = struct.Struct(">QQI")
 RESPONSES = frozenset({name for name in METHODS if name.endswith("-ok")} | {
     "channel.ok", "basic.get-empty", "message.ok", "message.empty", "message.reject", "message.offset"})
 TRANSFER = struct.pack(">HH", 120, 10)
-# Reply codes of the specification, and what the broker has besides; not 541, which is its own fault.
+# Reply codes of the specification, and additional ones of the broker; not 541, an internal error.
 CODES = frozenset((310, 311, 312, 313, 320, 402, 403, 404, 405, 406, 501, 502, 503, 504, 505, 506, 530, 540))
 
 
@@ -109,21 +109,24 @@ class Fuzzer:
         self.ids = [] if ids is None else ids
         self.wild = self.random.choice((0.0, 0.002, 0.01, 0.05, 0.3))
         self.requests = self.chance(4)
-        # By channel: requests and responses that were sent, and the last request that came.
+        # By channel: requests and responses sent, and the last request received.
         self.numbers: dict[int, list[int]] = {}
         self.buffer = b""
         self.done = False
         self.codes: list[int] = []
         self.history: list[str] = []
-        # Answers that come before anything else.
+        # Responses that have priority.
         self.answers: deque[Callable[[], bytes]] = deque()
-        # What is left of contents, by channel: header and octets that have not come.
+        # Incomplete contents, by channel: header and missing bytes.
         self.contents: dict[int, list[int]] = {}
 
     # Out
 
     def start(self, user: str = "user", vhost: str = "/", channel_max: int = 2047) -> list[bytes]:
-        """The handshake of a correct client, and its channels. Each piece is sent when the one before is answered."""
+        """Return the handshake of a correct client, and its channels.
+
+        Each piece is sent after the reply to the previous one.
+        """
         first = codec.encode_method("connection.start-ok", {
             "mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"})
         tune = codec.encode_method("connection.tune-ok", {"channel_max": channel_max, "frame_max": 4096})
@@ -176,7 +179,7 @@ class Fuzzer:
         return {field: self.value(field, kind) for field, kind in METHODS[name].fields}
 
     def step(self) -> bytes:
-        """The octets that this client sends next."""
+        """Return the next bytes of this client."""
         if self.answers and not self.chance(8):
             return self.answers.popleft()()
         if self.is_wild() and self.chance(2):
@@ -254,7 +257,7 @@ class Fuzzer:
         return data
 
     def garbled(self, data: bytes) -> bytes:
-        """Octets of it changed, lost or doubled, the frames mostly kept."""
+        """Return the data with bytes changed, lost or doubled, mostly within frames."""
         self.history.append("garbled")
         if self.chance(6):
             at = self.random.randrange(len(data))
@@ -290,7 +293,7 @@ class Fuzzer:
     # In
 
     def received(self, data: bytes) -> None:
-        """What came from the broker. AssertionError where it is not sound, or tells of a fault of the broker's."""
+        """Process the broker's output. Raises AssertionError if it is malformed, or reports an internal error."""
         self.buffer += data
         while len(self.buffer) >= 7:
             type, number, size = struct.unpack_from(">BHI", self.buffer)

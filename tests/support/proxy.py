@@ -1,4 +1,4 @@
-"""A TCP proxy between client and broker that can cut, stall, delay and slow down what runs through it."""
+"""A TCP proxy between client and broker that can cut, stall, delay and slow down the traffic."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ CHUNK = 1 << 16
 
 
 class Pair:
-    """A connection of a client and the one to the broker that belongs to it."""
+    """A connection of a client and the corresponding one to the broker."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
-        # Cleared: nothing is passed on any more, while the sockets stay open.
+        # Cleared: nothing is forwarded, while the sockets stay open.
         self.flowing = threading.Event()
         self.flowing.set()
         self._pumps = 2
         self._lock = threading.Lock()
 
     def pump_ends(self) -> None:
-        """A closed pair closes on both sides, and is gone when both directions have ended."""
+        """Close a pair on both sides; it is removed when both directions have ended."""
         ends = (self.client, self.server)
         for end in ends:
             with contextlib.suppress(OSError):
@@ -44,15 +44,15 @@ class Pair:
 
 
 class Proxy(Broker):
-    """Looks like the broker behind it.
+    """A proxy that looks like the broker behind it.
 
-    flowing     cleared to pass nothing on, in both directions, while the sockets stay open
-    delay       seconds that every piece is held up
-    rate        octets a second that pass in each direction of each connection, 0 for no limit
-    cut_after   octets after which the next connections are cut, wherever that is within a frame; None for never
-    cut_at      octets that a client sends: its connection is cut instead of passing them on, once; b"" for none
-    to_server, to_client   octets that were passed on
-    accepted    connections that were made
+    flowing     clear it to forward nothing, in both directions, while the sockets stay open
+    delay       seconds by which every piece is delayed
+    rate        bytes per second in each direction of each connection, 0 for no limit
+    cut_after   bytes after which the next connections are cut, even within a frame; None for never
+    cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
+    to_server, to_client   forwarded bytes
+    accepted    number of connections
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -138,7 +138,7 @@ class Proxy(Broker):
         return len(pairs)
 
     def half_open(self) -> list[Pair]:
-        """Nothing passes on the connections that are there, and nobody is told; new ones work. `Pair.cut` ends them."""
+        """Stall the existing connections without closing them; new ones work. `Pair.cut` ends them."""
         pairs = self._take()
         for pair in pairs:
             pair.flowing.clear()

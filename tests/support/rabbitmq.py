@@ -1,4 +1,4 @@
-"""A RabbitMQ of our own, for checking that a test expects what RabbitMQ does.
+"""A separate RabbitMQ, to check that a test expects the behaviour of RabbitMQ.
 
 `python -m tests.support.rabbitmq` runs one in the foreground and prints its URL; Ctrl-C ends it.
 """
@@ -26,12 +26,12 @@ def available() -> bool:
 
 
 class RabbitProcess(Broker):
-    """RabbitMQ on a free loopback port, with node name, directories, cookie and port mapper of its own."""
+    """RabbitMQ on a free loopback port, with its own node name, directories, cookie and port mapper."""
 
     kind = "rabbitmq"
 
     def __init__(self, directory: Path, plugins: tuple[str, ...] = ()) -> None:
-        """`plugins` besides the one that every test may use."""
+        """Start it with `plugins` in addition to the one for all tests."""
         super().__init__(port=free_port())
         self.plugins = ("rabbitmq_consistent_hash_exchange", *plugins)
         self.directory = directory

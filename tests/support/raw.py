@@ -37,7 +37,7 @@ class Peer:
     # Output
 
     def send(self, data: bytes) -> None:
-        """Send octets; a socket that the broker has closed is no error."""
+        """Send bytes; a socket that the broker has closed is not an error."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -73,7 +73,7 @@ class Peer:
         return True
 
     def frame(self, timeout: float | None = None) -> Frame | None:
-        """The next frame, None at the end of the input. TimeoutError when nothing comes."""
+        """Return the next frame, None at the end of the input. Raises TimeoutError if nothing arrives."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             if len(self.buffer) >= 8:
@@ -88,7 +88,7 @@ class Peer:
                 return None
 
     def next_method(self, timeout: float | None = None) -> Any:
-        """The next method on any channel, None at the end; content and heartbeats are passed over."""
+        """Return the next method on any channel, None at the end; content and heartbeats are skipped."""
         while True:
             frame = self.frame(timeout)
             if frame is None:
@@ -102,7 +102,7 @@ class Peer:
         return method
 
     def raw(self, timeout: float | None = None) -> bytes:
-        """Everything until the broker closes the socket."""
+        """Return all data until the broker closes the socket."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while self._fill(deadline):
             pass
@@ -118,7 +118,7 @@ class Peer:
                 return 0
             if method.name == "Connection.Close":
                 self.method(commands.Connection.CloseOk())
-                # After a framing error the broker may not find the answer in what comes: an end it does see.
+                # After a framing error, the broker may be unable to parse the reply, but it does notice the end.
                 self.half_close()
                 self.raw(timeout)
                 return int(method.reply_code)
@@ -127,7 +127,7 @@ class Peer:
 
     def reach(self, stage: str, *, vhost: str = "/", heartbeat: int = 0, frame_max: int = 131072,
               channel_max: int = 2047) -> Peer:  # fmt: skip
-        """Go as far as `stage` by the rules."""
+        """Proceed as far as `stage` correctly."""
         goal = STAGES.index(stage)
         for index in range(1, goal + 1):
             getattr(self, f"_to_{STAGES[index]}")(vhost, heartbeat, frame_max, channel_max)

@@ -11,7 +11,7 @@ CONTROL = "leveret.control"
 
 
 class Refused(Exception):
-    """An answer that says no; `condition` and `message` as it has them."""
+    """An error reply, with its `condition` and `message`."""
 
     def __init__(self, error: dict[str, str]) -> None:
         super().__init__(f"{error['condition']}: {error['message']}")
@@ -20,7 +20,7 @@ class Refused(Exception):
 
 
 def ask_raw(channel: Channel, operation: str, body: bytes, timeout: float = 60) -> dict[str, Any]:
-    """The answer to a request of these octets."""
+    """Return the reply to a request of these bytes."""
     reply = channel.request(body, operation, CONTROL, timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.body)
     assert answer["version"] == 1
@@ -28,7 +28,7 @@ def ask_raw(channel: Channel, operation: str, body: bytes, timeout: float = 60) 
 
 
 def ask(channel: Channel, operation: str, /, *, timeout: float = 60, **arguments: Any) -> dict[str, Any]:
-    """The answer to a request; `Refused` where it is none."""
+    """Return the reply to a request. Raises `Refused` for an error."""
     answer = ask_raw(channel, operation, json.dumps({"version": 1, **arguments}).encode(), timeout)
     if not answer["ok"]:
         raise Refused(answer["error"])

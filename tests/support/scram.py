@@ -26,9 +26,9 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class ScramClient:
-    """One exchange: `first`, `final`, and what the server has to prove at the end.
+    """One exchange: `first`, `final`, and the proof expected from the server at the end.
 
-    flag  the beginning of the first message: `n,,` for a client that cannot bind channels, `y,,` for one that could
+    flag  the beginning of the first message: `n,,` for a client without channel binding, `y,,` for one that supports it
     """
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str = "", flag: str = "n,,") -> None:
@@ -63,7 +63,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """The server knows the password, too."""
+        """Check that the server knows the password, too."""
         assert server_final == b"v=" + base64.b64encode(self.signature)
 
     def _mac(self, key: bytes, text: bytes) -> bytes:
@@ -93,7 +93,7 @@ class Client:
 
 
 def log_in_amqp091(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
-    """The mechanisms that were offered; None where the login was refused. It goes on to open-ok."""
+    """Return the offered mechanisms; None if the login was refused. Continues to open-ok."""
     engine = Engine(CLIENT, V0_9_1)
     client = Client(broker, engine.receive)
     scram = ScramClient(mechanism, user, password)

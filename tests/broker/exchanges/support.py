@@ -8,7 +8,7 @@ from leveret.broker.exchanges.base import Effort, Exchange
 
 
 class Target:
-    """A destination, as far as exchanges care."""
+    """A destination as exchanges see it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

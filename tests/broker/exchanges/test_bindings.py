@@ -1,4 +1,4 @@
-"""What every exchange type does with its bindings."""
+"""Bindings of every exchange type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def exchange(request: pytest.FixtureRequest) -> Exchange:
     return make_exchange(request.param, "x")
 
 
-def test_an_equal_binding_is_one_binding(exchange: Exchange) -> None:
+def test_equal_bindings_are_one_binding(exchange: Exchange) -> None:
     queue = Target("q")
     assert exchange.bind(queue, "1", {"a": [1, {"b": True}]})
     assert not exchange.bind(queue, "1", {"a": [1, {"b": True}]})
@@ -25,7 +25,7 @@ def test_an_equal_binding_is_one_binding(exchange: Exchange) -> None:
     assert len(exchange.bindings()) == 4
 
 
-def test_a_destination_is_matched_once_until_its_last_binding_goes(exchange: Exchange) -> None:
+def test_a_destination_is_matched_once_until_its_last_binding_is_removed(exchange: Exchange) -> None:
     queue = Target("q")
     headers = {"a": 1}
     exchange.bind(queue, "1", {"x-match": "all", "a": 1})
@@ -41,7 +41,7 @@ def test_a_destination_is_matched_once_until_its_last_binding_goes(exchange: Exc
     assert not exchange.unbind(queue, "1", {})
 
 
-def test_a_destination_that_goes_takes_its_bindings_with_it(exchange: Exchange) -> None:
+def test_removing_a_destination_removes_its_bindings(exchange: Exchange) -> None:
     queue, other = Target("q"), Target("r")
     for key in ("1", "2", "3"):
         exchange.bind(queue, key, {})
@@ -56,7 +56,7 @@ def test_a_destination_that_goes_takes_its_bindings_with_it(exchange: Exchange) 
     assert matched(exchange, "1") == ["r"]
 
 
-def test_a_binding_can_come_back(exchange: Exchange) -> None:
+def test_a_binding_can_be_added_again(exchange: Exchange) -> None:
     queue = Target("q")
     for _ in range(2):
         assert exchange.bind(queue, "1", {})
@@ -65,12 +65,12 @@ def test_a_binding_can_come_back(exchange: Exchange) -> None:
         assert matched(exchange, "1") == []
 
 
-def test_an_unknown_type_is_refused_naming_the_known_ones() -> None:
+def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(CommandInvalid, match=r"'x-nothing'.*direct, fanout, topic, headers, x-consistent-hash"):
         make_exchange("x-nothing", "x")
 
 
-def test_frozen_values_tell_types_apart() -> None:
+def test_frozen_values_distinguish_types() -> None:
     assert freeze({"a": 1, "b": [2, {}]}) == freeze({"b": [2, {}], "a": 1})
     assert freeze({"a": True}) != freeze({"a": 1})
     assert freeze({"a": "1"}) != freeze({"a": 1})

@@ -43,7 +43,7 @@ def test_shares_follow_the_weights() -> None:
     assert abs(placement.count("q5") - 2500) < 95
 
 
-def test_only_what_a_new_binding_attracts_moves_and_comes_back_when_it_goes() -> None:
+def test_a_new_binding_moves_only_its_share_and_back_when_removed() -> None:
     exchange = bound({"q1": "1", "q2": "1", "q3": "1"})
     before = placed(exchange)
     extra = Target("q4")
@@ -67,7 +67,7 @@ def test_placement_depends_neither_on_order_nor_on_the_process() -> None:
 PINNED = ["q3", "q2", "q1", "q3", "q2", "q3", "q3", "q2", "q1", "q2", "q2", "q3"]
 
 
-def test_bindings_of_one_destination_add_up() -> None:
+def test_weights_of_one_destination_add_up() -> None:
     twice = ConsistentHashExchange("x")
     queue = Target("q1")
     twice.bind(queue, "1", {})
@@ -78,7 +78,7 @@ def test_bindings_of_one_destination_add_up() -> None:
     assert placed(twice) == placed(bound({"q1": "1", "q2": "1"}))
 
 
-def test_a_queue_and_an_exchange_of_one_name_draw_apart() -> None:
+def test_a_queue_and_an_exchange_of_one_name_draw_separately() -> None:
     exchange = ConsistentHashExchange("x")
     queue, other = Target("same"), FanoutExchange("same")
     exchange.bind(queue, "1", {})

@@ -7,7 +7,7 @@ from leveret.broker.exchanges.fanout import FanoutExchange
 from tests.broker.exchanges.support import Target, matched
 
 
-def test_direct_matches_the_whole_key_and_nothing_else() -> None:
+def test_direct_matches_only_equal_keys() -> None:
     exchange = DirectExchange("x")
     exchange.bind(Target("q"), "a.b", {})
     exchange.bind(Target("r"), "a.b", {})
@@ -20,7 +20,7 @@ def test_direct_matches_the_whole_key_and_nothing_else() -> None:
     assert matched(exchange, "") == ["empty"]
 
 
-def test_direct_keeps_nothing_of_keys_that_went() -> None:
+def test_direct_forgets_unbound_keys() -> None:
     exchange = DirectExchange("x")
     queue = Target("q")
     for number in range(100):

@@ -76,7 +76,7 @@ def test_agrees_with_a_naive_matcher_also_after_unbinding(bound: list[str], rout
 
 
 @given(st.lists(patterns, max_size=8), keys)
-def test_one_destination_with_many_bindings_is_matched_once(bound: list[str], key: str) -> None:
+def test_a_destination_with_many_bindings_is_matched_once(bound: list[str], key: str) -> None:
     exchange = TopicExchange("x")
     queue = Target("q")
     for pattern in bound:
@@ -84,7 +84,7 @@ def test_one_destination_with_many_bindings_is_matched_once(bound: list[str], ke
     assert matched(exchange, key) == (["q"] if any(naive(split(pattern), split(key)) for pattern in bound) else [])
 
 
-def test_unbinding_everything_leaves_an_empty_trie() -> None:
+def test_unbinding_all_leaves_an_empty_trie() -> None:
     exchange = TopicExchange("x")
     queue = Target("q")
     for pattern in ("a.b.c", "a.*.c", "a.#", "#.#", "*.*", "", "a"):
@@ -95,7 +95,7 @@ def test_unbinding_everything_leaves_an_empty_trie() -> None:
 
 
 class CountingKey(str):
-    """A routing key whose words count the look-ups made with them."""
+    """A routing key whose words count the look-ups with them."""
 
     def __new__(cls, text: str, counter: list[int]) -> CountingKey:
         key = super().__new__(cls, text)
@@ -129,7 +129,7 @@ def steps(exchange: TopicExchange, key: str) -> int:
 
 
 @pytest.mark.skipif(not topic.__file__.endswith(".py"), reason="compiled code takes no subclass of str as a key")
-def test_unrelated_bindings_cost_nothing() -> None:
+def test_unrelated_bindings_take_no_steps() -> None:
     exchange = TopicExchange("x")
     exchange.bind(Target("q"), "stock.*.nyse.#", {})
     alone = steps(exchange, "stock.ibm.nyse.x.y")

@@ -54,7 +54,7 @@ class LeaseReader(Consumer):
 
 
 class Answer:
-    """What a plan calls back with."""
+    """The callback of a lease request, with its result."""
 
     def __init__(self) -> None:
         self.told = False
@@ -77,7 +77,7 @@ def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: 
 
 def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None
          ) -> dict[str, int] | None:
-    """Plan a batch, and run until the answer is there."""
+    """Lease a batch, and run until the reply arrives."""
     answer = ask(queue, lease, epoch, after, most, max_bytes)
     world.run()
     assert answer.told and answer.error is None
@@ -98,7 +98,7 @@ def read(world: World, queue: Queue, lease: str, epoch: int, batch: int, first: 
 
 
 def restart(world: World, clean: bool = False, **options: Any) -> World:
-    """Another broker on what the log of this one has committed."""
+    """Return another broker on the committed log of this one."""
     world.run()
     log, recovery = world.held_log.recovery(clean)
     return World(log=log, recovery=recovery, time=world.clock.time, **options)

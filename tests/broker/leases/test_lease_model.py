@@ -46,7 +46,7 @@ class LeaseMachine(QueueMachine):
         machine = self
 
         class WatchedBatch(Batch):
-            """Tells the machine what leaves the backlog."""
+            """Reports to the machine the entries that leave the backlog."""
 
             __slots__ = ()
 
@@ -85,7 +85,7 @@ class LeaseMachine(QueueMachine):
         leases = self.queue.leases
         return None if leases is None else leases.by_name.get(name)
 
-    # What the queue tells
+    # Callbacks of the queue
 
     def taken(self, seq: int) -> None:
         """An entry leaves the ready ones for a batch, in its turn."""
@@ -121,7 +121,7 @@ class LeaseMachine(QueueMachine):
                     by_seq[seq].early = True
                 highest = max(highest, seq)
 
-    # What is done
+    # Actions
 
     @rule(name=NAMES, timeout=st.sampled_from((None, None, 0.5)))
     def acquire(self, name: str, timeout: float | None) -> None:
@@ -216,7 +216,7 @@ class LeaseMachine(QueueMachine):
 
     @rule()
     def abandon(self) -> None:
-        """Time passes, and what nobody has read of leases with a time-out goes back."""
+        """Time passes, and unread messages of leases with a timeout return to the queue."""
         for name, batches in self.planned.items():
             lease = self.lease(name)
             if lease is not None and lease.timeout:
@@ -251,7 +251,7 @@ class LeaseMachine(QueueMachine):
     # The end
 
     def crash(self) -> None:
-        """What was planned is there after a start, and readable, and nothing of it is anywhere else."""
+        """Leased batches are complete and readable after a start, and nowhere else."""
         log = self.world.held_log
         self.crash_before_commits_return()
         log.held = False

@@ -1,4 +1,4 @@
-"""Leases: what is planned is nobody else's, is read as often as it is asked for, and is settled once."""
+"""Leases: leased messages belong to one reader, can be read repeatedly, and are settled once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def acquire(queue: Queue, lease: str = "l", timeout: float | None = None) -> int
     return operations.acquire(queue, lease, timeout).epoch
 
 
-def test_what_is_planned_is_read_and_settled(world: World, queue: Queue) -> None:
+def test_a_leased_batch_is_read_and_settled(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 10) == {"batch": 1, "count": 10, "octets": 40}
     assert figures(queue) == (50, 200, 0) and queue.leased_count == 10
@@ -45,7 +45,7 @@ def test_what_is_planned_is_read_and_settled(world: World, queue: Queue) -> None
     assert not world.log.rows
 
 
-def test_nobody_else_gets_what_is_planned(world: World, queue: Queue) -> None:
+def test_leased_messages_are_not_delivered_to_consumers(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
     consumer = Taker(queue, credit=5)
@@ -56,7 +56,7 @@ def test_nobody_else_gets_what_is_planned(world: World, queue: Queue) -> None:
     assert world.contents(queue) == BODIES[20:]
 
 
-def test_a_plan_is_the_same_when_it_is_asked_again(world: World, queue: Queue) -> None:
+def test_repeating_a_lease_request_returns_the_same_batch(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     first = plan(world, queue, "l", epoch, 0, 10)
     assert plan(world, queue, "l", epoch, 0, 99) == first
@@ -82,7 +82,7 @@ def test_a_plan_is_answered_when_it_is_on_disk(world: World, queue: Queue) -> No
     assert one.told and one.batch is again.batch and reader.bodies == BODIES[:10]
 
 
-def test_nothing_ready_is_no_batch(world: World) -> None:
+def test_there_is_no_batch_without_ready_messages(world: World) -> None:
     queue = world.queue(durable=True)
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 10) is None
@@ -90,7 +90,7 @@ def test_nothing_ready_is_no_batch(world: World) -> None:
     assert plan(world, queue, "l", epoch, 0, 10) == {"batch": 1, "count": 1, "octets": 1}
 
 
-def test_bytes_limit_a_batch_of_more_than_one(world: World, queue: Queue) -> None:
+def test_max_bytes_limits_batches_of_several_messages(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 100, 1) == {"batch": 1, "count": 1, "octets": 4}
     assert plan(world, queue, "l", epoch, 1, 100, 11) == {"batch": 2, "count": 2, "octets": 8}
@@ -109,7 +109,7 @@ def test_slices_are_read_at_the_same_time_and_again(world: World, queue: Queue) 
     assert not any(any(reader.redelivered) for reader in readers)
 
 
-def test_redelivered_tells_of_others_who_had_the_message_before(world: World, queue: Queue) -> None:
+def test_redelivered_marks_messages_that_were_delivered_before(world: World, queue: Queue) -> None:
     consumer = Taker(queue, credit=2)
     world.run()
     consumer.requeue_all()
@@ -120,7 +120,7 @@ def test_redelivered_tells_of_others_who_had_the_message_before(world: World, qu
         assert read(world, queue, "l", epoch, 1).redelivered == [True, True, False, False]
     after = restart(world)
     queue = after.vhost.queues["q"]
-    # Also after a crash: who may have had the others before is known.
+    # Also after a crash, if it is known which messages may have been delivered.
     assert read(after, queue, "l", epoch, 1).redelivered == [True, True, False, False]
     operations.release(queue, "l")
     after.run()
@@ -150,7 +150,7 @@ def test_packs_cover_indices_of_the_batch(world: World) -> None:
     assert found[0].rows.redelivered[:3] == [True, True, False]
 
 
-def test_a_release_puts_everything_back_to_its_place(world: World, queue: Queue) -> None:
+def test_a_release_returns_messages_to_their_places(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
     plan(world, queue, "l", epoch, 1, 10)
@@ -166,7 +166,7 @@ def test_a_release_puts_everything_back_to_its_place(world: World, queue: Queue)
 
 
 @pytest.mark.parametrize("page_above", [2_000, 1 << 20], ids=["paged", "in-memory"])
-def test_what_comes_back_takes_its_place_among_the_others(page_above: int) -> None:
+def test_returned_messages_take_their_places(page_above: int) -> None:
     world = World(page_above=page_above)
     queue = world.queue(durable=True)
     world.push(queue, *BODIES, persistent=True)
@@ -188,7 +188,7 @@ def test_what_comes_back_takes_its_place_among_the_others(page_above: int) -> No
     assert world.contents(queue) == [*BODIES, "new"]
 
 
-def test_what_comes_back_while_it_is_not_on_disk_is_nobodys(world: World, queue: Queue) -> None:
+def test_messages_being_returned_are_not_delivered_before_the_commit(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 60)
     consumer = Taker(queue)
@@ -202,7 +202,7 @@ def test_what_comes_back_while_it_is_not_on_disk_is_nobodys(world: World, queue:
     assert consumer.history == BODIES
 
 
-def test_messages_of_a_commit_that_go_back(world: World, queue: Queue) -> None:
+def test_a_commit_can_return_messages(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
     assert operations.commit(queue, "l", epoch, 1, [7, 2, 2]) == 1
@@ -243,7 +243,7 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
                     lambda: read(world, queue, "l", old, 1)):
         with pytest.raises(PreconditionFailed, match=f"epoch {old} of lease 'l' .* is over, the current one is {epoch}"):
             refused()
-    # What was planned is still there for the new one.
+    # The batch is still available to the new one.
     assert plan(world, queue, "l", epoch, 0, 10) == {"batch": 1, "count": 10, "octets": 40}
     assert read(world, queue, "l", epoch, 1).bodies == BODIES[:10]
 
@@ -299,7 +299,7 @@ def test_a_queue_in_exclusive_use_is_not_planned(world: World, queue: Queue) -> 
     ({"x-lease-count": None}, PreconditionFailed, "expected 'x-lease-count', too"),
     ({"x-lease-first": -1}, PreconditionFailed, "'x-lease-first': received '-1'"),
 ], ids=["lease", "batch", "first", "count", "missing", "negative"])
-def test_readers_of_what_there_is_not(world: World, queue: Queue, changed: dict[str, Any], error: type[Exception],
+def test_readers_of_missing_batches_are_refused(world: World, queue: Queue, changed: dict[str, Any], error: type[Exception],
                                       text: str) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
@@ -316,7 +316,7 @@ def test_a_reader_does_not_acknowledge(world: World, queue: Queue) -> None:
         reading.check(queue, {"x-lease": "l"}, False)
 
 
-def test_neither_purge_nor_limits_nor_expiry_touch_what_is_planned(world: World) -> None:
+def test_neither_purge_nor_limits_nor_expiry_affect_leased_messages(world: World) -> None:
     queue = world.queue(durable=True, message_ttl=1000, max_length=5, dead_letter_exchange="")
     world.push(queue, *BODIES[:5], persistent=True)
     world.run()
@@ -332,7 +332,7 @@ def test_neither_purge_nor_limits_nor_expiry_touch_what_is_planned(world: World)
     assert read(world, queue, "l", epoch, 1).bodies == BODIES[:3]
 
 
-def test_what_has_expired_is_not_planned(world: World) -> None:
+def test_expired_messages_are_not_leased(world: World) -> None:
     queue = world.queue(durable=True)
     world.broker.page_above = 2000
     for number, body in enumerate(BODIES):
@@ -348,7 +348,7 @@ def test_what_has_expired_is_not_planned(world: World) -> None:
     assert queue.ready_count == 0
 
 
-def test_what_is_not_due_is_not_planned_after_a_start(world: World) -> None:
+def test_delayed_messages_are_not_leased_after_a_start(world: World) -> None:
     queue = world.queue(durable=True)
     for number, body in enumerate(BODIES[:10]):
         message = world.message(body, persistent=True)
@@ -366,7 +366,7 @@ def test_what_is_not_due_is_not_planned_after_a_start(world: World) -> None:
     assert after.contents(queue) == BODIES[1:10:2]
 
 
-def test_priorities_are_planned_as_consumers_would_get_them(world: World) -> None:
+def test_batches_follow_priorities_as_consumers_do(world: World) -> None:
     queue = world.queue(durable=True, max_priority=3)
     for number, body in enumerate(BODIES):
         world.push(queue, body, persistent=True, priority=number % 3)
@@ -400,7 +400,7 @@ def test_a_paged_backlog_is_planned_without_reading_it() -> None:
     world.log.load = counted  # type: ignore[method-assign]
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 50) == {"batch": 1, "count": 50, "octets": 200}
-    assert sum(loads) <= 10  # what consumers get next may be read, and nothing that is planned
+    assert sum(loads) <= 10  # the next messages for consumers may be loaded, but none of the lease
     assert queue.memory < 10_000
     world.log.load = load  # type: ignore[method-assign]
     assert read(world, queue, "l", epoch, 1, 20, 20).bodies == BODIES[20:40]
@@ -451,7 +451,7 @@ def test_transient_messages_are_written_when_they_are_planned() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_a_start_gives_the_lease_what_was_planned(world: World, queue: Queue, clean: bool) -> None:
+def test_batches_survive_a_restart(world: World, queue: Queue, clean: bool) -> None:
     other = acquire(queue, "other")
     epoch = acquire(queue, timeout=7)
     plan(world, queue, "l", epoch, 0, 10)
@@ -473,7 +473,7 @@ def test_a_start_gives_the_lease_what_was_planned(world: World, queue: Queue, cl
     assert after.contents(queue) == [*BODIES[10:21], *BODIES[30:]]
 
 
-def test_a_plan_that_was_not_on_disk_was_never_made(world: World, queue: Queue) -> None:
+def test_an_uncommitted_batch_does_not_survive_a_crash(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     world.run()
     world.held_log.held = True
@@ -485,7 +485,7 @@ def test_a_plan_that_was_not_on_disk_was_never_made(world: World, queue: Queue) 
     assert after.contents(after.vhost.queues["q"]) == BODIES
 
 
-def test_an_abandoned_lease_gives_back_what_nobody_has_read(world: World, queue: Queue) -> None:
+def test_an_abandoned_lease_returns_unread_messages(world: World, queue: Queue) -> None:
     epoch = acquire(queue, timeout=10)
     for number in range(3):
         plan(world, queue, "l", epoch, number, 10)
@@ -542,7 +542,7 @@ def test_that_a_batch_is_read_is_on_disk_before_it_is_delivered(world: World, qu
     assert reader.bodies == BODIES[:10]
 
 
-def test_a_deleted_queue_takes_its_leases_along(world: World, queue: Queue) -> None:
+def test_deleting_a_queue_deletes_its_leases(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
     plan(world, queue, "l", epoch, 1, 10)
@@ -561,7 +561,7 @@ def test_a_deleted_queue_takes_its_leases_along(world: World, queue: Queue) -> N
     assert not [kind for kind, _ in after.held_log.metadata if kind.startswith("lease")]
 
 
-def test_a_queue_that_holds_only_leased_messages_is_not_empty(world: World, queue: Queue) -> None:
+def test_a_queue_with_only_leased_messages_is_not_empty(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 60)
     with pytest.raises(PreconditionFailed, match="not empty"):
@@ -580,7 +580,7 @@ def test_an_unused_queue_with_leased_messages_stays(world: World) -> None:
     assert "q" not in world.vhost.queues
 
 
-def test_a_plan_waits_for_what_must_be_read_and_hears_of_the_end(world: World) -> None:
+def test_a_batch_waits_for_loading_and_fails_if_the_queue_is_deleted(world: World) -> None:
     world.broker.page_above = 2000
     queue = world.queue(durable=True, message_ttl=60_000)
     world.push(queue, *BODIES, persistent=True)
@@ -616,7 +616,7 @@ def test_acquiring_again_ends_a_plan_that_waits(world: World) -> None:
     assert world.contents(queue) == BODIES[taken:]
 
 
-def test_entries_that_consumers_held_are_not_among_those_of_a_batch_around_them(world: World, queue: Queue) -> None:
+def test_a_batch_excludes_unacked_entries_between_its_own(world: World, queue: Queue) -> None:
     consumer = Taker(queue, credit=5)
     world.broker.holders[Keeper(consumer)] = None
     world.run()

@@ -1,4 +1,4 @@
-"""Leases over the SQLite log: what is planned is found where the log has moved it to, of any size and kind."""
+"""Leases over the SQLite log: leased messages of any size and kind are found after the log has moved them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(world: DiskWorld, queue: Queue, epoch: int, after: int, most: int) -> i
 
 def body(number: int) -> str:
     if number == 1007:
-        return f"{number:05}" * 240_000  # more than one row of the log takes
+        return f"{number:05}" * 240_000  # uses more than one row of the log
     return f"{number:05}" * (number % 50)
 
 
@@ -55,7 +55,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
     while sum(counts) < COUNT - 500:
         counts.append(plan(world, queue, epoch, len(counts), 1000))
     wanted = [body(number) for number in range(COUNT)]
-    # Most of every row is garbage now: what is left of them moves.
+    # Now most of every row is garbage: the rest of them moves.
     noise.purge()
     for _ in range(20):
         world.push(noise, "z" * 5000, persistent=True)

@@ -1,4 +1,4 @@
-"""Consumers that browse: copies of what is ready, in its order, which leave the queue as it is."""
+"""Browsers: consumers that get copies of ready messages, in order, without changing the queue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def small() -> World:
 
 
 def deep(world: World, **options: Any) -> Queue:
-    """A queue of which most is paged out."""
+    """A queue that is mostly paged out."""
     queue = world.queue(durable=True)
     world.push(queue, *BODIES, persistent=True, **options)
     world.run()
@@ -64,7 +64,7 @@ def test_copies_leave_the_queue_as_it_is(world: World) -> None:
     assert reader.history == ["a", "b"]
 
 
-def test_new_messages_come_too(world: World) -> None:
+def test_new_messages_are_delivered_too(world: World) -> None:
     queue = world.queue()
     reader = Reader(queue)
     taker = Taker(queue)
@@ -85,7 +85,7 @@ def test_credit_is_respected(world: World) -> None:
     assert reader.history == ["a", "b"]
 
 
-def test_what_is_acquired_meanwhile_is_skipped(world: World) -> None:
+def test_entries_acquired_in_the_meantime_are_skipped(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a", "b", "c")
     reader = Reader(queue, credit=1)
@@ -112,7 +112,7 @@ def test_counts_are_those_of_a_hand_out(world: World) -> None:
     assert reader.counts == [(2, 1), (1, 0)]
 
 
-def test_only_what_is_wanted(small: World) -> None:
+def test_only_matching_messages(small: World) -> None:
     reader = Reader(deep(small), only=b"005")
     small.run()
     assert reader.history == [f"005{number}" for number in range(10)]
@@ -122,7 +122,7 @@ def test_expired_messages_are_not_shown(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a")
     world.push(queue, "b", ttl=1000)
-    world.clock.time += 2000  # behind the head nobody notices
+    world.clock.time += 2000  # behind the head, without a notification
     reader = Reader(queue)
     world.run()
     assert reader.history == ["a"]
@@ -141,7 +141,7 @@ def test_priorities(world: World) -> None:
     assert reader.history[4:] == ["new 9", "new 1"]
 
 
-def test_what_becomes_visible_late(world: World) -> None:
+def test_messages_that_become_visible_later(world: World) -> None:
     """An entry of a transaction has its number before the commit, and is seen after it."""
     queue = world.queue()
     entry = queue.prepare(world.message("late", key="q"))
@@ -181,9 +181,9 @@ def test_transient_messages_that_are_paged() -> None:
     assert world.contents(queue) == BODIES
 
 
-def test_no_more_is_read_than_may_be_given(small: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_limited_by_credit(small: World, monkeypatch: pytest.MonkeyPatch) -> None:
     most = browsing.READ_ENTRIES
-    if not leveret.build_info().compiled:  # there constants are what they were compiled to
+    if not leveret.build_info().compiled:  # there, constants have their compiled values
         monkeypatch.setattr(browsing, "READ_ENTRIES", 4)
         most = 4
     queue = deep(small)
@@ -221,7 +221,7 @@ def test_leaving_while_it_reads(small: World) -> None:
     assert not queue.browsers
 
 
-def test_a_consumer_that_loads_what_is_being_read(small: World) -> None:
+def test_a_consumer_that_loads_entries_being_read(small: World) -> None:
     queue = deep(small)
     reader = Reader(queue)
     small.broker.end_turn()
@@ -232,7 +232,7 @@ def test_a_consumer_that_loads_what_is_being_read(small: World) -> None:
     assert reader.history == sorted(set(reader.history))
 
 
-def test_deletion_tells_browsers(world: World) -> None:
+def test_deletion_notifies_browsers(world: World) -> None:
     queue = world.queue()
     reader = Reader(queue)
     world.vhost.remove_queue(queue)
@@ -260,7 +260,7 @@ def test_an_exclusive_consumer_is_not_in_the_way(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_any_mixture(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is shown twice, each level in order, and what stands there all the time is shown."""
+    """No message is shown twice, each level is in order, and messages that stay are shown."""
     choose = random.Random(seed)
     monkeypatch.setattr(browsing, "READ_ENTRIES", choose.choice((1, 3, 256, 256)))
     world = World(page_above=choose.choice((3_000, 10_000, 1 << 20)), overflow=choose.random() < 0.5)

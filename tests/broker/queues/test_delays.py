@@ -50,7 +50,7 @@ def test_the_time_decides_and_not_the_order(world: World) -> None:
         assert taker.history == [f"{number:03}" for number in range(step + 1)]
 
 
-def test_what_is_due_already_is_visible_at_once(world: World) -> None:
+def test_due_messages_are_visible_at_once(world: World) -> None:
     queue = world.queue()
     delay(world, queue, "a", 0)
     delay(world, queue, "b", -5)
@@ -75,7 +75,7 @@ def test_a_deep_queue_keeps_positions_only(persistent: bool, monkeypatch: pytest
     assert queue.memory == 0
 
 
-def test_what_is_in_memory_is_paged_when_memory_gets_short() -> None:
+def test_delayed_messages_are_paged_out_when_memory_is_low() -> None:
     world = World(overflow=True)
     queue = world.queue(durable=True)
     for number in range(100):
@@ -120,7 +120,7 @@ def test_it_survives_a_crash(world: World) -> None:
 
 
 def test_ttl(world: World) -> None:
-    """The queue's begins when the message is visible, its own when it was sent."""
+    """The queue's TTL begins when the message becomes visible, its own when it was sent."""
     queue = world.queue(message_ttl=1000)
     delay(world, queue, "queue", 5000)
     other = world.queue("other")
@@ -134,7 +134,7 @@ def test_ttl(world: World) -> None:
 
 
 def test_limits(world: World) -> None:
-    """A queue that refuses counts what is to come; one that drops does not before it is there."""
+    """A queue that rejects counts delayed messages; one that drops counts them when they are due."""
     refusing = world.queue("r", max_length=2, overflow="reject-publish")
     assert delay(world, refusing, "a", 1000)
     assert world.push(refusing, "b")
@@ -153,7 +153,7 @@ def test_limits(world: World) -> None:
 
 
 @pytest.mark.parametrize("paged", [False, True])
-def test_a_purge_takes_them_too(paged: bool) -> None:
+def test_a_purge_removes_them_too(paged: bool) -> None:
     world = World(page_above=10_000 if paged else 1 << 20, overflow=True)
     queue = world.queue(durable=True)
     for number in range(60):
@@ -198,7 +198,7 @@ def test_deletion(strict: bool) -> None:
     assert not world.held_log.kept
 
 
-def test_what_came_back_is_not_delayed_again(world: World) -> None:
+def test_requeued_messages_are_not_delayed_again(world: World) -> None:
     queue = world.queue()
     taker = Taker(queue, credit=1)
     delay(world, queue, "a", 1000)

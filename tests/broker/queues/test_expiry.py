@@ -49,7 +49,7 @@ class TestMessages:
         assert queue.ready_count == 1
         assert world.contents(queue) == ["never"]
 
-    def test_what_has_expired_is_never_delivered(self, world: World) -> None:
+    def test_expired_messages_are_never_delivered(self, world: World) -> None:
         queue = world.queue()
         world.push(queue, "never")
         world.push(queue, "short", ttl=10)
@@ -60,14 +60,14 @@ class TestMessages:
         assert consumer.bodies() == ["never"]
         assert figures(queue) == (0, 0, 1)
 
-    def test_nor_got(self, world: World) -> None:
+    def test_expired_messages_are_not_returned_by_get(self, world: World) -> None:
         queue = world.queue()
         world.push(queue, "short", "short", ttl=10)
         world.push(queue, "long", ttl=1000)
         world.clock.time += 10
         assert world.contents(queue) == ["long"]
 
-    def test_what_a_consumer_holds_does_not_expire(self, world: World) -> None:
+    def test_unacked_messages_do_not_expire(self, world: World) -> None:
         queue = world.queue()
         consumer = Taker(queue, credit=1)
         world.push(queue, "a", ttl=10)
@@ -79,7 +79,7 @@ class TestMessages:
         world.sleep(0)
         assert figures(queue) == (0, 0, 0)
 
-    def test_a_message_that_comes_back_to_an_empty_queue_expires(self, world: World) -> None:
+    def test_a_message_requeued_to_an_empty_queue_expires(self, world: World) -> None:
         dead = world.queue("dead")
         queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
         consumer = Taker(queue)
@@ -103,7 +103,7 @@ class TestMessages:
         world.sleep(10)
         assert queue.ready_count == 0
 
-    def test_selective_consumers_get_nothing_expired(self, world: World) -> None:
+    def test_selective_consumers_get_no_expired_messages(self, world: World) -> None:
         queue = world.queue()
         consumer = Taker(queue, only=b"x")
         consumer.credit = 0
@@ -115,7 +115,7 @@ class TestMessages:
         world.run()
         assert consumer.bodies() == ["x2"]
 
-    def test_each_priority_has_its_own_head(self, world: World) -> None:
+    def test_each_priority_expires_separately(self, world: World) -> None:
         queue = world.queue()
         world.push(queue, "high", priority=9)
         world.push(queue, "low", priority=1, ttl=10)
@@ -162,7 +162,7 @@ class TestZero:
         world.run()
         assert consumer.bodies() == ["x"]
 
-    def test_is_not_given_back(self, world: World) -> None:
+    def test_is_not_requeued(self, world: World) -> None:
         queue = world.queue(message_ttl=0)
         consumer = Taker(queue)
         world.push(queue, "a")
@@ -172,7 +172,7 @@ class TestZero:
         assert consumer.bodies() == []
         assert figures(queue) == (0, 0, 0)
 
-    def test_is_not_kept_for_credit_that_comes_later(self, world: World) -> None:
+    def test_is_not_kept_for_later_credit(self, world: World) -> None:
         queue = world.queue()
         consumer = Taker(queue, credit=1)
         world.push(queue, "a", "b")
@@ -184,7 +184,7 @@ class TestZero:
         assert consumer.bodies() == ["a", "b"]
         assert figures(queue) == (0, 0, 2)
 
-    def test_is_not_got(self, world: World) -> None:
+    def test_is_not_returned_by_get(self, world: World) -> None:
         queue = world.queue()
         world.push(queue, "a", ttl=0)
         assert queue.get(True) is None
@@ -193,7 +193,7 @@ class TestZero:
 class TestQueues:
     """x-expires."""
 
-    def test_an_unused_queue_goes(self, world: World) -> None:
+    def test_an_unused_queue_is_deleted(self, world: World) -> None:
         queue = world.queue(expires=1000)
         world.push(queue, "a")
         world.run()
@@ -243,5 +243,5 @@ class TestQueues:
         assert second.deleted
 
 
-def test_the_clock_of_the_tests_stands_still(world: World) -> None:
+def test_the_test_clock_moves_only_on_request(world: World) -> None:
     assert world.clock.now() == START

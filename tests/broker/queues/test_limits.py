@@ -1,4 +1,4 @@
-"""x-max-length and x-max-length-bytes, and what happens at them: drop-head, reject-publish, reject-publish-dlx."""
+"""x-max-length and x-max-length-bytes with drop-head, reject-publish and reject-publish-dlx."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.broker.support import Taker, World, figures
 
 
 class TestDropHead:
-    def test_the_oldest_go(self, world: World) -> None:
+    def test_the_oldest_are_dropped(self, world: World) -> None:
         queue = world.queue(max_length=3)
         assert world.push(queue, *"abcde")
         assert figures(queue) == (3, 3, 0)
@@ -21,7 +21,7 @@ class TestDropHead:
         world.push(queue, "c")
         assert world.contents(queue) == ["bbb", "c"]
 
-    def test_one_message_too_large_for_the_queue_leaves_nothing(self, world: World) -> None:
+    def test_one_message_too_large_for_the_queue_empties_it(self, world: World) -> None:
         queue = world.queue(max_length_bytes=4)
         world.push(queue, "a", "too large")
         assert figures(queue) == (0, 0, 0) and queue.memory == 0
@@ -31,7 +31,7 @@ class TestDropHead:
         world.push(queue, "aaaa", "b", "c", "dddd")
         assert world.contents(queue) == ["c", "dddd"]
 
-    def test_zero_keeps_nothing(self, world: World) -> None:
+    def test_zero_keeps_no_messages(self, world: World) -> None:
         queue = world.queue(max_length=0)
         assert world.push(queue, "a")
         assert figures(queue) == (0, 0, 0)
@@ -44,7 +44,7 @@ class TestDropHead:
         assert consumer.bodies() == ["a"]
         assert figures(queue) == (0, 0, 1)
 
-    def test_consumers_with_credit_come_first(self, world: World) -> None:
+    def test_consumers_with_credit_are_served_first(self, world: World) -> None:
         queue = world.queue(max_length=2)
         consumer = Taker(queue, credit=3)
         world.push(queue, *"abcdef")
@@ -52,7 +52,7 @@ class TestDropHead:
         assert consumer.bodies() == ["a", "b", "c"]
         assert world.contents(queue) == ["e", "f"]
 
-    def test_what_is_held_does_not_count(self, world: World) -> None:
+    def test_unacked_messages_do_not_count(self, world: World) -> None:
         queue = world.queue(max_length=2)
         consumer = Taker(queue, credit=2)
         world.push(queue, *"abcd")
@@ -63,14 +63,14 @@ class TestDropHead:
         assert figures(queue) == (2, 2, 0)
         assert world.contents(queue) == ["c", "d"]
 
-    def test_a_durable_queue_settles_what_it_drops(self, world: World) -> None:
+    def test_a_durable_queue_settles_dropped_messages(self, world: World) -> None:
         queue = world.queue(durable=True, max_length=1)
         world.push(queue, *"abc", persistent=True)
         world.run()
         assert sum(row.live for row in world.log.rows.values()) == 1
 
-    def test_the_head_is_what_would_be_delivered_next(self, world: World) -> None:
-        """As in RabbitMQ: of a queue with priorities the highest go first."""
+    def test_the_head_is_the_next_message_to_deliver(self, world: World) -> None:
+        """As in RabbitMQ, a queue with priorities drops the highest first."""
         queue = world.queue(max_length=2)
         world.push(queue, "high", priority=9)
         world.push(queue, "low", "lower", priority=1)
@@ -105,7 +105,7 @@ class TestRejectPublish:
         assert not world.push(queue, "d")
         assert consumer.bodies() == ["a", "b"]
 
-    def test_what_comes_back_displaces_nothing(self, world: World) -> None:
+    def test_requeued_messages_displace_no_others(self, world: World) -> None:
         queue = world.queue(max_length=2, overflow="reject-publish")
         consumer = Taker(queue, credit=2)
         world.push(queue, "a", "b")
@@ -137,8 +137,8 @@ class TestRejectPublishDlx:
         assert world.contents(queue) == ["a"]
 
 
-def test_a_limit_by_bytes_counts_right_while_dead_letters_come_home(world: World) -> None:
-    """In the middle of a drain a dead letter of another queue comes in; nothing may be dropped that fits."""
+def test_a_limit_by_bytes_counts_correctly_while_dead_letters_arrive(world: World) -> None:
+    """A dead letter of another queue arrives in the middle of a drain; messages that fit must not be dropped."""
     world.queue("limited", max_length_bytes=10, dead_letter_exchange="", dead_letter_routing_key="other")
     limited = world.vhost.queues["limited"]
     world.queue("other", max_length=0, dead_letter_exchange="", dead_letter_routing_key="limited")

@@ -1,4 +1,4 @@
-"""No-local, and strict mode's refusals, where what nobody wants fills the queue's share of memory."""
+"""No-local, and rejections in strict mode, when unwanted messages fill the queue's share of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.broker.support import Taker, World, figures
 
 
 class NoLocal(Taker):
-    """A consumer that takes what others than connection `number` published."""
+    """A consumer that accepts messages of other connections than `number`."""
 
     def __init__(self, queue: Queue, *, number: int, credit: int = -1) -> None:
         super().__init__(queue, credit=credit, join=False)
@@ -41,7 +41,7 @@ def deep(small: World) -> Queue:
     return queue
 
 
-def test_what_others_published_is_found(small: World, deep: Queue) -> None:
+def test_messages_of_other_connections_are_found(small: World, deep: Queue) -> None:
     picky = NoLocal(deep, number=1)
     small.run()
     assert picky.history == ["029", "059", "089"]
@@ -51,7 +51,7 @@ def test_what_others_published_is_found(small: World, deep: Queue) -> None:
     assert figures(deep) == (0, 0, 3) and deep.memory == 0
 
 
-def test_one_after_the_other(small: World, deep: Queue) -> None:
+def test_with_credit_of_one(small: World, deep: Queue) -> None:
     picky = NoLocal(deep, number=1, credit=1)
     small.run()
     assert picky.history == ["029"]
@@ -68,7 +68,7 @@ def test_one_after_the_other(small: World, deep: Queue) -> None:
     assert picky.history == ["029", "029", "059", "089", "new"]
 
 
-def test_what_was_read_ahead_and_not_taken_keeps_its_place(small: World, deep: Queue) -> None:
+def test_loaded_but_refused_messages_keep_their_place(small: World, deep: Queue) -> None:
     picky = NoLocal(deep, number=1, credit=1)
     small.end_turn()
     picky.credit = 0  # while it is being read
@@ -88,7 +88,7 @@ def test_a_purge_meanwhile(small: World, deep: Queue) -> None:
     assert small.log.rows == {}
 
 
-def test_what_the_channel_has_not_refused_is_found(small: World, deep: Queue) -> None:
+def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: Queue) -> None:
     refusing = Taker(deep, credit=40)
     small.run()
     for entry in reversed(refusing.taken):

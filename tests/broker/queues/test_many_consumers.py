@@ -1,4 +1,4 @@
-"""Tens of thousands of consumers on one queue: to join, to leave and to take over costs the same whatever their number."""
+"""Tens of thousands of consumers on one queue: joining, leaving and taking over cost the same whatever their number."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_consumers_that_left_are_cleared_out_of_the_ring(world: World) -> None:
     assert staying.bodies() == ["a", "b"]
 
 
-def test_whoever_waits_longest_becomes_the_single_active_consumer(world: World) -> None:
+def test_the_longest_waiting_consumer_becomes_the_single_active_consumer(world: World) -> None:
     queue = world.queue(single_active_consumer=True)
     takers = [Taker(queue, priority=number % 2) for number in range(400)]
     for taker in takers[2::4]:  # of priority 0, none of them active
@@ -63,7 +63,7 @@ def test_whoever_waits_longest_becomes_the_single_active_consumer(world: World) 
     for taker in takers[1::2]:
         queue.remove_consumer(taker)
     assert takers[4].active
-    for _ in range(300):  # who waits and leaves is not remembered
+    for _ in range(300):  # a waiting consumer that leaves is forgotten
         taker = Taker(queue)
         queue.remove_consumer(taker)
     assert len(queue.rings[0].succession) <= 2 * rings.MIN_STRAYS + len(queue.consumers) * 2

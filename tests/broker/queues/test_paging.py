@@ -1,4 +1,4 @@
-"""Deep queues: what is paged out comes back in order, whole, and once."""
+"""Deep queues: paged-out messages are paged in completely, in order and once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_deep_queue_keeps_positions_only(small: World) -> None:
     assert figures(queue) == (0, 0, 0) and queue.memory == 0
 
 
-def test_nothing_is_paged_before_it_is_committed(small: World) -> None:
+def test_entries_are_paged_only_after_their_commit(small: World) -> None:
     small.held_log.held = True
     queue = small.queue(durable=True)
     fill(small, queue)
@@ -43,7 +43,7 @@ def test_nothing_is_paged_before_it_is_committed(small: World) -> None:
     assert small.contents(queue) == BODIES
 
 
-def test_consumers_drain_it_in_order_while_more_comes(small: World) -> None:
+def test_consumers_drain_it_in_order_while_more_arrive(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     consumer = Taker(queue)
@@ -55,7 +55,7 @@ def test_consumers_drain_it_in_order_while_more_comes(small: World) -> None:
     assert figures(queue) == (0, 0, 62) and queue.memory == 0
 
 
-def test_what_comes_back_goes_to_its_old_place(small: World) -> None:
+def test_requeued_entries_return_to_their_place(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     consumer = Taker(queue, credit=20)
@@ -73,7 +73,7 @@ def test_transient_messages_stay_in_memory_without_an_overflow_log(small: World)
     assert small.contents(queue) == BODIES
 
 
-def test_with_one_they_are_paged_too() -> None:
+def test_with_an_overflow_log_they_are_paged_too() -> None:
     world = World(page_above=10_000, overflow=True)
     queue = world.queue()
     fill(world, queue, persistent=False)
@@ -127,7 +127,7 @@ def test_each_priority_is_paged(small: World) -> None:
     assert small.contents(queue) == expected
 
 
-def test_a_higher_priority_that_comes_later_overtakes_what_is_paged(small: World) -> None:
+def test_a_later_higher_priority_overtakes_paged_entries(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     small.push(queue, "urgent", persistent=True, priority=9)
@@ -136,7 +136,7 @@ def test_a_higher_priority_that_comes_later_overtakes_what_is_paged(small: World
     assert consumer.history == ["urgent", "0000"]
 
 
-def test_page_down_moves_what_stands_in_memory_out(world: World) -> None:
+def test_page_down_pages_out_entries_in_memory(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, *BODIES, persistent=True)
     world.run()
@@ -148,7 +148,7 @@ def test_page_down_moves_what_stands_in_memory_out(world: World) -> None:
     assert world.contents(queue) == BODIES
 
 
-def test_page_down_spares_what_is_below_the_share(world: World) -> None:
+def test_page_down_spares_queues_below_their_share(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", persistent=True)
     world.run()
@@ -176,7 +176,7 @@ def test_page_down_shortens_the_head_of_a_queue_that_pages_already(persistent: b
     assert queue.memory == 0
 
 
-def test_the_head_stays_while_what_follows_it_is_being_read(small: World) -> None:
+def test_the_head_stays_while_the_next_entries_are_read(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     consumer = Taker(queue, credit=len(queue.backlog.head) - 3)
@@ -189,7 +189,7 @@ def test_the_head_stays_while_what_follows_it_is_being_read(small: World) -> Non
     assert consumer.history == BODIES
 
 
-def test_who_published_it_is_known_after_paging(small: World) -> None:
+def test_the_publisher_is_known_after_paging(small: World) -> None:
     queue = small.queue(durable=True)
     publishers = [7, 7, *(number % 3 for number in range(58))]
     for body, publisher in zip(BODIES, publishers, strict=True):
@@ -202,7 +202,7 @@ def test_who_published_it_is_known_after_paging(small: World) -> None:
     assert [entry.message.publisher for entry in consumer.taken] == publishers
 
 
-def test_who_refused_it_does_not_get_it_after_paging() -> None:
+def test_a_rejecting_channel_does_not_get_it_after_paging() -> None:
     world = World(strict=True)
     queue = world.queue(durable=True)
     consumer = Taker(queue, credit=10)
@@ -225,7 +225,7 @@ def test_who_refused_it_does_not_get_it_after_paging() -> None:
     assert queue.ready_count == 0 and queue.refusals == {}
 
 
-def test_expiry_reaches_what_is_paged(small: World) -> None:
+def test_paged_entries_expire(small: World) -> None:
     queue = small.queue(durable=True, message_ttl=1000)
     fill(small, queue)
     small.sleep(1000)
@@ -233,7 +233,7 @@ def test_expiry_reaches_what_is_paged(small: World) -> None:
     assert small.log.rows == {}
 
 
-def test_dead_letters_of_what_is_paged_keep_their_messages(small: World) -> None:
+def test_dead_letters_of_paged_entries_keep_their_messages(small: World) -> None:
     dead = small.queue("dead", durable=True)
     queue = small.queue(durable=True, message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
     fill(small, queue)
@@ -244,7 +244,7 @@ def test_dead_letters_of_what_is_paged_keep_their_messages(small: World) -> None
     assert small.log.rows == {}
 
 
-def test_a_message_that_was_handed_out_once_is_still_redelivered_after_paging(small: World) -> None:
+def test_a_delivered_message_is_still_redelivered_after_paging(small: World) -> None:
     queue = small.queue(durable=True)
     small.push(queue, *BODIES[:5], persistent=True)
     small.run()
@@ -300,7 +300,7 @@ def test_a_queue_in_a_fan_out_pages_without_the_others(small: World) -> None:
     assert small.contents(one) == BODIES
 
 
-def test_held_entries_survive_a_purge_of_paged_ones(small: World) -> None:
+def test_unacked_entries_survive_a_purge_of_paged_ones(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     consumer = Taker(queue, credit=30)

@@ -56,7 +56,7 @@ class TestMaxPriority:
         assert world.contents(queue) == ["a", "b", "c"]
 
 
-def test_a_consumer_gets_the_highest_that_is_there(world: World) -> None:
+def test_a_consumer_gets_the_highest_available(world: World) -> None:
     queue = world.queue()
     consumer = Taker(queue, credit=0)
     push(world, queue, low=0, high=9)
@@ -68,7 +68,7 @@ def test_a_consumer_gets_the_highest_that_is_there(world: World) -> None:
     assert consumer.bodies() == ["high", "higher", "low"]
 
 
-def test_a_requeued_message_goes_back_to_its_level_and_place(world: World) -> None:
+def test_a_requeued_message_returns_to_its_level_and_place(world: World) -> None:
     queue = world.queue()
     push(world, queue, a=1, b=5, c=5)
     consumer = Taker(queue, credit=3)

@@ -1,4 +1,4 @@
-"""Purge and deletion: what goes, what stays, also while entries are being read back."""
+"""Purge and deletion: which messages are removed and which stay, also while entries are loaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Waiter(Waiting):
         self.calls += 1
 
 
-def test_purge_drops_what_is_ready_and_says_how_much(world: World) -> None:
+def test_purge_drops_ready_messages_and_returns_their_number(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", "b", persistent=True)
     world.push(queue, "c")
@@ -45,7 +45,7 @@ def test_purge_drops_what_is_ready_and_says_how_much(world: World) -> None:
     assert queue.purge() == 0
 
 
-def test_purge_spares_what_consumers_hold(world: World) -> None:
+def test_purge_spares_unacked_messages(world: World) -> None:
     queue = world.queue(durable=True)
     consumer = Taker(queue, credit=2)
     world.broker.holders[Keeper(consumer)] = None
@@ -89,7 +89,7 @@ def test_purge_while_messages_are_read_back() -> None:
     assert consumer.history[head - 1 :] == [f"{head - 1:03}", "new"]
 
 
-def test_purge_answers_those_who_wait_for_messages_to_be_read() -> None:
+def test_purge_answers_gets_that_wait_for_loading() -> None:
     world = small_world()
     queue = paged(world)
     while queue.backlog.head:
@@ -115,7 +115,7 @@ def test_delete_answers_them_too() -> None:
     assert waiter.calls == 1
 
 
-def test_delete_settles_everything_also_what_is_held() -> None:
+def test_delete_settles_all_messages_including_unacked_ones() -> None:
     world = small_world()
     queue = paged(world)
     consumer = Taker(queue, credit=3)
@@ -176,7 +176,7 @@ def test_purge_of_priorities(world: World) -> None:
 
 
 class TestStrictDeletion:
-    """0-9-1 queue.delete.01: what was pending goes to the dead letters, wherever it was."""
+    """0-9-1 queue.delete.01: pending messages are dead-lettered, wherever they are."""
 
     BODIES = [f"{number:03}" for number in range(100)]
 
@@ -195,7 +195,7 @@ class TestStrictDeletion:
         return queue
 
     @pytest.mark.parametrize("persistent", [True, False])
-    def test_what_is_paged_out_is_read_back_for_it(self, strict: World, persistent: bool) -> None:
+    def test_paged_out_messages_are_loaded_for_it(self, strict: World, persistent: bool) -> None:
         queue = self.fill(strict, persistent=persistent)
         assert strict.vhost.delete_queue("q", None) == 101
         assert "q" not in strict.vhost.queues
@@ -217,7 +217,7 @@ class TestStrictDeletion:
         strict.run()
         assert sorted(strict.contents(strict.vhost.queues["amq.dead"])) == self.BODIES
 
-    def test_a_queue_of_the_same_name_is_another_one(self, strict: World) -> None:
+    def test_a_new_queue_of_the_same_name_is_separate(self, strict: World) -> None:
         self.fill(strict)
         strict.vhost.delete_queue("q", None)
         queue = strict.queue(durable=True)
@@ -226,7 +226,7 @@ class TestStrictDeletion:
         assert strict.contents(queue) == ["new"]
         assert strict.vhost.queues["amq.dead"].ready_count == 101
 
-    def test_a_crash_in_the_middle_loses_nothing(self, strict: World) -> None:
+    def test_a_crash_in_the_middle_loses_no_message(self, strict: World) -> None:
         self.fill(strict)
         strict.run()
         strict.vhost.delete_queue("q", None)
@@ -245,7 +245,7 @@ class TestStrictDeletion:
         after.run()
         assert after.vhost.pending_dead_letters == {} and not any(kind == "remains" for kind, _ in after.held_log.metadata)
 
-    def test_its_vhost_may_go_meanwhile(self, strict: World) -> None:
+    def test_its_vhost_may_be_deleted_meanwhile(self, strict: World) -> None:
         self.fill(strict)
         strict.vhost.delete_queue("q", None)
         strict.end_turn()

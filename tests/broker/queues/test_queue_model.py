@@ -35,7 +35,7 @@ class Expected:
 
 
 class Watched(Taker):
-    """A consumer that tells the machine what it gets."""
+    """A consumer that reports its deliveries to the machine."""
 
     machine: QueueMachine
 
@@ -56,7 +56,7 @@ class QueueMachine(RuleBasedStateMachine):
         if watched:  # which changes nothing
             events = self.world.queue("events", max_length=5)
             self.world.vhost.bind(events, "amq.leveret.events", "#", {})
-        # Small chunks and a low mark, so that few messages make several of each.
+        # Small chunks and a low share, so that few messages make several chunks.
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(paging, "LOW_HEAD", 2)
         self.patch.setattr(backlog, "CHUNK_ENTRIES", chunk)
@@ -75,7 +75,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.keeper.all_held = lambda: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
         self.world.broker.holders[self.keeper] = None
         self.consumer: Watched | None = None
-        # What the queue had handed out when a get began; only during one.
+        # Unacked entries when a get began; only during one.
         self.delivered = 1 << 62
         self.behind: list[tuple[Entry, str]] = []
         given_up = self.queue.dead_letter
@@ -94,10 +94,10 @@ class QueueMachine(RuleBasedStateMachine):
         finally:
             self.patch.undo()
 
-    # What the queue tells
+    # Callbacks of the queue
 
     def leaves(self, entry: Entry) -> Expected:
-        """An entry leaves the ready ones: is it its turn within its level?"""
+        """An entry leaves the ready ones: check that it was next within its level."""
         expected = self.ready.pop(text_of(entry))
         assert entry.seq == expected.seq
         if not expected.early:
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def given_up(self, entry: Entry, reason: str) -> None:
         if self.queue.delivered > self.delivered:
-            self.behind.append((entry, reason))  # what is handed out in this very call left before it
+            self.behind.append((entry, reason))  # entries delivered in this call left before it
             return
         if reason == "rejected":
             del self.unacked[text_of(entry)]
@@ -154,7 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=held)
     def get(self) -> str:
         while True:
-            # Consumers come first, as in the get itself.
+            # Consumers have precedence, as in the get itself.
             if self.queue.active and self.queue.expiring:
                 self.queue.drain()
             else:
@@ -218,7 +218,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.consumer is not None)
     @rule(backwards=st.booleans())
     def cancel(self, backwards: bool) -> None:
-        """The consumer goes and gives back all that it has."""
+        """Remove the consumer, which requeues all of its messages."""
         assert self.consumer is not None
         consumer = self.consumer
         self.queue.remove_consumer(consumer)
@@ -239,7 +239,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.purge() == len(self.ready)
         self.ready.clear()
 
-    # What happens around it
+    # External events
 
     @rule(milliseconds=st.sampled_from((1, 60, 600)))
     def sleep(self, milliseconds: int) -> None:
@@ -286,7 +286,7 @@ class QueueMachine(RuleBasedStateMachine):
     def commit_returns(self) -> None:
         self.world.held_log.release()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def figures_are_exact(self) -> None:
@@ -312,7 +312,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.memory == sum(entry.message.size + ENTRY_OVERHEAD for entry in in_memory)
 
     def crash(self) -> None:
-        """Everything persistent that was committed and not settled is there after a start, in order."""
+        """After a start, everything persistent that was committed and not settled is there, in order."""
         log = self.world.held_log
         log.held = False
         self.world.end_turn()

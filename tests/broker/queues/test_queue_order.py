@@ -1,4 +1,4 @@
-"""First in, first out; what comes back goes to its old place."""
+"""First in, first out; requeued messages return to their old places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from tests.broker.support import Keeper, Taker, World, figures
 
 
-def test_messages_leave_in_the_order_in_which_they_came(world: World) -> None:
+def test_messages_leave_in_order_of_arrival(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a", "b", "c")
     consumer = Taker(queue)
@@ -16,7 +16,7 @@ def test_messages_leave_in_the_order_in_which_they_came(world: World) -> None:
     assert consumer.bodies() == ["a", "b", "c", "d"]
 
 
-def test_get_takes_the_oldest(world: World) -> None:
+def test_get_returns_the_oldest(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a", "b")
     entry = queue.get(False)
@@ -28,7 +28,7 @@ def test_get_takes_the_oldest(world: World) -> None:
     assert figures(queue) == (0, 0, 0) and queue.memory == 0
 
 
-def test_a_requeued_message_goes_back_to_its_old_place(world: World) -> None:
+def test_a_requeued_message_returns_to_its_old_place(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a", "b", "c", "d")
     a, b, c = (queue.get(False) for _ in range(3))
@@ -72,7 +72,7 @@ def test_a_get_without_acknowledgement_settles_at_once(world: World) -> None:
     assert queue.get(True) is None
 
 
-def test_a_queue_that_is_gone_takes_nothing_back(world: World) -> None:
+def test_a_deleted_queue_accepts_no_requeued_messages(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, "a", "b", persistent=True)
     first = queue.get(False)

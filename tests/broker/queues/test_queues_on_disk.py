@@ -26,7 +26,7 @@ NAMES = ("one", "two", "dead")
 
 
 class DiskWorld(World):
-    """A world over a log on disk and an overflow log beside it; `run` waits until everything is committed and read."""
+    """A world over a log on disk and an overflow log; `run` waits until everything is committed and read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,8 +78,8 @@ class DiskWorld(World):
         self.paging.close()
 
 
-def test_what_was_paged_out_is_the_message_that_was_published(tmp_path: Path) -> None:
-    """Persistent or not, and who published it: a dead letter or a no-local consumer depends on it."""
+def test_paged_out_messages_equal_the_published_ones(tmp_path: Path) -> None:
+    """Persistent or not, and including the publisher, which matters for dead letters and no-local consumers."""
     world = DiskWorld(tmp_path)
     queue = world.queue()
     world.broker.page_above = 1
@@ -97,7 +97,7 @@ def test_what_was_paged_out_is_the_message_that_was_published(tmp_path: Path) ->
     world.close()
 
 
-def test_the_logs_remember_nothing_of_deleted_queues(tmp_path: Path) -> None:
+def test_the_logs_forget_deleted_queues(tmp_path: Path) -> None:
     world = DiskWorld(tmp_path)
     world.broker.page_above = 1
     for number in range(10):
@@ -115,7 +115,7 @@ def test_the_logs_remember_nothing_of_deleted_queues(tmp_path: Path) -> None:
 
 
 class DiskMachine(RuleBasedStateMachine):
-    """Two durable queues and one for their dead letters. `kept` is by queue what should be in it: body to priority."""
+    """Two durable queues and one for their dead letters. `kept` has the expected contents by queue: body to priority."""
 
     @initialize()
     def begin(self) -> None:
@@ -182,7 +182,7 @@ class DiskMachine(RuleBasedStateMachine):
             entry = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
             name = entry.queue.name
             if outcome == "requeue" or (outcome == "reject" and name != "dead" and text_of(entry) in self.kept["dead"]):
-                entry.queue.requeue(entry)  # the table knows of one copy only
+                entry.queue.requeue(entry)  # the table has one copy only
                 continue
             getattr(entry.queue, outcome)(entry)
             body = text_of(entry)
@@ -234,7 +234,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What was committed is opened again from a copy, as the disk would have it."""
+        """Committed data is opened again from a copy, as after a crash."""
         self.world.run()
         self.copies += 1
         directory = self.directory / str(self.copies)
@@ -264,7 +264,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def look(self, name: str) -> None:
-        """Everything is there once, and the body, headers and priority of each are its own."""
+        """Every message is there once, with its own body, headers and priority."""
         queue = self.queue(name)
         found: list[Entry] = []
         while (entry := self.world.acquire(queue)) is not None:
@@ -280,7 +280,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def order(self, name: str) -> None:
-        """After a start everything comes by priority, then age, and counts as redelivered."""
+        """After a start, messages are delivered by priority, then age, and count as redelivered."""
         self.crash()
         queue = self.queue(name)
         found: list[Entry] = []

@@ -1,4 +1,4 @@
-"""What is done to a queue in steps, and the purge or deletion that comes in between."""
+"""Operations on a queue in steps, interrupted by a purge or deletion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANY = 5_000
 
 
 def dropping(world: World) -> tuple[Queue, Queue]:
-    """A queue that drops expired entries in steps, and where they go."""
+    """A queue that expires entries in steps, and its dead-letter queue."""
     dead = world.queue("dead")
     queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
     for number in range(MANY):
@@ -27,7 +27,7 @@ def dropping(world: World) -> tuple[Queue, Queue]:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_what_is_purged_or_deleted_does_not_expire_as_well(deleted: bool) -> None:
+def test_purged_or_deleted_entries_do_not_expire(deleted: bool) -> None:
     world = World()
     queue, dead = dropping(world)
     expired = dead.ready_count
@@ -38,7 +38,7 @@ def test_what_is_purged_or_deleted_does_not_expire_as_well(deleted: bool) -> Non
     assert queue.memory == 0 and queue.ready_count == 0 and not queue.frozen
 
 
-def test_what_comes_after_a_purge_is_handed_out() -> None:
+def test_entries_after_a_purge_are_delivered() -> None:
     world = World()
     queue, _ = dropping(world)
     taker = next(iter(queue.consumers))
@@ -50,7 +50,7 @@ def test_what_comes_after_a_purge_is_handed_out() -> None:
 
 
 def moving(world: World) -> Queue:
-    """A deleted queue of a strict vhost, whose entries become dead letters in steps."""
+    """A deleted queue of a strict vhost, whose entries are dead-lettered in steps."""
     vhost = world.broker.add_vhost("v", VhostSettings(strict=True))
     vhost.declare_queue("dead", None)
     queue = vhost.declare_queue("q", None, durable=True, arguments={
@@ -63,7 +63,7 @@ def moving(world: World) -> Queue:
     return queue
 
 
-def test_a_vhost_can_go_while_dead_letters_of_a_deleted_queue_are_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vhost_can_be_deleted_while_a_deleted_queue_is_dead_lettered(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     queue = moving(world)
     world.broker.remove_vhost("v")
@@ -73,7 +73,7 @@ def test_a_vhost_can_go_while_dead_letters_of_a_deleted_queue_are_made(caplog: p
     assert not world.held_log.kept and not any(kind == "remains" for kind, _ in world.held_log.metadata)
 
 
-def test_dead_letters_of_a_deleted_queue_are_made_by_one_job(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_queue_is_dead_lettered_by_one_job(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     vhost = world.vhost
     world.broker.add_vhost("/", VhostSettings(strict=True))

@@ -17,7 +17,7 @@ def world() -> World:
 
 
 def look(world: World) -> None:
-    """What the watch does now and then; twice, for what has to be written first is paged the next time."""
+    """Do what the watch does periodically; twice, since entries that must be written first are paged the next time."""
     world.broker.share_memory(BUDGET, MOST)
     for _ in range(2):
         world.broker.page_down()
@@ -38,7 +38,7 @@ def flood(world: World, queues: int, messages: int, size: int = 5000) -> None:
         world.run()
 
 
-def test_what_fits_has_the_full_share(world: World) -> None:
+def test_queues_that_fit_have_the_full_share(world: World) -> None:
     flood(world, 3, 100)
     look(world)
     assert world.broker.page_above == MOST
@@ -67,7 +67,7 @@ def test_a_push_pages_without_the_watch(world: World) -> None:
     assert [body[:6] for body in world.contents(queue)] == [f"{n:06}" for n in (*range(20), *range(200))]
 
 
-def test_small_queues_keep_what_they_have(world: World) -> None:
+def test_small_queues_keep_their_entries(world: World) -> None:
     flood(world, 5, 4)
     for number in range(10):
         queue = world.queue(f"deep{number}")
@@ -94,13 +94,13 @@ def test_shares_grow_again_when_queues_are_empty(world: World) -> None:
     assert world.broker.page_above == MOST
 
 
-def test_no_share_is_less_than_what_paging_is_good_for(world: World) -> None:
+def test_no_share_is_below_the_useful_minimum(world: World) -> None:
     flood(world, 300, 10)
     look(world)
     assert world.broker.page_above == MIN_SHARE
 
 
-def test_without_a_place_to_page_to_nothing_is_shared() -> None:
+def test_without_an_overflow_log_there_are_no_shares() -> None:
     world = World()
     flood(world, 40, 100)
     look(world)

@@ -1,4 +1,4 @@
-"""What one operation does to any number of things is done in steps, and takes effect at once all the same."""
+"""Operations on any number of objects run in steps, but take effect at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def world() -> World:
 
 
 def steps(world: World) -> int:
-    """Run what was posted until nothing is; how many steps that took."""
+    """Run posted callbacks until there are none; return the number of steps."""
     count = 0
     while world.posted:
         world.posted.pop(0)()
@@ -86,7 +86,7 @@ def test_a_queue_declared_again_keeps_its_definition_and_bindings(world: World) 
     assert restarted.route("x", "0") == ["q"] and restarted.route("x", "1") == []
 
 
-def test_a_deleted_exchange_routes_nothing_at_once(world: World) -> None:
+def test_a_deleted_exchange_stops_routing_at_once(world: World) -> None:
     source = world.vhost.declare_exchange("source", "fanout")
     target = world.vhost.declare_exchange("x", "topic", durable=True)
     queue = world.queue(durable=True)
@@ -105,7 +105,7 @@ def test_a_deleted_exchange_routes_nothing_at_once(world: World) -> None:
     assert metadata.EXCHANGE in {kind for kind, _ in log_of(world).metadata}
 
 
-def test_what_others_hold_of_a_deleted_queue_is_settled(world: World) -> None:
+def test_unacked_messages_of_a_deleted_queue_are_settled(world: World) -> None:
     queue = world.queue(durable=True)
     taker = Taker(queue)
     keeper = Keeper(taker)
@@ -123,7 +123,7 @@ def test_what_others_hold_of_a_deleted_queue_is_settled(world: World) -> None:
     assert taker.gone and not log_of(world).kept
 
 
-def test_many_dead_letters_that_are_due_at_once_are_made_in_several_turns(world: World) -> None:
+def test_many_expired_messages_are_dead_lettered_over_several_turns(world: World) -> None:
     dead = world.queue("dead")
     queue = world.queue(message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="dead")
     for number in range(1000):
@@ -139,7 +139,7 @@ def test_many_dead_letters_that_are_due_at_once_are_made_in_several_turns(world:
     assert turns >= 1000 * DEAD_LETTER_WORK // (STEP_WORK + DEAD_LETTER_WORK)
 
 
-def test_a_consumer_of_expired_messages_gets_the_first_that_is_not(world: World) -> None:
+def test_a_consumer_gets_the_first_message_after_the_expired_ones(world: World) -> None:
     queue = world.queue()
     for number in range(MANY):
         world.push(queue, str(number), ttl=5)

@@ -1,4 +1,4 @@
-"""A store of segments in memory, which does what it is asked when a test says so."""
+"""A store of segments in memory, which acts when a test asks for it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ class MemoryStore(SegmentStore):
         self._reply(lambda: done(written, "", ""))
 
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
-        """`rewrite`: a rule is a text, and messages with it in their bodies go. `tables` has the paths by owner."""
+        """`rewrite`: a rule is a text, and messages with it in their bodies are removed.
+
+        `tables` has the paths by owner.
+        """
         call = json.loads(arguments)
         self.tasks.append((task, call))
         if self.fault is not None:

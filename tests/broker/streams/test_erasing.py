@@ -20,7 +20,7 @@ def without(first: int, last: int, *gone: int) -> list[str]:
     return [body for number, body in enumerate(bodies(first, last), first) if number not in gone]
 
 
-def test_rows_go_and_readers_skip_their_offsets() -> None:
+def test_erased_rows_are_skipped_by_readers() -> None:
     world, store = sealed_world()
     queue = stream(world)
     fill(world, queue, 0, 25)
@@ -48,7 +48,7 @@ def test_rows_go_and_readers_skip_their_offsets() -> None:
     assert reader.bodies() == without(2, 25, 3, 13)
 
 
-def test_what_was_in_memory_is_not_served_any_more() -> None:
+def test_erased_messages_in_memory_are_not_delivered() -> None:
     world, _ = sealed_world()
     queue = stream(world)
     fill(world, queue, 0, 15)
@@ -62,7 +62,7 @@ def test_what_was_in_memory_is_not_served_any_more() -> None:
     assert reader.bodies() == without(0, 15, 3)
 
 
-def test_unsealed_messages_are_sealed_first_where_that_is_asked_for() -> None:
+def test_unsealed_messages_are_sealed_first_on_request() -> None:
     world, _ = sealed_world(size=1_000_000)
     queue = stream(world)
     fill(world, queue, 0, 15)
@@ -76,7 +76,7 @@ def test_unsealed_messages_are_sealed_first_where_that_is_asked_for() -> None:
     assert reader.bodies() == without(0, 17, 3, 13)
 
 
-def test_a_dry_run_changes_nothing() -> None:
+def test_a_dry_run_does_not_change_segments() -> None:
     world, store = sealed_world()
     queue = stream(world)
     fill(world, queue, 0, 25)
@@ -106,7 +106,7 @@ def test_one_erasure_at_a_time_and_none_without_segments() -> None:
         stream(plain).erase(["3"], False, False)
 
 
-def test_a_failure_ends_it_and_it_can_be_begun_anew() -> None:
+def test_a_failed_erasure_can_be_repeated() -> None:
     world, store = sealed_world()
     queue = stream(world)
     fill(world, queue, 0, 25)
@@ -134,7 +134,7 @@ def test_retention_and_deletion_in_the_middle() -> None:
         settle(world)
     assert len(queue.segments) == 2
     erasing = queue.erase(["3"], False, False)
-    queue.max_bytes = 160  # what is in the hands of the store goes meanwhile
+    queue.max_bytes = 160  # segments that the store is processing are removed
     queue.retain(world.clock.time)
     settle(world)
     assert len(queue.segments) == 1
@@ -200,7 +200,7 @@ def test_tables_follow_the_manifest() -> None:
     assert store.tables == {}
 
 
-def test_a_table_that_fails_holds_nothing_up_and_follows_later() -> None:
+def test_a_failing_table_delays_nothing_and_is_updated_later() -> None:
     world, store = tables_world()
     queue = stream(world)
     fill(world, queue, 0, 15)
@@ -223,7 +223,7 @@ def test_a_table_that_fails_holds_nothing_up_and_follows_later() -> None:
     assert len(store.tasks) == before + 1
 
 
-def test_tables_are_looked_after_at_the_start() -> None:
+def test_tables_are_updated_at_the_start() -> None:
     world, store = tables_world()
     queue = stream(world)
     fill(world, queue, 0, 15)

@@ -1,4 +1,4 @@
-"""What readers of a stream ask for: by filter value, by routing key, and that both look at what they should."""
+"""Filters of stream readers, by filter value and by routing key."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_values(world: World, wanted: Any, value: Any, taken: bool) -> None:
     assert wants(world, {"filter": wanted, "match_unfiltered": True}, **headers) is (taken or value is None)
 
 
-def test_a_wanted_value_elsewhere_does_not_count(world: World) -> None:
+def test_a_matching_value_elsewhere_is_ignored(world: World) -> None:
     assert not wants(world, {"filter": "red"}, x_stream_filter_value="blue", colour="red")
     assert not wants(world, {"filter": "red"}, colour="red")
 
@@ -67,13 +67,13 @@ def test_both(world: World) -> None:
     assert not wants(world, arguments, "a.b", x_stream_filter_value="blue")
 
 
-def test_who_asks_for_nothing_gets_everything() -> None:
+def test_a_reader_without_a_filter_gets_everything() -> None:
     assert StreamFilter({}).any
     assert StreamFilter({"x-stream-match-unfiltered": True}).any
 
 
 @pytest.mark.parametrize("name", ["x-stream-filter", "x-stream-filter-routing-key"])
 @pytest.mark.parametrize("value", [5, [], ["a", 5], {}, True], ids=repr)
-def test_what_is_no_text_is_refused_by_name(name: str, value: Any) -> None:
+def test_invalid_filters_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(PreconditionFailed, match=f"'{name}'.*a text or a list of texts"):
         StreamFilter({name: value})

@@ -1,4 +1,4 @@
-"""Packs: many messages of a stream in one delivery."""
+"""Record batches: many messages of a stream in one delivery."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(data: bytes) -> tuple[int, int, list[int], list[str]]:
     return first, next, offsets.tolist(), bodies
 
 
-def test_a_pack_has_what_is_there() -> None:
+def test_a_record_batch_has_the_available_messages() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, "a", "b", "c")
@@ -67,7 +67,7 @@ def test_a_pack_has_what_is_there() -> None:
     assert queue.ready_count == 4
 
 
-def test_packs_end_where_the_reader_wants_it() -> None:
+def test_record_batches_end_at_the_requested_offset() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, 5))
@@ -99,12 +99,12 @@ def test_a_pack_is_limited() -> None:
     assert [len(record_batch[2]) for record_batch in Packs(queue, record_batches.MAX_ENTRIES + 2).got()] == [2, 1, 1]
 
 
-def test_what_was_filtered_out_is_covered() -> None:
+def test_filtered_messages_are_covered() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, "a1", "b1", "a2", "b2", "b3")
     assert Packs(queue, 0, 5, only=b"a").got() == [(0, 5, [0, 2], ["a1", "a2"])]
-    # Nothing at all is told at the end, and then only.
+    # No matching message: reported at the end only.
     assert Packs(queue, 0, 5, only=b"c").got() == [(0, 5, [], [])]
     tail = Packs(queue, only=b"c")
     assert tail.got() == []
@@ -112,7 +112,7 @@ def test_what_was_filtered_out_is_covered() -> None:
     assert tail.got() == [(0, 6, [5], ["c1"])]
 
 
-def test_what_retention_has_taken_is_not_covered() -> None:
+def test_messages_removed_by_retention_are_not_covered() -> None:
     world = World()
     queue = stream(world, max_length_bytes=1 << 20)
     append(world, queue, *["x" * (600 << 10) for _ in range(6)])
@@ -158,7 +158,7 @@ def test_a_body_outside_of_memory_stays_there() -> None:
     assert pieces == whole_body
 
 
-def test_a_reader_with_a_name_gets_no_packs() -> None:
+def test_a_named_reader_gets_no_record_batches() -> None:
     queue = stream(World())
     with pytest.raises(PreconditionFailed, match="x-packed"):
         queue.check_consumer({"x-packed": True, "x-stream-consumer": "c"})

@@ -32,7 +32,7 @@ def stream(world: World, **arguments: Any) -> StreamQueue:
 
 
 def fill(world: World, queue: StreamQueue, first: int, last: int) -> None:
-    """Messages of ten bytes, one in a turn."""
+    """Publish messages of ten bytes, one per turn."""
     for number in range(first, last):
         append(world, queue, f"{number:010d}")
         world.run()
@@ -64,7 +64,7 @@ def settle(world: World) -> None:
         world.sleep(1)
 
 
-def test_what_is_long_enough_is_sealed_and_leaves_the_log() -> None:
+def test_a_large_enough_part_is_sealed_and_removed_from_the_log() -> None:
     world, store = sealed_world()
     queue = stream(world)
     fill(world, queue, 0, 25)
@@ -79,7 +79,7 @@ def test_what_is_long_enough_is_sealed_and_leaves_the_log() -> None:
     assert len([key for key in world.held_log.metadata if key[0] == "stream-chunk"]) == len(queue.chunks)
 
 
-def test_what_is_old_enough_is_sealed() -> None:
+def test_an_old_enough_part_is_sealed() -> None:
     world, _ = sealed_world(size=1_000_000)
     queue = stream(world)
     fill(world, queue, 0, 3)
@@ -150,7 +150,7 @@ def test_times_lead_to_sealed_chunks() -> None:
     assert [body[:2] for body in last.bodies()] == ["3a", "3b"]
 
 
-def test_what_the_broker_added_is_there_again() -> None:
+def test_changes_of_the_broker_are_restored() -> None:
     world, _ = sealed_world(size=4)
     queue = stream(world)
     queue.insert_new(queue.prepare(world.message("dead"), Overlay(None, {"x-death": ["why"]})))
@@ -166,7 +166,7 @@ def test_what_the_broker_added_is_there_again() -> None:
 
 
 class TestRetention:
-    def test_whole_segments_go_by_size(self) -> None:
+    def test_retention_by_size_removes_complete_segments(self) -> None:
         world, store = sealed_world(size=100)
         queue = stream(world, max_length_bytes=250, stream_max_segment_size_bytes=100)
         lost = Reading(queue, credit=2)
@@ -182,7 +182,7 @@ class TestRetention:
         settle(world)
         assert sorted(store.files) == sorted(one.path for one in queue.segments)
 
-    def test_whole_segments_go_by_age(self) -> None:
+    def test_retention_by_age_removes_complete_segments(self) -> None:
         world, store = sealed_world()
         queue = stream(world, max_age="1h")
         fill(world, queue, 0, 10)
@@ -211,7 +211,7 @@ class TestRetention:
         with pytest.raises(PreconditionFailed, match="x-stream-max-segments"):
             World().queue("q", stream_max_segments=2)
 
-    def test_the_manifest_is_rid_of_a_segment_before_its_file_goes(self) -> None:
+    def test_a_segment_leaves_the_manifest_before_its_file_is_removed(self) -> None:
         world, store = sealed_world(log=HeldLog(held=True))
         world.held_log.release_all()
         queue = stream(world, stream_max_segments=1)
@@ -233,7 +233,7 @@ class TestRetention:
 
 
 class TestLeases:
-    def test_files_stay_while_they_are_held(self) -> None:
+    def test_pinned_files_are_not_removed(self) -> None:
         world, store = sealed_world()
         queue = stream(world, stream_max_segments=3)
         fill(world, queue, 0, 30)
@@ -245,7 +245,7 @@ class TestLeases:
         world.sleep(2 * MINUTE)
         assert sorted(store.files)[:2] == [one.path for one in held]
         assert len(store.files) == 5
-        queue.hold("spark", 5, 12, world.clock.time + 20 * MINUTE)  # its segments are gone, but not its files
+        queue.hold("spark", 5, 12, world.clock.time + 20 * MINUTE)  # its segments are removed, but not its files
         world.sleep(15 * MINUTE)
         assert len(store.files) == 5
         world.sleep(6 * MINUTE)
@@ -268,7 +268,7 @@ class TestLeases:
         world.sleep(1)
         assert len(store.files) == 1
 
-    def test_a_deleted_stream_leaves_what_is_held(self) -> None:
+    def test_a_deleted_stream_leaves_pinned_files(self) -> None:
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 25)
@@ -290,7 +290,7 @@ class TestLeases:
 
 
 class TestMerging:
-    def test_small_neighbours_become_one(self) -> None:
+    def test_small_neighbours_are_merged(self) -> None:
         world, store = sealed_world(size=200, age=MINUTE, merge_below=60)
         queue = stream(world)
         reader = Reading(queue, credit=1)
@@ -332,7 +332,7 @@ class TestMerging:
             work()
         fill(world, queue, 4, 6)
         world.sleep(MINUTE)
-        while store.number != 4:  # the merge is written, and nobody knows yet
+        while store.number != 4:  # the merge is written, but not reported yet
             store.answer(1)
             settle(world)
         world.sleep(60 * MINUTE)
@@ -342,7 +342,7 @@ class TestMerging:
         work()
         assert (queue.segments, manifest(world), store.files) == ([], [], {})
 
-    def test_failure_leaves_everything_as_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_failed_merge_changes_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         world, store = sealed_world(size=200, age=MINUTE, merge_below=60, held=True)
         queue = stream(world)
         for number in range(3):
@@ -382,7 +382,7 @@ def test_rewritten_segments_take_the_place_of_others() -> None:
 
 
 class TestFailures:
-    def test_the_stream_goes_on_and_is_sealed_later(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_stream_continues_and_is_sealed_later(self, caplog: pytest.LogCaptureFixture) -> None:
         world, store = sealed_world()
         queue = stream(world, max_length_bytes=100_000)
         store.fault = (FAILED, "no space is left")
@@ -447,7 +447,7 @@ class TestFailures:
 
 
 class TestStarts:
-    def test_everything_is_where_it_was(self) -> None:
+    def test_all_messages_are_restored(self) -> None:
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 25)
@@ -463,7 +463,7 @@ class TestStarts:
         assert reader.bodies() == bodies(0, 32)
         assert reader.offsets() == list(range(32))
 
-    def test_offsets_go_on_where_everything_is_sealed(self) -> None:
+    def test_offsets_continue_if_everything_is_sealed(self) -> None:
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 10)
@@ -505,7 +505,7 @@ class TestStarts:
         assert sorted(seq for _, seq in again.held_log.kept) == list(range(sealed + 1, 26))
 
     def test_a_crash_before_the_time_of_a_chunk_was_written(self) -> None:
-        """The first messages of a stream are on disk, when they came is not: retention must not take them for very old."""
+        """The first messages of a stream are on disk, but not their times: retention must not consider them very old."""
         world, store = sealed_world()
         queue = stream(world, max_age="1h")
         fill(world, queue, 0, 3)
@@ -517,7 +517,7 @@ class TestStarts:
         again.sleep(61 * MINUTE)
         assert found.ready_count == 0
 
-    def test_times_do_not_go_back_with_the_clock(self) -> None:
+    def test_times_do_not_decrease_with_the_clock(self) -> None:
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 12)
@@ -532,7 +532,7 @@ class TestStarts:
         assert len(times) == 30
         assert times == sorted(times)
 
-    def test_files_that_nobody_knows_go(self) -> None:
+    def test_unknown_files_are_removed(self) -> None:
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 12)
@@ -546,13 +546,13 @@ class TestStarts:
         assert sorted(store.files) == sorted(["another broker's", found.segments[0].path])
 
     def test_files_stay_after_parts_of_the_log_were_lost(self, caplog: pytest.LogCaptureFixture) -> None:
-        """At every later start, too; what comes to nothing afterwards is removed as ever."""
+        """At every later start, too; leftovers of failures after that are removed as usual."""
         world, store = sealed_world()
         queue = stream(world)
         fill(world, queue, 0, 25)
         settle(world)
         lost, left = (segment.path for segment in queue.segments)
-        # What `Repair` does when the manifest's entry is damaged.
+        # As `Repair` does for a damaged manifest entry.
         key = next(key for key, value in world.held_log.metadata.items()
                    if key[0] == metadata.STREAM_SEGMENT and Segment.unpack(value).path == lost)
         del world.held_log.metadata[key]

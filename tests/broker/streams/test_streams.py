@@ -1,4 +1,4 @@
-"""Streams: what is appended stays, and every reader goes through it at its own pace."""
+"""Streams: messages stay, and every reader reads them at its own pace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stream(world: World, name: str = "s", **arguments: Any) -> StreamQueue:
 
 
 class Reading(Taker):
-    """A consumer of a stream that begins at `start`, with filters where they are given."""
+    """A consumer of a stream that starts at `start`, with optional filters."""
 
     def __init__(self, queue: StreamQueue, start: object = "first", *, credit: int = -1, no_ack: bool = False,
                  only: bytes | None = None, **arguments: Any) -> None:
@@ -59,7 +59,7 @@ def test_every_reader_gets_everything() -> None:
     assert queue.unacked == 4
 
 
-def test_nothing_is_seen_before_it_is_on_disk() -> None:
+def test_messages_are_visible_only_once_they_are_on_disk() -> None:
     world = World(log=HeldLog(held=True))
     world.held_log.release_all()
     queue = stream(world)
@@ -93,7 +93,7 @@ def test_a_transaction_shows_all_of_it_in_its_place() -> None:
 @pytest.mark.parametrize(("start", "wanted"), [
     ("first", 0), (0, 0), (7, 7), ("next", 10), (None, 10), (10, 10), (25, 25),
 ])
-def test_where_readers_begin(start: object, wanted: int) -> None:
+def test_start_positions_of_readers(start: object, wanted: int) -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, 10))
@@ -139,7 +139,7 @@ def test_credit_stops_a_reader_and_not_the_others() -> None:
     assert slow.unacked == 4
 
 
-def test_settling_is_credit_and_nothing_else() -> None:
+def test_settling_only_grants_credit() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, 4))
@@ -186,7 +186,7 @@ def test_retention_by_size() -> None:
     assert queue.ready_bytes <= 3_000_000 + (1 << 20)
     assert 0 < queue.ready_count < 10
     assert len(world.held_log.kept) == queue.ready_count
-    # Who was overtaken goes on with what is there.
+    # A reader that fell behind retention continues with the oldest message.
     lost.ack()
     lost.give(-1)
     world.broker.end_turn()
@@ -214,7 +214,7 @@ def test_retention_by_age(step: int) -> None:
     assert reader.offsets() == [1, 2]
 
 
-def test_after_a_start_everything_is_where_it_was() -> None:
+def test_all_messages_are_there_after_a_restart() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, 5))
@@ -235,7 +235,7 @@ def test_after_a_start_everything_is_where_it_was() -> None:
     assert all(entry.acquired_count == 1 for entry in reader.taken)
 
 
-def test_offsets_go_on_after_retention_has_taken_everything() -> None:
+def test_offsets_continue_after_retention_has_removed_everything() -> None:
     world = World()
     queue = stream(world, max_age="1s")
     append(world, queue, "a", "b")
@@ -264,7 +264,7 @@ def test_a_deep_stream_is_read_from_disk() -> None:
     assert queue.memory <= 3_000_000 + 4096 * 800
 
 
-def test_what_a_dead_letter_brings_stays_with_it() -> None:
+def test_a_dead_letter_keeps_its_headers() -> None:
     world = World()
     queue = stream(world)
     entry = queue.prepare(world.message("dead"), Overlay(None, {"x-death": ["why"]}))
@@ -287,7 +287,7 @@ def test_a_delay_has_no_effect() -> None:
     assert reader.bodies() == ["a", "b"]
 
 
-def test_deleting_gives_everything_back() -> None:
+def test_deleting_releases_everything() -> None:
     world = World()
     queue = stream(world, max_age="1h")
     reader = Reading(queue, credit=1)
@@ -301,7 +301,7 @@ def test_deleting_gives_everything_back() -> None:
     world.sleep(7_200_000)
 
 
-def test_what_streams_do_not_do() -> None:
+def test_unsupported_operations() -> None:
     queue = stream(World())
     with pytest.raises(NotImplementedByBroker, match="consume from it"):
         queue.get(False)
@@ -315,7 +315,7 @@ def test_what_streams_do_not_do() -> None:
     ({"durable": True, "max_priority": 5}, "x-max-priority"), ({"durable": True, "max_age": "5w"}, "x-max-age"),
     ({"durable": True, "dead_letter_exchange": "d"}, "x-dead-letter-exchange"),
 ], ids=str)
-def test_what_a_stream_cannot_have(options: dict[str, Any], named: str) -> None:
+def test_unsupported_arguments(options: dict[str, Any], named: str) -> None:
     with pytest.raises(PreconditionFailed, match=named):
         World().queue("s", queue_type="stream", owner=object(), **options)
 
@@ -336,7 +336,7 @@ def recovered(world: World) -> tuple[World, StreamQueue]:
 
 
 class TestNamedConsumers:
-    def test_they_go_on_behind_what_they_have_acknowledged(self) -> None:
+    def test_named_readers_continue_after_their_last_acknowledgement(self) -> None:
         world = World()
         queue = stream(world)
         append(world, queue, *numbers(0, 6))
@@ -359,7 +359,7 @@ class TestNamedConsumers:
         world.run()
         assert final.bodies() == numbers(1, 6)
 
-    def test_what_is_given_back_comes_again(self) -> None:
+    def test_requeued_messages_are_delivered_again(self) -> None:
         world = World()
         queue = stream(world)
         append(world, queue, *numbers(0, 3))
@@ -388,7 +388,7 @@ class TestNamedConsumers:
         world.broker.end_turn()
         assert third.bodies() == ["b"]
 
-    def test_settled_links_have_acknowledged_what_they_got(self) -> None:
+    def test_settled_links_acknowledge_their_deliveries(self) -> None:
         world = World()
         queue = stream(world)
         append(world, queue, "a", "b")
@@ -399,13 +399,13 @@ class TestNamedConsumers:
         assert again.bodies() == ["b"]
 
     @pytest.mark.parametrize("name", ["", 5, "x" * 256], ids=["empty", "number", "long"])
-    def test_what_is_no_name(self, name: object) -> None:
+    def test_invalid_names(self, name: object) -> None:
         with pytest.raises(PreconditionFailed, match="x-stream-consumer"):
             stream(World()).check_consumer({"x-stream-consumer": name})
 
 
 class TestNamedPublishers:
-    def test_what_was_sent_before_is_not_appended_again(self) -> None:
+    def test_messages_sent_before_are_not_appended_again(self) -> None:
         world = World()
         queue = stream(world)
         for body, sequence in (("a", 1), ("b", 2), ("a again", 1), ("b again", 2), ("d", 4), ("c", 3)):
@@ -450,7 +450,7 @@ class TestNamedPublishers:
         assert queue.ready_count == 1
         assert not queue.hidden
 
-    def test_those_silent_for_longest_are_forgotten(self) -> None:
+    def test_the_longest_silent_publishers_are_forgotten(self) -> None:
         world = World()
         tracking = stream(world).tracking
         for number in range(MAX_PUBLISHERS):
@@ -461,7 +461,7 @@ class TestNamedPublishers:
         assert not tracking.is_duplicate({"x-stream-publisher": "1", "x-stream-sequence": 7})
 
 
-def test_a_start_looks_at_the_records_of_streams_as_often_however_many_there_are() -> None:
+def test_a_start_reads_the_records_of_all_streams_once() -> None:
     class Counted(dict[tuple[str, str], bytes]):
         looks = 0
 

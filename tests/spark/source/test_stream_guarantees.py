@@ -163,7 +163,7 @@ def test_a_worker_is_killed_while_it_reads(spark: SparkSession, own_broker: Leve
 
 
 def _kill_reader(port: int) -> bool:
-    """Kill a Spark worker that receives a lot from the broker, i.e. one that reads."""
+    """Kill a Spark worker that receives much from the broker, which is one that reads."""
     local: dict[str, int] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

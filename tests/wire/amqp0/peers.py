@@ -1,4 +1,4 @@
-"""Engines for the tests: pairs that talk to each other in memory, and a server that is given octets by hand."""
+"""Engines for the tests: pairs connected in memory, and a server that is given bytes by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def publish_frames(channel: int, body: bytes, *, routing_key: str = "q", flags: 
 
 
 def shape(command: Command) -> tuple[Any, ...]:
-    """A command as something that can be compared: its class and everything that it has."""
+    """Return a command in a comparable form: its class and all attributes."""
     names: list[str] = []
     for owner in type(command).__mro__:
         slots = getattr(owner, "__slots__", ())
@@ -64,7 +64,7 @@ def joined(body: bytes | list[bytes]) -> bytes:
 
 
 class Pair:
-    """A client and a server, joined in memory. `server_got` and `client_got` collect what each received."""
+    """A client and a server, connected in memory. `server_got` and `client_got` collect what each received."""
 
     def __init__(self, version: Version = V0_9_1, **options: Any) -> None:
         self.server = Engine(SERVER, version, **options)
@@ -114,7 +114,7 @@ def open_pair(*channels: int, version: Version = V0_9_1, frame_max: int = 0, **o
 
 
 def open_server(*channels: int, version: Version = V0_9_1, frame_max: int = 0, **options: Any) -> Engine:
-    """A server's engine whose connection and channels are open, with nothing to send."""
+    """A server engine whose connection and channels are open, without pending output."""
     return open_pair(*channels, version=version, frame_max=frame_max, **options).server
 
 

@@ -242,12 +242,12 @@ def test_a_body_that_is_too_large_closes_its_channel_only() -> None:
 
 def test_every_close_is_answered_once() -> None:
     engine = open_server(1)
-    engine.send(1, "channel.close-ok")  # nobody asked
+    engine.send(1, "channel.close-ok")  # without a request
     assert engine.to_send() == b""
     engine.send(1, "channel.close", {"reply_code": 404})
     engine.to_send()
     assert engine.is_closing(1)
-    # Both closes crossed, and the answer to ours came with the peer's.
+    # Both closes crossed, and the reply to ours arrived with the peer's.
     assert names(engine.receive(CLOSE + CLOSE_OK)) == ["channel.close", "channel.close-ok"]
     assert not engine.is_closing(1)
     assert engine.to_send() == CLOSE_OK

@@ -73,7 +73,7 @@ def test_texts_without_a_field_become_headers(kind: int, hidden: set[str]) -> No
     assert back["delivery_mode"] == (1 if kind == STREAM else 2)
 
 
-def test_headers_are_set_and_removed_in_a_class_of_its_own() -> None:
+def test_headers_are_set_and_removed_in_each_class() -> None:
     made = decode_transfer(with_headers(encode_transfer(3, TRANSFER), {"n": None, "x": 5}, True))
     assert made == {**TRANSFER, "ttl": 0, "expiration": 0, "application_headers": {"s": "x", "x": 5}}
     header = encode_header(FILE, 9, {"filename": "f"}, QPID, V0_9)
@@ -100,7 +100,7 @@ def test_a_header_does_not_set_the_user_id() -> None:
 
 @pytest.mark.parametrize("kind", [FILE, STREAM, MESSAGE])
 @given(st.binary(max_size=60))
-def test_garbage_becomes_a_content_without_properties_or_some(kind: int, garbage: bytes) -> None:
+def test_garbage_becomes_a_content_with_or_without_properties(kind: int, garbage: bytes) -> None:
     header = kind.to_bytes(2, "big") + b"\0\0" + (5).to_bytes(8, "big") + garbage
     made, size, _ = decode_header(to_basic(header))
     assert (made, size) == (BASIC, 5)

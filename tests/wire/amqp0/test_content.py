@@ -1,4 +1,4 @@
-"""Contents: put together from frames, whole or in parts, handed on while they come (0-9-1 section 4.2.6)."""
+"""Contents: assembled from frames, completely or in parts, forwarded while they arrive (0-9-1 section 4.2.6)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_publishes_that_differ_in_one_thing_only() -> None:
 
 
 def test_interleaved_equal_contents_of_two_channels() -> None:
-    """A header frame of one channel right behind the method of another is not taken for that one's."""
+    """A header frame of one channel right after the method of another does not belong to that method."""
     engine = open_server(1, 2)
     engine.receive(publish_frames(1, b"a") * 2 + publish_frames(2, b"b") * 2 + publish_frames(1, b"a"))
     method_1, method_2 = publish_method(1), publish_method(2)
@@ -223,8 +223,8 @@ def test_a_refused_body_costs_no_memory() -> None:
 
 
 def work_of(engine: Engine, pieces: list[bytes]) -> int:
-    """How many octets were allocated while the engine took the pieces: a measure of copying that no other load
-    disturbs."""
+    """Measure the bytes allocated while the engine processed the pieces: copying, independent of other load on the
+    machine."""
     allocated = 0
     for piece in pieces:
         tracemalloc.reset_peak()
@@ -247,7 +247,7 @@ def test_large_bodies_are_not_copied_over_and_over(chunk: int) -> None:
             costs.append(work_of(engine, [frames[at : at + chunk] for at in range(0, len(frames), chunk)]) / size)
     finally:
         tracemalloc.stop()
-    # A few copies of each octet, and no more of them for the larger body.
+    # A few copies of each byte, and not more of them for the larger body.
     assert costs[0] < 6
     assert costs[1] < 1.5 * costs[0] + 0.5
 

@@ -1,4 +1,4 @@
-"""Field tables (0-9-1 section 4.2.5.5) in every dialect, against fixed octets and against pamqp."""
+"""Field tables (0-9-1 section 4.2.5.5) in every dialect, compared with fixed bytes and with pamqp."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_nesting_is_limited(tag: bytes) -> None:
         encode_value(endless, RABBITMQ)
 
 
-def test_of_two_fields_with_one_name_the_last_wins() -> None:
+def test_the_last_of_two_fields_with_one_name_wins() -> None:
     assert decode(field("t", b"\x01") + field("V", b"")) == {"n": None}
 
 
@@ -182,7 +182,7 @@ def test_truncated_fields(data: bytes) -> None:
     with pytest.raises(WireError) as caught:
         decode(data)
     assert caught.value.code == 502
-    # The check is given nothing behind the table, and then a table that lies among other octets.
+    # First with nothing after the table, then in the middle of other bytes.
     assert not well_formed(data, len(data), RABBITMQ)
     assert not well_formed(data + b"\0" * 20, len(data), RABBITMQ)
     assert not well_formed(data + b"t\x01\x01at\x01", len(data), RABBITMQ)
@@ -216,7 +216,7 @@ def test_tables_survive_a_round_trip(table: dict[str, Any]) -> None:
         assert data[:4] == struct.pack(">I", len(data) - 4)
         assert decode(data[4:], dialect) == table
         assert check_table(data, 4, len(data), dialect)
-        # The octets are the same again, so nothing was decoded to something that merely compares equal.
+        # The bytes are the same again, so nothing was decoded to a value that merely compares equal.
         assert encode_table(decode(data[4:], dialect), dialect) == data
 
 

@@ -1,4 +1,4 @@
-"""Frames (0-9-1 sections 2.3.5 and 4.2.3 to 4.2.7): every way to get them wrong, with its reply code."""
+"""Frames (0-9-1 sections 2.3.5 and 4.2.3 to 4.2.7): every framing error, with its reply code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CANCEL = method(1, 60, 30, b"\x01t\0")
 
 @pytest.mark.parametrize("version", [V0_9_1, V0_9])
 @pytest.mark.parametrize("octets", [frame(1, 1, b"x", end=0xCD), frame(255, 1, b"x"), frame(255, 1, b"xyz")[:9]])
-def test_a_strict_engine_has_the_socket_closed_for_what_is_no_frame(version: Version, octets: bytes) -> None:
+def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, octets: bytes) -> None:
     engine = open_server(1, version=version, strict_framing=True)
     error = only_error(engine.receive(CANCEL + octets + CANCEL)[1:])
     assert (error.channel, error.scope, error.code) == (0, SOCKET_SCOPE, 501)
@@ -101,14 +101,14 @@ def test_a_strict_engine_has_the_socket_closed_for_what_is_no_frame(version: Ver
     (frame(8, 0, b"x"), 501, 0, 0),
     (frame(8, 9, b""), 501, 0, 0),
 ])
-def test_what_the_peer_gets_for_it(octets: bytes, code: int, class_id: int, method_id: int) -> None:
+def test_the_reply_to_invalid_frames(octets: bytes, code: int, class_id: int, method_id: int) -> None:
     engine = open_server(1)
     error = only_error(engine.receive(octets + CANCEL))
     assert (error.scope, error.code, error.class_id, error.method_id) == (CONNECTION_SCOPE, code, class_id, method_id)
     assert error.channel == struct.unpack_from(">H", octets, 1)[0]
     assert error.text
     assert engine.can_close
-    # Nothing counts any more, and the next octets are no error of their own.
+    # Further input is ignored, and does not cause another error.
     assert engine.receive(CANCEL + octets) == []
 
 
@@ -149,7 +149,7 @@ def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
 
 def test_the_rest_of_an_invalid_frame_is_not_awaited() -> None:
     engine = open_server(1)
-    octets = frame(22, 3, b"x" * 1000)  # such as a record of TLS
+    octets = frame(22, 3, b"x" * 1000)  # such as a TLS record
     assert only_error(engine.receive(octets[:8])).code == 501
     # The boundaries are known all the same.
     engine.send(0, "connection.close", {"reply_code": 501})
@@ -175,7 +175,7 @@ def test_methods_of_rabbitmq_are_not_in_0_9() -> None:
 
 
 def test_the_maximum_frame_size() -> None:
-    # Some clients take frame-max for the payload: 8 octets more than agreed are let through.
+    # Some clients take frame-max for the payload size: 8 bytes more are accepted.
     for size, taken in ((4096 - 8, True), (4096, True), (4097, False)):
         engine = open_server(1, frame_max=4096)
         octets = publish_frames(1, b"x" * size)
@@ -185,7 +185,7 @@ def test_the_maximum_frame_size() -> None:
             assert only_error(engine.receive(octets)).code == 501
 
 
-def test_reserved_fields_and_unused_bits_may_hold_anything() -> None:
+def test_reserved_fields_and_unused_bits_may_have_any_value() -> None:
     engine = open_server(1)
     octets = method(1, 60, 40, b"\xff\xff\0\x01q\xff") + content_header(1, 1) + frame(3, 1, b"x")
     octets += method(1, 50, 10, b"\xff\xff\x01q\xe0\0\0\0\0") + method(1, 60, 80, b"\0" * 8 + b"\xfe")
@@ -204,7 +204,7 @@ def test_heartbeats_are_silent() -> None:
     assert engine.received_any
 
 
-def test_heartbeats_and_other_channels_may_come_between_the_frames_of_a_content() -> None:
+def test_heartbeats_and_other_channels_may_interleave_with_the_frames_of_a_content() -> None:
     engine = open_server(1, 2)
     octets = (publish_method(1, routing_key="a") + frame(8, 0, b"") + publish_method(2, routing_key="b")
               + content_header(1, 2) + method(0, 10, 70, b"\0\0\0\0\0") + frame(3, 1, b"a") + content_header(2, 1)
@@ -219,8 +219,8 @@ def test_heartbeats_and_other_channels_may_come_between_the_frames_of_a_content(
 
 
 @pytest.mark.parametrize("version", [V0_9_1, V0_9], ids=lambda version: version.name)
-def test_every_method_for_the_server_comes_through(version: Version) -> None:
-    """What one engine sends the other understands: all methods but those that open and close."""
+def test_every_method_for_the_server_is_understood(version: Version) -> None:
+    """Each engine understands the other: all methods except those that open and close."""
     for spec in version.methods.values():
         if spec.class_id in (10, 20) or spec.content:
             continue
@@ -249,7 +249,7 @@ def test_out_of_band_frames_are_for_channels_that_were_opened_so(kind: int, numb
     assert f"channel {number}" in error.text
 
 
-def test_an_out_of_band_frame_is_refused_before_it_is_there_as_a_whole() -> None:
+def test_an_out_of_band_frame_is_refused_before_it_is_complete() -> None:
     engine = open_server(1, version=V0_9)
     assert only_error(engine.receive(struct.pack(">BHI", 6, 1, 60000) + b"x" * 20)).code == 504
 

@@ -1,4 +1,4 @@
-"""Garbage in, a protocol error out, nothing else; and the same commands however the octets are cut."""
+"""Garbage causes a protocol error and nothing else; and the same commands result however the bytes are split."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def engine_for(role: int, version: Version, opened: bool) -> Engine:
 
 
 def check(commands: list[Command], engine: Engine) -> None:
-    """What holds for every list of commands, whatever came."""
+    """Check what holds for every list of commands, whatever the input."""
     for position, command in enumerate(commands):
         if isinstance(command, Error):
             assert command.code in CODES
@@ -153,19 +153,19 @@ def test_mutated_sessions(version: Version, data: st.DataObject) -> None:
     whole = engine_for(SERVER, version, True)
     commands = whole.receive(bytes(octets))
     check(commands, whole)
-    # The same commands and the same error, however the octets come.
+    # The same commands and the same error, however the bytes are split.
     single = engine_for(SERVER, version, True)
     pieces = [command for at in range(len(octets)) for command in single.receive(bytes(octets[at : at + 1]))]
     assert [shape(command) for command in pieces] == [shape(command) for command in commands]
     assert single.state == whole.state
-    # And nothing that comes later brings it back to life.
+    # Later input is ignored.
     if commands and isinstance(commands[-1], Error) and commands[-1].scope != CHANNEL_SCOPE:
         assert whole.receive(publish_frames(1, b"x")) == []
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_what_comes_after_a_spooled_body_began_is_of_its_publish(data: st.DataObject) -> None:
+def test_data_after_the_start_of_a_spooled_body_belongs_to_its_publish(data: st.DataObject) -> None:
     engine = engine_for(SERVER, V0_9_1, True)
     body = bytes(number % 251 for number in range(data.draw(st.integers(301, 2000))))
     octets = publish_method(1) + content_header(1, len(body), **data.draw(properties))

@@ -66,7 +66,7 @@ def test_a_connection_from_start_to_end(version: Version) -> None:
     assert pair.server.receive(OPEN) == []
 
 
-def test_challenges_come_as_often_as_the_mechanism_wants() -> None:
+def test_the_mechanism_sends_any_number_of_challenges() -> None:
     pair = Pair()
     pair.server.send(0, "connection.start")
     pair.pump()
@@ -110,7 +110,7 @@ def test_negotiation(offered: tuple[int, int, int], answer: tuple[int, int, int]
 
 @pytest.mark.parametrize("answer", [
     {"frame_max": 4095}, {"frame_max": 1}, {"frame_max": 131073}, {"channel_max": 2048}, {"frame_max": 2**32 - 1}])
-def test_a_tune_ok_that_goes_beyond_the_proposal_ends_the_connection_without_ceremony(answer: dict[str, int]) -> None:
+def test_a_tune_ok_above_the_proposal_closes_the_socket(answer: dict[str, int]) -> None:
     engine = tuning()
     engine.to_send()
     error = only_error(engine.receive(tune_ok(**answer) + OPEN))
@@ -122,7 +122,7 @@ def test_a_tune_ok_that_goes_beyond_the_proposal_ends_the_connection_without_cer
     assert engine.receive(OPEN) == []
 
 
-def test_what_a_client_may_send_without_waiting() -> None:
+def test_a_client_may_pipeline_its_handshake() -> None:
     engine = tuning()
     commands = engine.receive(tune_ok() + OPEN + CHANNEL_OPEN + method(1, 85, 10, b"\0"))
     assert names(commands) == ["connection.tune-ok", "connection.open", "channel.open", "confirm.select"]
@@ -167,7 +167,7 @@ def test_a_method_out_of_order_is_command_invalid() -> None:
 
 
 def start_ok_of(size: int) -> bytes:
-    """A start-ok whose frame has so many octets."""
+    """Return a start-ok whose frame has this size in bytes."""
     rest = START_OK[15:-1]
     text = size - 8 - 4 - 4 - 7 - len(rest)
     table = b"\x01nS" + struct.pack(">I", text) + b"x" * text
@@ -181,7 +181,7 @@ def test_frames_before_open_ok_are_small() -> None:
     engine = started()
     assert only_error(engine.receive(start_ok_of(8193))).code == 501
     assert engine.lost
-    # The frame-max that was agreed counts from open-ok on, even where it is smaller.
+    # The agreed frame-max applies from open-ok on, even if it is smaller.
     engine = tuning()
     engine.receive(tune_ok(0, 4096) + OPEN)
     assert engine.receive(frame(8, 0, b"")) == []
@@ -243,7 +243,7 @@ def test_close_is_sent_once() -> None:
     assert not engine.is_open(1)
 
 
-def test_after_the_peers_close_nothing_but_close_ok_comes_or_goes() -> None:
+def test_after_the_peers_close_only_close_ok_is_received_or_sent() -> None:
     engine = open_server(1)
     commands = engine.receive(method(0, 10, 50, b"\0\xc8\0\0\0\0\0") + CHANNEL_OPEN + method(0, 77, 77))
     assert names(commands) == ["connection.close"]
@@ -264,7 +264,7 @@ def test_a_client_may_give_up_during_the_handshake(when: str) -> None:
     assert engine.state == states.CLOSED
 
 
-def test_an_error_is_the_last_of_its_list_and_keeps_what_came_before() -> None:
+def test_an_error_is_the_last_of_its_list_and_keeps_earlier_commands() -> None:
     engine = open_server(1)
     commands = engine.receive(method(1, 60, 110, b"\x01") + frame(9, 0, b"") + method(1, 60, 110, b"\x01"))
     assert [shape(command)[0] for command in commands] == ["Method", "Error"]
@@ -273,7 +273,7 @@ def test_an_error_is_the_last_of_its_list_and_keeps_what_came_before() -> None:
 def test_frames_stay_in_step_after_an_error() -> None:
     engine = open_server(1)
     close_ok = method(0, 10, 51)
-    # The error's frame, a whole one behind it, and one that comes in two parts.
+    # The frame of the error, a complete one after it, and one in two parts.
     body = frame(3, 1, b"x" * 100)
     commands = engine.receive(frame(9, 0, b"") + body + body[:50])
     assert isinstance(commands[0], Error)

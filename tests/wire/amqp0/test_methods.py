@@ -1,4 +1,4 @@
-"""Method arguments (0-9-1 section 4.2.4): every method of both versions, and golden vectors made with pamqp."""
+"""Method arguments (0-9-1 section 4.2.4): every method of both versions, and golden vectors created with pamqp."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.wire.amqp0.strategies import arguments_of
 
 EVERY_METHOD = [(version, name) for version in (V0_9_1, V0_9) for name in version.by_name]
-TABLE = {"a": 70000, "b": {"c": True}}  # 70,000 because pamqp sends smaller ones in fewer than 32 bits
-# An argument for each type that shows where it begins and ends.
+TABLE = {"a": 70000, "b": {"c": True}}  # 70,000 because pamqp sends smaller numbers in fewer than 32 bits
+# For each type, an argument whose start and end can be recognized.
 SAMPLES: dict[int, Any] = {
     model.OCTET: 7, model.SHORT: 0x1234, model.LONG: 0x12345678, model.LONGLONG: 0x123456789ABCDEF0,
     model.SHORTSTR: "abc", model.LONGSTR: "defg", model.TABLE: TABLE,
@@ -34,7 +34,7 @@ def dialect_of(version: Version) -> Dialect:
 
 
 def decode(spec: MethodSpec, payload: bytes, dialect: Dialect = RABBITMQ) -> dict[str, Any]:
-    # Somewhere in the middle of other octets, as in a connection's buffer.
+    # In the middle of other bytes, as in a connection's buffer.
     data = b"\xaa" * 3 + payload + b"\xbb" * 3
     return decode_arguments(spec, data, 7, 3 + len(payload), dialect)
 
@@ -56,7 +56,7 @@ def test_every_method_survives_a_round_trip(version: Version, name: str, data: s
     payload = encode_arguments(spec, arguments, dialect)
     assert payload[:4] == struct.pack(">HH", spec.class_id, spec.method_id)
     assert decode(spec, payload, dialect) == {**all_defaults(spec), **arguments}
-    # One octet too few, and one too many.
+    # One byte too few, and one too many.
     if len(payload) > 4:
         with pytest.raises(WireError) as caught:
             decode(spec, payload[:-1], dialect)
@@ -101,7 +101,7 @@ def test_pamqp_reads_what_we_write_and_the_other_way_round(name: str, cls: Any, 
         key = {"globally": "global", "global_": "global", "exchange_type": "type"}.get(attribute, attribute)
         if key in arguments:
             assert getattr(decoded, attribute) == arguments[key], attribute
-    # pamqp writes the same octets from the same values, but for the "0" that it has in reserved fields of channel.open.
+    # pamqp encodes the same values as the same bytes, except for the "0" in the reserved fields of channel.open.
     if name not in ("channel.open", "channel.open-ok"):
         assert pamqp.frame.marshal(decoded, 5) == frame
     assert decode(spec, ours) == arguments
@@ -141,9 +141,9 @@ def test_more_than_eight_bits_take_two_bytes() -> None:
     assert [name for name, value in decode(spec, payload).items() if value] == ["b0", "b7", "b8"]
 
 
-def test_reserved_fields_are_skipped_whatever_they_hold() -> None:
+def test_reserved_fields_are_skipped_whatever_their_values() -> None:
     spec = V0_9_1.by_name["queue.declare"]
-    payload = bytes.fromhex("0032000a ffff 0171 e2 00000000")  # a ticket, and bits that mean nothing
+    payload = bytes.fromhex("0032000a ffff 0171 e2 00000000")  # a ticket, and unused bits
     assert decode(spec, payload)["durable"] is True
     spec = V0_9_1.by_name["connection.open"]
     assert decode(spec, bytes.fromhex("000a0028 012f 03616263 ff")) == {"virtual_host": "/"}

@@ -24,7 +24,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("properties", HEADERS.values(), ids=HEADERS)
-def test_it_is_one_more_header(properties: dict[str, Any]) -> None:
+def test_the_offset_is_an_additional_header(properties: dict[str, Any]) -> None:
     header = with_stream_offset(encode_header(60, 1234, properties), 2**40 + 1)
     expected = dict(properties)
     expected["headers"] = {**properties.get("headers", {}), "x-stream-offset": 2**40 + 1}
@@ -40,5 +40,5 @@ def test_any_offset_is_a_signed_integer_of_64_bits(offset: int) -> None:
 
 @given(st.binary(max_size=40))
 def test_a_header_that_cannot_be_read_is_left_or_added_to(octets: bytes) -> None:
-    """Nothing of the kind is in a queue; whatever it is, it must not stop a delivery."""
+    """Queues contain no such values; but whatever the value, it must not stop a delivery."""
     assert with_stream_offset(octets, 1)[:12] == octets[:12]

@@ -1,4 +1,4 @@
-"""What an engine sends, read by pamqp; and the book-keeping of it."""
+"""The output of an engine, read by pamqp; and its accounting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_delivery() -> None:
     assert engine.to_send() == b""
 
 
-def test_deliveries_that_differ_from_the_one_before_in_one_thing() -> None:
+def test_deliveries_that_differ_from_the_previous_one_in_one_property() -> None:
     base: dict[str, Any] = {"channel": 1, "tag": b"tag", "number": 1, "redelivered": False, "address": b"\x01e\x01k",
                             "body": b"hello", "properties": {}}
     changes: list[dict[str, Any]] = [
@@ -136,7 +136,7 @@ def test_frames_are_sent_in_the_order_of_the_calls() -> None:
     assert kinds == ["Ack", "Method", "Deliver", "Nack", "ContentMethod"]
 
 
-def test_a_body_is_not_changed_behind_the_callers_back() -> None:
+def test_the_callers_body_is_not_modified() -> None:
     engine = open_server(1)
     parts = [b"a" * 10, b"b" * 10]
     deliver(engine, parts, 20)

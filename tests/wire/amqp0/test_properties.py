@@ -103,7 +103,7 @@ def test_classes_with_content_of_both_versions(version: Version, data: st.DataOb
 
 
 def assert_agreement(header: bytes) -> None:
-    """The fast scan finds what the generic decoder finds, and accepts what it accepts."""
+    """The fast scan gives the same result as the generic decoder, and accepts the same input."""
     publish = scanned(header)
     try:
         _, _, decoded = decode_header(header)
@@ -145,7 +145,7 @@ def test_fast_and_generic_decoder_agree_on_any_bytes(rest: bytes, flags: int) ->
 
 
 @pytest.mark.parametrize(("flags", "rest", "sound"), [
-    (0x8001, b"\0\0" + b"\x01a", True),  # a second word of flags that has none set
+    (0x8001, b"\0\0" + b"\x01a", True),  # a second word of flags without any flag
     (0x8001, b"\0\x01\0\x01\0\0" + b"\x01a", True),  # and more of them
     (0x8001, b"\x80\0" + b"\x01a", False),  # a sixteenth property, which class basic does not have
     (0x8001, b"\0\x02" + b"\x01a", False),
@@ -200,7 +200,7 @@ def test_headers_of_a_class_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("at", [14, 15, 40, 1000])
-def test_a_headers_table_where_there_is_none(at: int) -> None:
+def test_a_headers_table_if_there_was_none(at: int) -> None:
     with pytest.raises(WireError):
         decode_headers_table(encode_header(BASIC, 0, {"content_type": "\xff" * 5}), at)
 
@@ -209,7 +209,7 @@ names = st.sampled_from(["a", "b", "x-death", "ä"])
 
 
 @given(properties, st.dictionaries(names, st.sampled_from([None, 1, "v", [{"a": 2**40}]]), max_size=3), st.booleans())
-def test_overlays_change_what_they_name_and_nothing_else(chosen: dict[str, Any], changes: dict[str, Any],
+def test_overlays_change_only_the_named_headers(chosen: dict[str, Any], changes: dict[str, Any],
                                                          drop: bool) -> None:
     header = encode_header(BASIC, 9, chosen)
     overlaid = overlay_header(header, changes, drop)
@@ -228,7 +228,7 @@ def test_overlays_change_what_they_name_and_nothing_else(chosen: dict[str, Any],
 
 @given(tables)
 def test_overlays_keep_the_bytes_of_other_headers(table: dict[str, Any]) -> None:
-    # A 16-bit integer and a float of 32 bits, which we would send as something else, and a name twice.
+    # A 16-bit integer and a 32-bit float, which we would encode otherwise, and a duplicate name.
     foreign = b"\x01ss\0\x07" + b"\x01ff" + struct.pack(">f", 0.5) + b"\x01ss\0\x08" + b"\x01dt\x01"
     header = struct.pack(">HHQHI", BASIC, 0, 0, 0x2000, len(foreign)) + foreign
     overlaid = overlay_header(header, {"d": None, "x-death": table}, False)

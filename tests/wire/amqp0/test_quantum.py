@@ -1,4 +1,4 @@
-"""Parsing with a quantum finds what parsing in one go finds."""
+"""Parsing with a quantum gives the same result as parsing everything at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods in requests and responses, as Qpid's peers of 2007 had them in 0-9: by octets, and between two engines."""
+"""Methods in requests and responses, as in 0-9 peers of Qpid in 2007: byte by byte, and between two engines."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_request_is_answered_by_a_response() -> None:
         (RESPONSE, 0, 1, 1, 0, "connection.open-ok"), (RESPONSE, 1, 1, 1, 0, "channel.open-ok")]
 
 
-def test_each_channel_and_direction_has_its_own_numbers() -> None:
+def test_each_channel_and_direction_numbers_separately() -> None:
     engine = server(2)
     engine.receive(request(1, 2, of(20, 20, b"\1"), mark=1) + request(2, 2, of(20, 60), mark=1))
     engine.send(2, "channel.ok")
@@ -190,7 +190,7 @@ def test_contents_follow_unwrapped() -> None:
     other.send_deliver(1, b"tag", 10, False, ADDRESS, header, b"hello", 5)
     octets = other.to_send()
     assert [sent[:4] for sent in frames(octets) if sent[0] == REQUEST] == [(REQUEST, 1, 1, 0), (REQUEST, 1, 2, 0)]
-    # In pieces of one octet as all at once.
+    # Byte by byte as all at once.
     commands = [command for octet in octets for command in client.receive(bytes((octet,)))]
     deliveries = [command for command in commands if isinstance(command, Deliver)]
     assert [(item.delivery_tag, item.redelivered) for item in deliveries] == [(9, True), (10, False)]
@@ -208,7 +208,7 @@ def test_a_reopened_channel_restarts_or_continues_counting(again: int) -> None:
     ping = of(20, 60)
     engine.receive(request(1, 2, ping) + request(1, 3, of(20, 40, bytes(7))) + request(1, again, of(20, 10, b"\0"))
                    + request(1, again + 1, ping))
-    # All of it was read before anything is answered: what answers the close belongs to the channel before.
+    # All of it was read before any reply: the reply to the close belongs to the previous channel.
     engine.send(1, "channel.ok")
     engine.send(1, "channel.close-ok")
     engine.send(1, "channel.open-ok", {"channel_id": "id"})
@@ -306,7 +306,7 @@ def test_requests_do_not_begin_before_connection_open() -> None:
 
 
 def opened(requests: bool) -> Engine:
-    """A server with channels 1 and 2, which has sent one request on each."""
+    """Return a server with channels 1 and 2, which has sent one request on each."""
     engine = server_at_open()
     for number, opens in ((0, OPEN), (1, of(20, 10, b"\0")), (2, of(20, 10, b"\0"))):
         engine.receive(request(number, 1, opens) if requests else frame(1, number, opens))
@@ -338,7 +338,7 @@ def in_requests(octets: bytes) -> bytes:
 
 
 def shapes(commands: list[Command]) -> list[Any]:
-    """What a command is, but for the numbers that it came with."""
+    """Return a command without its request numbers."""
     found = []
     for command in commands:
         name, values = shape(command)

@@ -1,4 +1,4 @@
-"""The state machines, row by row: what is in the table happens, and what is not in it is refused."""
+"""The state machines, row by row: transitions in the table are accepted, all others are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def may_send(spec: MethodSpec, role: int) -> bool:
     return spec.client_receives if role == SERVER else spec.server_receives
 
 
-# The methods that lead to a state, in order; who sends them follows from the method.
+# The methods that lead to a state, in order; the sender follows from the method.
 PATHS: dict[int, list[str]] = {
     states.START: [],
     states.START_OK: ["connection.start"],
@@ -170,7 +170,7 @@ def test_every_channel_method_in_every_state_received(state: int) -> None:
         following = states.CHANNEL.get((state, states.RECEIVED, spec.name))
         discards = state in (states.CHANNEL_FAILED, states.CHANNEL_CLOSING)
         if spec.name == "channel.close-ok" and state == states.CHANNEL_FAILED:
-            # Our close was not sent: nobody can have answered it.
+            # Our close was not sent, so it cannot have been answered.
             assert [command.code for command in commands if isinstance(command, Error)] == [503]
         elif discards and spec.name not in ("channel.close", "channel.close-ok"):
             assert commands == []
@@ -200,7 +200,7 @@ def test_every_channel_method_in_every_state_sent(state: int) -> None:
                 engine.send(1, spec.name)
         else:
             engine.send(1, spec.name)
-        # No close has come that close-ok would answer.
+        # There was no close for close-ok to answer.
         assert bool(engine.to_send()) == (following is not None and spec.name != "channel.close-ok"), spec.name
 
 
@@ -209,7 +209,7 @@ def test_every_method_of_the_two_classes_has_a_row() -> None:
     assert in_rows >= {spec.name for spec in (*CONNECTION_METHODS, *CHANNEL_METHODS)}
 
 
-def test_states_that_nothing_leads_out_of() -> None:
+def test_final_states() -> None:
     leaving = {state for state, _, _ in states.CONNECTION}
     assert set(range(len(states.STATE_NAMES))) - leaving == {states.CLOSED}
     reached = set(states.CONNECTION.values()) | {states.START, states.FAILED}

@@ -73,18 +73,18 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "symbol": ascii_text.map(Symbol),
 }
 scalars = st.one_of(*SCALARS.values())
-# Values that are described by a composite type of the tables are written as such.
+# Values described by a composite type of the tables are encoded as such.
 descriptors = (ascii_text.filter(lambda name: name not in TYPES.descriptors).map(Symbol)
                | integers(64, False).filter(lambda number: number not in COMPOSITES).map(ULong))
 
 
 def key_of(value: Any) -> tuple[str, str]:
-    """What tells two keys of a map apart."""
+    """Return what distinguishes two keys of a map."""
     return type(value).__name__, repr(value)
 
 
 def as_map(pairs: list[tuple[Any, Any]]) -> Any:
-    """The pairs as they are decoded: a dict where it can hold them."""
+    """Return the pairs as they are decoded: a dict if it can hold them."""
     result: dict[Any, Any] = {}
     for key, value in pairs:
         try:
@@ -128,7 +128,7 @@ _PLAIN: dict[int, st.SearchStrategy[Any]] = {
 
 
 def field_values(field: FieldSpec) -> st.SearchStrategy[Any]:
-    """What a field may be, without its absence."""
+    """Values of a field that is present."""
     if field.kind == model.COMPOSITE:
         return composites(TYPES.composites[field.type])
     if field.kind == model.MAP:
@@ -161,7 +161,7 @@ any_composite = st.sampled_from(sorted(COMPOSITES)).flatmap(lambda code: composi
 
 
 def plain(value: Any) -> Any:
-    """The value as tuples that tell types apart: `UInt(1)`, 1 and True are equal otherwise."""
+    """Return the value as tuples that distinguish types: `UInt(1)`, 1 and True are equal otherwise."""
     if isinstance(value, Composite):
         return value.kind, {name: plain(field) for name, field in fields_of(value).items()}
     if isinstance(value, Described):

@@ -58,17 +58,17 @@ def test_by_symbolic_descriptor(value: Composite) -> None:
 
 @settings(max_examples=500)
 @given(st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])))
-def test_short_ways_write_what_the_generic_encoder_writes(value: Composite) -> None:
+def test_short_forms_equal_the_generic_encoding(value: Composite) -> None:
     assert encode_performative(value) == encode_composite(value)
 
 
 @settings(max_examples=500)
 @given(st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])),
        st.data())
-def test_short_ways_read_what_the_generic_decoder_reads(value: Composite, data: st.DataObject) -> None:
+def test_short_forms_are_read_as_by_the_generic_decoder(value: Composite, data: st.DataObject) -> None:
     octets = bytearray(encode_composite(value))
     if data.draw(st.booleans()):
-        # Also for what is malformed: None or the same.
+        # Also for malformed input: None or the same.
         octets[data.draw(st.integers(3, len(octets) - 1))] = data.draw(st.sampled_from(
             [0, 1, 4, 5, 0x40, 0x41, 0x42, 0x43, 0x45, 0x50, 0x52, 0x53, 0x56, 0x70, 0xA0, 0xC0, 255]))
     head = 6 if octets[3] == 0xC0 else 12 if octets[3] == 0xD0 else 0
@@ -200,7 +200,7 @@ def test_refused_composites(octets: bytes, text: str, condition: str) -> None:
 
 
 def test_strings_as_keys_of_the_annotations_of_an_outcome() -> None:
-    """Symbols are asked for; RabbitMQ's Python client writes strings."""
+    """Symbols are required; RabbitMQ's Python client sends strings."""
     decoded = decode_composite(described(0x27, None, None, {"x-opt-a": 1, Symbol("x-opt-b"): 2}))[0]
     assert isinstance(decoded, Modified)
     assert decoded.message_annotations == {"x-opt-a": 1, "x-opt-b": 2}

@@ -1,4 +1,4 @@
-"""Frames and protocol headers (transport 2.2, 2.3; security 5.3), as they come and as they are sent."""
+"""Frames and protocol headers (transport 2.2, 2.3; security 5.3), received and sent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_protocol_headers() -> None:
     assert failure(reader(header=True).receive(b"GET / HTTP/1.1")).condition == FRAMING
 
 
-def test_everything_at_once() -> None:
+def test_all_frames_in_one_read() -> None:
     output = Output(4096)
     output.send_header(SASL)
     output.send(SaslInit("PLAIN", b"\0guest\0guest", "host"))
@@ -95,7 +95,7 @@ def test_sasl_frames() -> None:
     assert octets[4:8] == b"\x02\x01\x00\x00"
     sasl = reader(header=True)
     sasl.receive(b"AMQP\x03\x01\x00\x00")
-    # Octets 6 and 7 and the extended header are ignored.
+    # Bytes 6 and 7 and the extended header are ignored.
     [item] = sasl.receive(frame(octets[8:], channel=9, type=1, doff=4))
     assert isinstance(item, SaslMechanisms)
     assert (item.sasl_server_mechanisms, item.channel) == (("PLAIN", "ANONYMOUS"), 0)
@@ -204,7 +204,7 @@ def test_deliveries_are_split(limit: int, pieces: list[bytes], delivery_id: int,
     payload = b"".join(pieces)
     if how == "send_transfer":
         output.send_transfer(5, handle, delivery_id, tag, settled, pieces, len(payload))
-        # What is kept between deliveries changes nothing.
+        # Cached data does not change the output.
         output.send_transfer(5, handle, delivery_id, tag, settled, pieces, len(payload))
     elif how == "send_message":
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Garbage in, a failure out, nothing else."""
+"""Garbage causes a failure and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leveret.wire.amqp10.transport import Transfer
 from tests.wire.amqp10.strategies import any_composite, composites, plain, values
 from tests.wire.amqp10.test_sections import NAMES, bodies, messages
 
-# Octets with a meaning more often than others.
+# Bytes with a meaning more often than others.
 CODES = [0x00, 0x40, 0x41, 0x42, 0x43, 0x45, 0x50, 0x52, 0x53, 0x55, 0x56, 0x70, 0x80, 0x83, 0x98, 0xA0, 0xA1, 0xA3, 0xB0,
          0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0, 0x01, 0x02, 0x10, 0x14, 0x24, 0x70, 0x75, 0xFF]
 garbage = st.binary(max_size=80) | st.lists(st.sampled_from(CODES), max_size=60).map(bytes)
@@ -29,7 +29,7 @@ performatives = st.sampled_from([spec for spec in COMPOSITES.values() if "frame"
 
 
 def mutated(octets: bytes, data: st.DataObject) -> bytes:
-    """The octets with a few changes."""
+    """The bytes with a few changes."""
     result = bytearray(octets)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(result)))
@@ -48,7 +48,7 @@ def mutated(octets: bytes, data: st.DataObject) -> bytes:
 
 
 def check_value(octets: bytes) -> None:
-    """A decoder gives a value that can be encoded and decoded again, or a DecodeError within the octets."""
+    """A decoder returns a value that can be encoded and decoded again, or raises DecodeError with a valid position."""
     for decode in (decode_plain, decode_value):
         try:
             value, end = decode(octets)
@@ -157,7 +157,7 @@ def test_mutated_frames(sent: list[Any], data: st.DataObject) -> None:
 
 
 def test_the_cost_of_hostile_input_is_proportional_to_its_size() -> None:
-    """Each of these is megabytes of work, or none at all; nothing here is to take seconds."""
+    """Each of these is megabytes of work, or almost none; none may take seconds."""
     size = 1_000_000
     deep = b"\x00" * size
     nested = b"\xc0\xff\x01" * (size // 3)

@@ -1,4 +1,4 @@
-"""Values that are made to be slow: decoding them takes work in proportion to their size, and no more."""
+"""Values designed to be slow: decoding them takes time in proportion to their size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY = 2000
 
 
 def colliding(kind: Callable[[int], Any]) -> list[tuple[Any, None]]:
-    """Keys for which a dict looks at all that came before: each begins its search in one row of places that are taken."""
+    """Return keys that make a dict probe all earlier ones: each begins its search in one run of occupied slots."""
     return [(kind(number), None) for number in range(MANY)]
 
 
@@ -48,7 +48,7 @@ def pairs_of(value: Any) -> Iterator[dict[Any, Any]]:
 
 
 def guessable(value: Any) -> int:
-    """Most keys of one dict within a value whose hashes can be computed by whoever sent it."""
+    """Return the maximum number of keys with predictable hashes in one dict within a value."""
     return max((sum(not isinstance(key, (str, bytes)) for key in found) for found in pairs_of(value)), default=0)
 
 
@@ -89,18 +89,18 @@ def test_small_maps_and_maps_of_texts_stay_dicts() -> None:
     assert type(decode_value(encode_value(texts))[0]) is dict
 
 
-def test_a_key_that_comes_twice_is_refused_in_a_large_map() -> None:
+def test_a_duplicate_key_is_refused_in_a_large_map() -> None:
     pairs = b"".join(encode_value(UUID(int=number)) + b"\x40" for number in [*range(MANY), 5])
     count = 2 * (MANY + 1)
     with pytest.raises(DecodeError, match="this one is a duplicate"):
         decode_value(b"\xd1" + struct.pack(">II", len(pairs) + 4, count) + pairs)
 
 
-# Maps that have keys of one type
+# Maps with keys of one type
 
 
 def attach(field: int, value: bytes) -> bytes:
-    """The frame of an attach with one of its fields by number."""
+    """Return the frame of an attach with one field, by its number."""
     fields = [encode_value("name"), b"\x43", b"\x41"] + [b"\x40"] * (field - 3) + [value]
     content = b"".join(fields)
     body = b"\x00\x53\x12\xd0" + struct.pack(">II", len(content) + 4, len(fields)) + content
@@ -134,7 +134,7 @@ def test_annotations_and_application_properties_check_their_keys_first() -> None
 # Descriptors
 
 
-def test_the_descriptor_of_a_section_is_not_built_unless_it_can_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_descriptor_of_a_section_is_not_built_unless_it_is_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[UUID] = []
     monkeypatch.setattr(UUID, "__hash__", lambda self: built.append(self) or 1)  # type: ignore[func-returns-value]
     hostile = encode_value(Map([(UUID(int=number), None) for number in range(MANY)]))
@@ -154,7 +154,7 @@ def test_a_long_descriptor_is_cut_in_the_error() -> None:
     assert len(raised.value.text) < 200
 
 
-def test_a_composite_field_that_is_no_map_says_so() -> None:
+def test_a_composite_field_that_is_not_a_map_is_refused() -> None:
     octets = attach(13, b"\x45")
     decoder = Decoder(octets, 8, len(octets))
     with pytest.raises(DecodeError, match="attach: properties: expected a map, not list"):

@@ -1,4 +1,4 @@
-"""The codec against that of Qpid Proton, where it is installed: what one encodes, the other decodes."""
+"""The codec against that of Qpid Proton, if it is installed: each decodes what the other encodes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_message_for_proton() -> None:
 
 
 class Peer:
-    """Proton's engine on one side, the reader and the output on the other, without sockets."""
+    """Proton's engine on one side, our reader and output on the other, without sockets."""
 
     def __init__(self) -> None:
         self.transport = proton.Transport()
@@ -138,7 +138,7 @@ class Peer:
         self.output = Output(65536)
 
     def received(self) -> list[Any]:
-        """What Proton has to say."""
+        """Return Proton's output."""
         items: list[Any] = []
         while (pending := self.transport.pending()) > 0:
             octets = bytes(self.transport.peek(pending))
@@ -148,7 +148,7 @@ class Peer:
         return items
 
     def sent(self) -> None:
-        """Proton takes what is in the output."""
+        """Feed our output to Proton."""
         octets = self.output.to_send()
         for at in range(0, len(octets), 1000):
             self.transport.push(octets[at : at + 1000])
@@ -189,7 +189,7 @@ def test_performatives_with_protons_engine() -> None:
     assert sender.remote_target.address == "to"
     assert sender.credit == 10
 
-    # Deliveries, of which the second takes several frames, and what becomes of them.
+    # Deliveries, the second one in several frames, and their outcomes.
     first, second, third = sender.delivery("1"), None, None
     sender.stream(b"small")
     sender.advance()

@@ -87,7 +87,7 @@ def test_format_codes() -> None:
     assert found == {code: (name, codes.WIDTHS[code]) for code, name in codes.TYPES.items()}
 
 
-def test_generated_modules_are_what_the_tables_say() -> None:
+def test_generated_modules_match_the_tables() -> None:
     sys.path.insert(0, str(ROOT / "tools"))
     try:
         generated = import_module("generate_amqp10").generated()

@@ -38,7 +38,7 @@ from tests.wire.amqp10.strategies import plain, values
 
 UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
-# In canonical encoding: these octets are this value, and this value these octets.
+# In canonical encoding: these bytes are this value, and this value these bytes.
 CANONICAL: list[tuple[str, Any]] = [
     ("40", None), ("41", True), ("42", False),
     ("5000", UByte(0)), ("50ff", UByte(255)), ("600000", UShort(0)), ("60ffff", UShort(65535)),
@@ -146,7 +146,7 @@ def test_truncated_values_are_errors(value: Any, data: st.DataObject) -> None:
         ("005301", 3, "expected a value"),
     ],
 )
-def test_errors_say_where_and_what(octets: str, position: int, text: str) -> None:
+def test_errors_have_position_and_reason(octets: str, position: int, text: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_value(bytes.fromhex(octets))
     assert text in caught.value.text
@@ -193,7 +193,7 @@ def test_elements_without_bytes_are_limited() -> None:
     for octets in (array(MAX_EMPTY_ELEMENTS + 1), array(0xFFFFFFFF)):
         with pytest.raises(DecodeError, match="without bytes"):
             decode_value(octets)
-    # The limit is one for the whole value, however many arrays are in it.
+    # The limit applies to the complete value, however many arrays are in it.
     several = array(MAX_EMPTY_ELEMENTS // 2) * 3
     with pytest.raises(DecodeError, match="without bytes"):
         decode_value(b"\xd0" + struct.pack(">II", len(several) + 4, 3) + several)

@@ -1,4 +1,4 @@
-"""Walking through the sections of a message that comes in pieces, against finding them in the whole of it."""
+"""Parsing the sections of a message that arrives in pieces gives the same result as parsing it at once."""
 
 from __future__ import annotations
 
