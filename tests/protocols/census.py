@@ -1,4 +1,4 @@
-"""What is in memory of the broker."""
+"""Counts of the broker's objects in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.protocols.support import Site
 def census(site: Site, kinds: Iterable[str]) -> dict[str, int]:
     """How many objects of the broker's there are, of these kinds. Compiled classes are found by their names, too."""
     timers = site.broker.timers
-    for number in range(300):  # enough for the timers to clear away what was cancelled
+    for number in range(300):  # enough for the timers to remove stale items
         timed = Timed()
         timers.at(timers.now() + 10**9 + number, timed)
         timers.cancel(timed)

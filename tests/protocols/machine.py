@@ -1,4 +1,4 @@
-"""What state machines over sessions share: two clients of a site, each of which does whatever it likes."""
+"""Shared by state machines over sessions: two clients of a site with random actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUES = ("one", "two", "three")
 
 
 class Errors(logging.Handler):
-    """Collects what the broker logs as its own failure."""
+    """Collects the log lines about internal errors of the broker."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -29,7 +29,7 @@ class TwoClients(RuleBasedStateMachine):
     """Three queues, two of which are durable, and two clients with as many channels each as they ask for."""
 
     def set_up(self, site: Site, connect: Callable[[], Client]) -> None:
-        """Begin with a site that is new; `connect` makes clients of it."""
+        """Begin with a new site; `connect` creates its clients."""
         self.errors = Errors()
         logging.getLogger("leveret").addHandler(self.errors)
         self.site = site
@@ -44,11 +44,11 @@ class TwoClients(RuleBasedStateMachine):
 
     @property
     def begun(self) -> bool:
-        """Invariants are asked, and the end comes, where nothing was begun, too."""
+        """Invariants and the end are checked even if nothing was begun."""
         return hasattr(self, "errors")
 
     def all_leave(self) -> None:
-        """The end: everybody has gone, and the broker has not failed."""
+        """End all clients; check that the broker has not failed."""
         logging.getLogger("leveret").removeHandler(self.errors)
         for client in self.clients:
             client.drop()
@@ -63,7 +63,7 @@ class TwoClients(RuleBasedStateMachine):
             client = self.clients[which] = self.connect()
         if number not in client.session.channels:
             while client.refusal()[0]:
-                pass  # answer what was closed
+                pass  # reply to a close
             return client.channel(number)
         return client.channels[number]
 

@@ -1,4 +1,4 @@
-"""Sessions in memory: the broker's side of a connection, and a client made of the same wire engine in the other role.
+"""Sessions in memory: the broker's side of a connection, and a client built from the same wire engine in the other role.
 
 `Site` is a broker with its users and its event loop, which is a list; `Client` a connection to it. A call sends one
 method, lets everything run, and returns the answer. What else arrives is kept in `Client.received`.
@@ -31,14 +31,14 @@ BASIC = 60
 
 
 class QuickHasher(Hasher):
-    """No password has a hash in these tests; what costs time in its place is left out."""
+    """Passwords have no hashes in these tests, to save time."""
 
     def verify(self, hash: str, password: bytes) -> bool:
         return False
 
 
 class Site:
-    """A broker, its services, and the calls that its event loop has still to make."""
+    """A broker, its services, and the pending callbacks of its event loop."""
 
     def __init__(self, log: Log | None = None, *, overflow: Log | None = None, strict: bool = False,
                  vhost_settings: VhostSessionSettings | None = None, hasher: Hasher | None = None,
@@ -64,24 +64,24 @@ class Site:
         self.broker.end_turn()
 
     def allow(self, name: str, vhost: str, permission: Permission | None, **more: Any) -> None:
-        """Declare a user, whose password is its name, with these permissions in one vhost."""
+        """Declare a user whose password is the user name, with these permissions in one vhost."""
         self.declared = {**getattr(self, "declared", {}), name: DeclaredUser(
             user=User(name=name, permissions={vhost: permission} if permission is not None else {}, **more),
             password=name.encode())}
         self.users.declare(self.declared)
 
     def connect(self, **options: Any) -> Client:
-        """A connection that is open, as far as it is granted."""
+        """Return a connection with as much of the handshake as is granted."""
         client = Client(self, **options)
         client.open()
         return client
 
     def channel(self, **options: Any) -> Channel:
-        """An open channel on a connection of its own."""
+        """Return an open channel on a separate connection."""
         return self.connect(**options).channel()
 
     def run(self) -> None:
-        """Let everything happen that is due now."""
+        """Run everything that is due now."""
         while True:
             self.broker.end_turn()
             if not self.posted:
@@ -90,7 +90,7 @@ class Site:
 
 
 class LinkedPeer(Peer):
-    """The socket under the broker's side. What it writes the client reads, as soon as that is not `deaf`."""
+    """The socket of the broker's side. The client reads its output unless it is `deaf`."""
 
     def __init__(self, site: Site, client: Client, **options: Any) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class LinkedPeer(Peer):
 
 
 class FuzzedPeer(Peer):
-    """The broker's side of a socket in memory, of a client that sends what it likes and never waits.
+    """The broker's side of a socket in memory, for a client that sends anything and never waits.
 
     closed  the broker closed the connection, or is about to
     """
@@ -166,7 +166,7 @@ class FuzzedPeer(Peer):
         self.site.posted.append(callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Never call it: a client that never waits is gone by then."""
+        """Never call back: a client that never waits has disconnected by then."""
 
     def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
         result = function()
@@ -174,7 +174,7 @@ class FuzzedPeer(Peer):
 
 
 class Client:
-    """A client. `received` has every command that came, but for those that a call has returned."""
+    """A client. `received` has every received command except those that a call returned."""
 
     version = V0_9_1
 
@@ -228,13 +228,13 @@ class Client:
     # Traffic
 
     def flush(self) -> None:
-        """Hand the broker what was sent, without letting anything else happen."""
+        """Pass the sent data to the broker without running anything else."""
         data = self.engine.to_send()
         if data:
             self.session.data_received(data)
 
     def run(self) -> None:
-        """Send and receive until nothing happens any more."""
+        """Send and receive until nothing more happens."""
         while True:
             self.flush()
             self.site.run()
@@ -242,7 +242,7 @@ class Client:
                 return
 
     def _read(self) -> bool:
-        """Take what has arrived; whether there was anything."""
+        """Process received data; return whether there was any."""
         for other in [session for session in self.site.services.sessions if isinstance(session, Connection)]:
             peer = other.peer
             if isinstance(peer, LinkedPeer) and peer.written and not peer.client.deaf:
@@ -272,7 +272,7 @@ class Client:
         return taken.arguments
 
     def refusal(self) -> tuple[int, str]:
-        """Reply code and text of the channel.close or connection.close that came; (0, "") where none did."""
+        """Return reply code and text of the received channel.close or connection.close; (0, "") for none."""
         for index, command in enumerate(self.received):
             if isinstance(command, Method) and command.name in ("channel.close", "connection.close"):
                 del self.received[index]
@@ -337,7 +337,7 @@ class Channel:
         self.client.engine.send_reject(self.number, tag, requeue)
 
     def get(self, queue: str = "q", no_ack: bool = True) -> ContentMethod | None:
-        """The message that a basic.get brings, None where the queue is empty."""
+        """Return the message of a basic.get, None if the queue is empty."""
         self.send("basic.get", queue=queue, no_ack=no_ack)
         self.run()
         if self.client.take("basic.get-empty", self.number) is not None:
@@ -354,7 +354,7 @@ class Channel:
         return found
 
     def deliveries(self) -> list[Deliver]:
-        """Remove and return what was delivered on this channel."""
+        """Remove and return the deliveries on this channel."""
         self.run()
         mine = [item for item in self.client.received if isinstance(item, Deliver) and item.channel == self.number]
         self.client.received = [item for item in self.client.received if item not in mine]
@@ -364,7 +364,7 @@ class Channel:
         return [bytes_of(item.body) for item in self.deliveries()]
 
     def confirms(self) -> list[tuple[str, int, bool]]:
-        """Remove and return the acks and nacks that came, as (name, tag, multiple)."""
+        """Remove and return the received acks and nacks, as (name, tag, multiple)."""
         mine = [item for item in self.client.received if isinstance(item, (Ack, Nack)) and item.channel == self.number]
         self.client.received = [item for item in self.client.received if item not in mine]
         return [("ack" if isinstance(item, Ack) else "nack", item.delivery_tag, item.multiple) for item in mine]

@@ -1,4 +1,4 @@
-"""Alarms, publishers that are asked to stop, consumers that hold too much, commands that come ahead of answers."""
+"""Alarms, throttled publishers, consumers with too many unacked messages, commands ahead of replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestAlarm:
         assert channel.client.peer.reading
 
     @pytest.mark.parametrize("knows", [True, False])
-    def test_who_published_before_gets_and_settles_meanwhile(self, site: Site, knows: bool) -> None:
+    def test_an_earlier_publisher_can_get_and_settle_meanwhile(self, site: Site, knows: bool) -> None:
         channel = site.channel(capabilities={"connection.blocked": knows})
         channel.declare()
         for number in range(6):
@@ -83,7 +83,7 @@ class TestAlarm:
         assert not channel.client.peer.reading
         assert channel.client.take("connection.blocked") is not None
 
-    def test_confirms_of_before_come_meanwhile(self) -> None:
+    def test_pending_confirms_are_sent_meanwhile(self) -> None:
         log = HeldLog()
         site = Site(log)
         channel = site.channel()
@@ -97,7 +97,7 @@ class TestAlarm:
         log.release()
         channel.run()
         assert channel.confirms() == [("ack", 1, False)]
-        # The publish that blocks is taken and confirmed like any other.
+        # The publish that blocks is accepted and confirmed like any other.
         channel.publish(delivery_mode=2)
         channel.run()
         assert not channel.client.peer.reading
@@ -115,7 +115,7 @@ class TestAlarm:
         assert not channel.client.peer.reading
         assert site.vhost.queues["q"].ready_count == 1
 
-    def test_who_does_not_publish_is_not_told_and_read_on(self, site: Site) -> None:
+    def test_a_connection_that_does_not_publish_is_neither_notified_nor_paused(self, site: Site) -> None:
         channel = site.channel()
         site.services.set_alarm("memory")
         channel.run()
@@ -127,7 +127,7 @@ class TestAlarm:
         assert channel.client.take("connection.blocked") is not None
         assert not channel.client.peer.reading
 
-    def test_one_that_connects_meanwhile_is_told_when_it_publishes(self, site: Site) -> None:
+    def test_a_new_connection_is_notified_when_it_publishes(self, site: Site) -> None:
         site.services.set_alarm("disk")
         channel = site.channel()
         channel.run()
@@ -157,7 +157,7 @@ class TestAlarm:
         assert flow is not None and flow.arguments == {"active": True}
         assert channel.client.peer.reading
 
-    def test_a_new_channel_of_such_a_client_finds_no_way_around(self, site: Site) -> None:
+    def test_a_new_channel_of_such_a_client_is_blocked_too(self, site: Site) -> None:
         channel = published(site.channel(capabilities={"connection.blocked": False}))
         site.services.set_alarm("memory")
         channel.run()
@@ -274,7 +274,7 @@ class TestCommandsAheadOfAnAnswer:
         assert channel.client.peer.reading
         assert site.vhost.queues["new"].ready_count == MAX_BACKLOG + 1
 
-    def test_the_socket_is_read_on_when_a_channel_ends_with_what_it_has_held_back(self) -> None:
+    def test_reading_resumes_when_the_channel_with_held_commands_ends(self) -> None:
         from tests.broker.support import HeldLog
 
         log = HeldLog()
@@ -305,12 +305,12 @@ class TestCommandsAheadOfAnAnswer:
 class TestDefinitionsInAlarm:
     """The memory of definitions is bounded, too: a client that only declares is no publisher."""
 
-    def test_small_ones_up_to_a_number(self, site: Site) -> None:
+    def test_small_definitions_are_allowed_up_to_a_number(self, site: Site) -> None:
         site.channel().declare("before")
         site.services.set_alarm("memory")
         site.broker.definitions_left = 3
         channel = site.channel()
-        channel.declare("before")  # is there
+        channel.declare("before")  # exists already
         for number in range(3):
             channel.declare(f"q{number}")
         with pytest.raises(AssertionError, match=r"406.*queue .*q3.*limits\.memory_high_watermark"):
@@ -326,7 +326,7 @@ class TestDefinitionsInAlarm:
         site.services.set_alarm("disk")
         channel.declare("q4")
 
-    def test_no_large_ones(self, site: Site) -> None:
+    def test_large_definitions_are_refused(self, site: Site) -> None:
         large = {"x": "y" * 4096}
         site.services.set_alarm("memory and disk")
         with pytest.raises(AssertionError, match=r"406.*4096 bytes"):
@@ -340,11 +340,11 @@ class TestDefinitionsInAlarm:
         channel = site.channel()
         channel.call("queue.bind", "queue.bind-ok", **bound)
         site.services.set_alarm("memory")
-        channel.call("queue.bind", "queue.bind-ok", **bound)  # is there
+        channel.call("queue.bind", "queue.bind-ok", **bound)  # exists already
 
 
 class Told:
-    """A connection that remembers which alarms it was notified of."""
+    """A connection that records the alarms it was notified of."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -371,7 +371,7 @@ class TestManySessions:
         site.run()
         assert [session.reasons for session in sessions] == [["memory"]] * (len(sessions) - 1) + [[]]
 
-    def test_one_that_ends_meanwhile_is_not_announced_any_more(self, site: Site) -> None:
+    def test_an_alarm_that_ends_meanwhile_is_not_announced(self, site: Site) -> None:
         sessions = self.add(site)
         site.services.set_alarm("memory")
         site.services.set_alarm("")

@@ -11,7 +11,7 @@ def confirming(site: Site) -> Channel:
     return channel
 
 
-def test_confirms_of_one_turn_are_one() -> None:
+def test_confirms_of_one_turn_are_combined() -> None:
     channel = confirming(Site())
     channel.declare()
     for _ in range(5):
@@ -32,7 +32,7 @@ def test_numbers_begin_with_confirm_select() -> None:
     assert channel.confirms() == [("ack", 1, False)]
 
 
-def test_what_is_routed_nowhere_is_confirmed_behind_its_return() -> None:
+def test_unroutable_messages_are_confirmed_after_their_return() -> None:
     channel = confirming(Site())
     channel.publish("nowhere", mandatory=True)
     channel.run()
@@ -86,7 +86,7 @@ def test_confirm_and_tx_exclude_each_other() -> None:
     assert channel.client.refusal()[0] == 406
 
 
-def test_what_was_published_before_a_refused_one_is_confirmed() -> None:
+def test_messages_before_a_refused_publish_are_confirmed() -> None:
     channel = confirming(Site())
     channel.publish("nowhere")
     channel.publish("k", exchange="missing")

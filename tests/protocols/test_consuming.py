@@ -1,4 +1,4 @@
-"""Consumers over a channel: tags, exclusive and single active ones, no-local, cancellation, flow, recover."""
+"""Consumers of a channel: tags, exclusive and single active ones, no-local, cancellation, flow, recover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def publish(channel: Channel, *bodies: bytes, queue: str = "q") -> None:
 
 
 class TestTags:
-    def test_the_server_makes_one_up(self, site: Site) -> None:
+    def test_the_server_generates_one(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         tags = {channel.consume() for _ in range(3)}
@@ -60,7 +60,7 @@ class TestTags:
 
 
 class TestExclusive:
-    def test_nobody_joins_an_exclusive_consumer(self, site: Site) -> None:
+    def test_an_exclusive_consumer_excludes_others(self, site: Site) -> None:
         first, second = site.channel(), site.channel()
         first.declare()
         first.consume(exclusive=True)
@@ -76,7 +76,7 @@ class TestExclusive:
         second.run()
         assert second.client.refusal()[0] == 403
 
-    def test_when_it_goes_others_may(self, site: Site) -> None:
+    def test_others_may_consume_after_its_cancel(self, site: Site) -> None:
         first, second = site.channel(), site.channel()
         first.declare()
         tag = first.consume(exclusive=True)
@@ -90,7 +90,7 @@ class TestExclusive:
         second.run()
         assert second.client.refusal()[0] == 405
 
-    def test_it_goes_with_its_connection(self, site: Site) -> None:
+    def test_it_ends_with_its_connection(self, site: Site) -> None:
         first = site.channel()
         first.declare(exclusive=True)
         first.client.drop()
@@ -101,7 +101,7 @@ class TestSingleActive:
     ARGUMENTS = {"x-single-active-consumer": True}
 
     @pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
-    def test_the_next_takes_over(self, site: Site, how: str) -> None:
+    def test_the_next_becomes_active(self, site: Site, how: str) -> None:
         first, second = site.channel(), site.channel()
         first.declare(arguments=self.ARGUMENTS)
         first.consume(tag="t")
@@ -117,7 +117,7 @@ class TestSingleActive:
         publish(second, b"b")
         assert second.delivered() == ([b"b"] if how == "cancel" else [b"a", b"b"])
 
-    def test_also_when_all_of_a_channel_go(self, site: Site) -> None:
+    def test_also_when_the_channel_closes(self, site: Site) -> None:
         first, second = site.channel(), site.channel()
         first.declare(arguments=self.ARGUMENTS)
         first.consume()
@@ -130,7 +130,7 @@ class TestSingleActive:
 
 
 class TestNoLocal:
-    def test_ones_own_messages_do_not_come(self, site: Site) -> None:
+    def test_own_messages_are_not_delivered(self, site: Site) -> None:
         mine, other = site.channel(), site.channel()
         mine.declare()
         mine.consume(no_local=True)
@@ -140,7 +140,7 @@ class TestNoLocal:
         assert mine.delivered() == [b"other"]
         assert other.bodies() == [b"mine", b"mine too"]
 
-    def test_an_immediate_message_of_ones_own_has_no_consumer(self, site: Site) -> None:
+    def test_an_immediate_own_message_has_no_consumer(self, site: Site) -> None:
         mine = site.channel()
         mine.declare()
         mine.consume(no_local=True)
@@ -151,7 +151,7 @@ class TestNoLocal:
 
 
 class TestCancellation:
-    def test_deletion_of_the_queue_is_told(self, site: Site) -> None:
+    def test_consumers_are_notified_of_the_deletion(self, site: Site) -> None:
         consumer, other = site.channel(), site.channel()
         consumer.declare()
         consumer.consume(tag="t")
@@ -172,7 +172,7 @@ class TestCancellation:
         channel = site.channel()
         assert channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="no such") == {"consumer_tag": "no such"}
 
-    def test_what_was_delivered_can_still_be_acknowledged(self, site: Site) -> None:
+    def test_deliveries_can_still_be_acknowledged(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume(tag="t")
@@ -203,7 +203,7 @@ class TestFlow:
         publish(channel, b"d")
         assert sorted(channel.delivered() + other.delivered()) == [b"c", b"d"]
 
-    def test_a_socket_that_is_full_gets_nothing_more(self, site: Site) -> None:
+    def test_a_full_socket_gets_no_more_deliveries(self, site: Site) -> None:
         slow, fast = site.channel(), site.channel()
         slow.declare()
         slow.consume(no_ack=True)
@@ -218,7 +218,7 @@ class TestFlow:
         publish(fast, b"d", b"e")
         assert len(slow.deliveries()) == 1
 
-    def test_a_turn_delivers_so_much_to_one_connection_and_the_rest_later(self, site: Site) -> None:
+    def test_deliveries_to_one_connection_per_turn_are_limited(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         publish(channel, *(bytes(100_000) for _ in range(20)))
@@ -253,7 +253,7 @@ class TestRecover:
         channel.run()
         assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
 
-    def test_the_old_tags_are_gone(self, site: Site) -> None:
+    def test_the_old_tags_are_invalid(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume()
@@ -278,7 +278,7 @@ class TestRecover:
 
 class TestAcknowledgement:
     @pytest.mark.parametrize(("tag", "multiple"), [(1, False), (1, True), (99, False), (99, True), (0, False)])
-    def test_a_tag_that_was_never_given(self, site: Site, tag: int, multiple: bool) -> None:
+    def test_an_unknown_tag(self, site: Site, tag: int, multiple: bool) -> None:
         channel = site.channel()
         channel.ack(tag, multiple)
         channel.run()
@@ -334,7 +334,7 @@ class TestAcknowledgement:
         assert channel.bodies() == [b"0", b"2", b"3", b"4", b"5"]
 
 
-def test_a_connection_that_breaks_gives_everything_back_in_order(site: Site) -> None:
+def test_a_lost_connection_requeues_everything_in_order(site: Site) -> None:
     first, second = site.channel(), site.channel()
     first.declare()
     first.consume()
@@ -347,7 +347,7 @@ def test_a_connection_that_breaks_gives_everything_back_in_order(site: Site) -> 
     assert [(item.body, item.redelivered) for item in again] == [(b"a", True), (b"b", True), (b"c", True)]
 
 
-def test_dead_letters_come_with_their_headers(site: Site) -> None:
+def test_dead_letters_are_delivered_with_their_headers(site: Site) -> None:
     channel = site.channel()
     channel.declare("dead")
     channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -367,7 +367,7 @@ def test_dead_letters_come_with_their_headers(site: Site) -> None:
 @pytest.mark.parametrize("deaths", [
     [{"queue": "x"}], [{"queue": "q", "reason": "rejected", "count": "many"}], [{"count": 2 ** 63 - 1, "queue": "q",
      "reason": "rejected"}], "text", [1, 2], [[]], [{"count": None}], [{"count": 1.5}], [{"count": True}]], ids=str)
-def test_no_x_death_header_of_a_publisher_harms_anybody(site: Site, deaths: object) -> None:
+def test_invalid_x_death_headers_are_harmless(site: Site, deaths: object) -> None:
     channel = site.channel()
     channel.declare("dead")
     channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -398,7 +398,7 @@ def test_commands_after_a_refused_one_are_discarded(site: Site) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_who_deletes_a_queue_hears_of_that_before_of_its_consumers_end(site: Site, durable: bool) -> None:
+def test_the_delete_ok_precedes_the_cancel_of_own_consumers(site: Site, durable: bool) -> None:
     client = site.connect()
     channel, other = client.channel(), client.channel()
     channel.declare(durable=durable)
@@ -410,7 +410,7 @@ def test_who_deletes_a_queue_hears_of_that_before_of_its_consumers_end(site: Sit
     assert names == ["queue.delete-ok", "basic.cancel", "basic.cancel"]
 
 
-def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one(site: Site) -> None:
+def test_a_queue_with_a_single_active_consumer_refuses_exclusive_ones(site: Site) -> None:
     channel = site.channel()
     channel.declare(arguments={"x-single-active-consumer": True})
     channel.send("basic.consume", queue="q", exclusive=True)
@@ -419,7 +419,7 @@ def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one(site: Site) 
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_queue_whose_messages_are_all_held_is_empty_but_in_strict_mode(strict: bool) -> None:
+def test_a_queue_with_only_unacked_messages_is_empty_except_in_strict_mode(strict: bool) -> None:
     channel = Site(strict=strict).channel()
     channel.declare()
     channel.publish()

@@ -1,4 +1,4 @@
-"""Confirms wait for the commit; nothing is confirmed that is not on disk."""
+"""Confirms wait for the commit: only messages on disk are confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.protocols.support import Channel, Site
 
 
 class HeldSite(Site):
-    """A site whose commits return when the test says so."""
+    """A site whose commits return on request."""
 
     def __init__(self) -> None:
         self.held = HeldLog()
@@ -53,7 +53,7 @@ def test_a_transient_one_does_not(site: HeldSite, channel: Channel) -> None:
     assert channel.confirms() == [("ack", 2, True)]
 
 
-def test_what_follows_waits_behind_it(site: HeldSite, channel: Channel) -> None:
+def test_later_confirms_wait_for_it(site: HeldSite, channel: Channel) -> None:
     channel.publish("t")
     channel.publish(delivery_mode=2)
     channel.publish("t")
@@ -66,7 +66,7 @@ def test_what_follows_waits_behind_it(site: HeldSite, channel: Channel) -> None:
     assert channel.confirms() == [("ack", 4, True)]
 
 
-def test_each_commit_confirms_its_own(site: HeldSite, channel: Channel) -> None:
+def test_each_commit_confirms_its_messages(site: HeldSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.publish(delivery_mode=2)
     channel.run()
@@ -117,7 +117,7 @@ def test_two_channels_of_one_commit(site: HeldSite, channel: Channel) -> None:
     assert other.confirms() == [("ack", 2, False)]
 
 
-def test_a_channel_that_closed_meanwhile_hears_nothing(site: HeldSite, channel: Channel) -> None:
+def test_a_channel_that_closed_meanwhile_gets_no_confirms(site: HeldSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.run()
     channel.send("channel.close", reply_code=200)
@@ -145,7 +145,7 @@ def test_definitions_are_answered_when_they_are_kept(site: HeldSite, channel: Ch
     assert channel.client.take("queue.declare-ok", channel.number) is not None
 
 
-def test_what_follows_such_a_definition_keeps_its_order(site: HeldSite, channel: Channel) -> None:
+def test_commands_after_such_a_definition_keep_their_order(site: HeldSite, channel: Channel) -> None:
     channel.send("queue.declare", queue="new", durable=True)
     channel.publish("new", b"a")
     channel.send("queue.declare", queue="new", passive=True)

@@ -1,4 +1,4 @@
-"""A mistake of the broker in a later step of long work ends the connection; it leaves no queue frozen and no entry held."""
+"""An internal error in a later step of long work closes the connection; no queue stays frozen, no entry acquired."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_failure_in_a_later_step_ends_the_connection(site: Site, log: FailingL
 
 
 @pytest.mark.parametrize("how", ["channel", "connection", "socket"])
-def test_a_failure_while_a_channel_closes_concerns_one_entry(site: Site, log: FailingLog, how: str) -> None:
+def test_a_failure_while_a_channel_closes_affects_one_entry(site: Site, log: FailingLog, how: str) -> None:
     channel = holding(site)
     client = channel.client
     log.calls = LATE

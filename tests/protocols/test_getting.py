@@ -1,4 +1,4 @@
-"""basic.get, also of messages that must be read from disk first; large bodies; direct reply-to; detection."""
+"""basic.get, also of paged-out messages; large bodies; direct reply-to; detection of protocols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def site() -> Site:
 
 
 class TestGet:
-    def test_counts_what_is_left(self, site: Site) -> None:
+    def test_counts_the_remaining_messages(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         for number in range(3):
@@ -25,7 +25,7 @@ class TestGet:
             counts.append((taken.arguments["message_count"], taken.arguments["delivery_tag"]))
         assert counts == [(2, 1), (1, 2), (0, 3)]
 
-    def test_does_not_count_what_has_expired(self, site: Site) -> None:
+    def test_does_not_count_expired_messages(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.publish(body=b"a")
@@ -45,8 +45,8 @@ class TestGet:
         assert taken is not None and taken.arguments["redelivered"]
 
     @pytest.mark.parametrize(("strict", "code"), [(False, 0), (True, 403)])
-    def test_beside_an_exclusive_consumer(self, strict: bool, code: int) -> None:
-        """RabbitMQ allows it; strict mode takes exclusive at its word."""
+    def test_with_an_exclusive_consumer(self, strict: bool, code: int) -> None:
+        """RabbitMQ allows it; strict mode does not."""
         site = Site(strict=strict)
         channel, other = site.channel(), site.channel()
         channel.declare()
@@ -55,7 +55,7 @@ class TestGet:
         other.run()
         assert other.client.refusal()[0] == code
 
-    def test_tags_of_gets_and_deliveries_are_one_sequence(self, site: Site) -> None:
+    def test_tags_of_gets_and_deliveries_share_one_sequence(self, site: Site) -> None:
         channel = site.channel()
         channel.declare("one")
         channel.declare("two")
@@ -87,10 +87,10 @@ class TestPaged:
         assert site.vhost.queues["q"].backlog.paged > 50
         return channel
 
-    def test_gets_bring_everything_in_order(self, deep: Channel) -> None:
+    def test_gets_return_everything_in_order(self, deep: Channel) -> None:
         assert deep.bodies() == [b"%03d" % number for number in range(100)]
 
-    def test_many_gets_ahead(self, deep: Channel) -> None:
+    def test_pipelined_gets(self, deep: Channel) -> None:
         for _ in range(101):
             deep.send("basic.get", queue="q", no_ack=True)
         deep.run()
@@ -160,7 +160,7 @@ class TestPaged:
             flags.append(taken.arguments["redelivered"])
         assert flags == [True] * 5 + [False] * 95
 
-    def test_ones_own_messages_are_known_after_paging(self, site: Site, deep: Channel) -> None:
+    def test_own_messages_are_known_after_paging(self, site: Site, deep: Channel) -> None:
         deep.consume(no_local=True)
         assert deep.deliveries() == []
         other = site.channel()
@@ -170,7 +170,7 @@ class TestPaged:
 
 class TestLargeBodies:
     @pytest.mark.parametrize("size", [0, 1, 131064, 131065, 400_000, 3_000_000])
-    def test_come_back_whole(self, site: Site, size: int) -> None:
+    def test_survive_a_round_trip(self, site: Site, size: int) -> None:
         body = (bytes(range(256)) * (size // 256 + 1))[:size]
         channel = site.channel()
         channel.declare(durable=True)
@@ -243,7 +243,7 @@ class TestReplyTo:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_an_answer_to_a_client_that_has_gone_is_returned(self, site: Site) -> None:
+    def test_a_reply_to_a_disconnected_client_is_returned(self, site: Site) -> None:
         server, client = site.channel(), site.channel()
         server.declare("rpc")
         client.consume("amq.rabbitmq.reply-to", no_ack=True)
@@ -274,7 +274,7 @@ class TestReplyTo:
 
 class TestOddNames:
     def test_routing_keys_that_are_not_utf8(self, site: Site) -> None:
-        """They travel as octets, also as dead letters with headers about them."""
+        """They are transferred as bytes, also in the headers of dead letters."""
         channel = site.channel()
         channel.declare("dead")
         channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -293,7 +293,7 @@ class TestOddNames:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_line_ends_are_taken_out_of_names_of_queues(self, site: Site) -> None:
+    def test_line_ends_are_removed_from_queue_names(self, site: Site) -> None:
         channel = site.channel()
         assert channel.declare("\rline\n end\r\n") == "line end"
         assert channel.call("queue.declare", "queue.declare-ok", queue="line\n end", passive=True)["queue"] == "line end"
@@ -301,7 +301,7 @@ class TestOddNames:
         channel.call("queue.delete", "queue.delete-ok", queue="line end\n")
         assert "line end" not in site.vhost.queues
 
-    def test_line_ends_are_taken_out_of_names_of_exchanges(self, site: Site) -> None:
+    def test_line_ends_are_removed_from_exchange_names(self, site: Site) -> None:
         channel = site.channel()
         channel.call("exchange.declare", "exchange.declare-ok", exchange="line\r\nend", type="fanout")
         channel.call("exchange.declare", "exchange.declare-ok", exchange="\nlineend", type="fanout", passive=True)

@@ -90,7 +90,7 @@ def open_1_0(site: Site) -> Any:
 
 @pytest.fixture(params=[open_0_9_1, open_0_9, open_1_0], ids=["0-9-1", "0-9", "1.0"])
 def idle(request: pytest.FixtureRequest) -> Iterator[Idle]:
-    """An open connection whose client answers nothing."""
+    """An open connection whose client does not respond."""
     site = Site(heartbeat=INTERVAL)
     clock = Idle(site)
     opening: Callable[[Site], Any] = request.param
@@ -100,7 +100,7 @@ def idle(request: pytest.FixtureRequest) -> Iterator[Idle]:
     yield clock
 
 
-def test_one_leaves_every_half_interval(idle: Idle) -> None:
+def test_one_is_sent_every_half_interval(idle: Idle) -> None:
     idle.advance(INTERVAL * 1500)
     assert idle.longest_silence() <= INTERVAL * 500
     assert len(idle.sent) - 1 == 3
@@ -112,7 +112,7 @@ def test_so_it_does_after_other_traffic(idle: Idle, after: int) -> None:
     session = idle.site.services.sessions
     [connection] = list(session)
     sender: Any = getattr(connection, "engine", connection)
-    # Any frame will do: what counts is that bytes leave at another time than the timer's.
+    # Any frame will do, if it is sent at another time than the timer's.
     (sender.send_heartbeat if hasattr(sender, "send_heartbeat") else sender.send_empty)()
     connection.flush()
     idle.note()

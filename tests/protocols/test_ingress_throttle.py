@@ -55,7 +55,7 @@ def test_a_closing_connection_is_read(client: Throttled) -> None:
     assert client.peer.reading
 
 
-def test_a_lost_connection_performs_nothing_more(client: Throttled) -> None:
+def test_a_lost_connection_performs_no_more_commands(client: Throttled) -> None:
     client.throttle.pause_for_turn()
     client.session.connection_lost()
     client.site.run()
@@ -85,7 +85,7 @@ def test_the_rest_of_the_input_waits_for_the_other_reasons(client: Throttled) ->
     assert client.peer.reading
 
 
-def test_a_publisher_waits_while_the_disk_lags_behind(client: Throttled) -> None:
+def test_a_publisher_waits_while_the_disk_is_slow(client: Throttled) -> None:
     log = HeldLog()
     log.pending_bytes = MAX_UNCOMMITTED
     client.throttle.pause_for_commit(log, False)
@@ -98,7 +98,7 @@ def test_a_publisher_waits_while_the_disk_lags_behind(client: Throttled) -> None
     assert client.peer.reading
 
 
-def test_bodies_in_the_spool_count_for_those_who_send_them(client: Throttled) -> None:
+def test_bodies_in_the_spool_count_for_their_publishers(client: Throttled) -> None:
     log = HeldLog()
     log.pending_bytes = log.pending_spooled = MAX_UNCOMMITTED + 1
     client.throttle.pause_for_commit(log, False)

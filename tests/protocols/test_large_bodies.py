@@ -1,4 +1,4 @@
-"""Bodies that do not fit in memory as a whole: spooled while they come in, sent as the socket takes them."""
+"""Bodies that do not fit in memory: spooled while they arrive, sent as the socket accepts them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def site(request: pytest.FixtureRequest, spool: FileSpool) -> Site:
 
 
 def is_empty(spool: FileSpool) -> bool:
-    """Whether no body is left in it, once its thread has done what there was to do."""
+    """Return whether no body is left, once its thread has finished its work."""
     spool.close()
     return not spool.blocks
 
 
 def begin(channel: Channel, key: str = "q") -> bytes:
-    """Send a publish of BODY as far as its middle; the result is the rest."""
+    """Send a publish of BODY up to its middle; return the rest."""
     channel.publish(key, BODY)
     data = channel.client.engine.to_send()
     half = len(data) // 2
@@ -50,7 +50,7 @@ def begin(channel: Channel, key: str = "q") -> bytes:
 
 
 def make_slow(channel: Channel, limit: int = MIB) -> None:
-    """The client reads nothing, and its socket is full beyond `limit` octets."""
+    """The client reads nothing, and its socket is full above `limit` bytes."""
     client = channel.client
     client.deaf = True
     write = client.peer.write
@@ -64,7 +64,7 @@ def make_slow(channel: Channel, limit: int = MIB) -> None:
 
 
 def read_on(channel: Channel) -> None:
-    """The client reads what there is, and its socket has room again."""
+    """The client reads everything, and its socket has room again."""
     client = channel.client
     data = b"".join(client.peer.written)
     client.peer.written.clear()
@@ -73,7 +73,7 @@ def read_on(channel: Channel) -> None:
     client.site.run()
 
 
-def test_a_body_comes_in_and_goes_out(site: Site) -> None:
+def test_a_body_is_published_and_delivered(site: Site) -> None:
     channel = site.channel()
     channel.declare()
     channel.consume(no_ack=True)
@@ -108,7 +108,7 @@ def test_with_confirms_and_acknowledgements(site: Site) -> None:
     assert channel.delivered() == [BODY]
 
 
-def test_nothing_of_a_content_in_arrival_sits_in_memory(spool: FileSpool) -> None:
+def test_an_arriving_content_is_not_in_memory(spool: FileSpool) -> None:
     site = Site()
     site.log.spool = spool
     channel = site.channel()
@@ -121,7 +121,7 @@ def test_nothing_of_a_content_in_arrival_sits_in_memory(spool: FileSpool) -> Non
 
 
 @pytest.mark.parametrize("how", ["connection lost", "connection closed", "channel refused"])
-def test_what_is_not_finished_leaves_nothing_behind(spool: FileSpool, how: str) -> None:
+def test_an_incomplete_content_leaves_no_state(spool: FileSpool, how: str) -> None:
     site = Site()
     site.log.spool = spool
     channel = site.channel()
@@ -165,7 +165,7 @@ def test_no_room_is_a_refusal_of_the_channel(spool: FileSpool, monkeypatch: pyte
     assert is_empty(spool)
     other.publish(body=b"small")
     assert other.bodies() == [b"small"]
-    # The same connection goes on, once there is room again.
+    # The same connection continues, once there is room again.
     monkeypatch.setattr(spool, "_keep_free", 0)
     again = channel.client.channel(channel.number + 1)
     again.publish(body=BODY)
@@ -186,7 +186,7 @@ def test_a_persistent_body_needs_room_for_the_log_too(spool: FileSpool, monkeypa
     assert second.size == 0
 
 
-def test_a_slow_consumer_holds_a_part_of_the_body_only(site: Site) -> None:
+def test_a_slow_consumer_has_only_a_part_of_the_body_in_memory(site: Site) -> None:
     slow, fast = site.channel(), site.channel()
     slow.declare()
     slow.consume(no_ack=True)
@@ -197,7 +197,7 @@ def test_a_slow_consumer_holds_a_part_of_the_body_only(site: Site) -> None:
     session = slow.client.session
     assert slow.client.peer.unwritten() <= 2 * MIB
     assert session.engine.pending == 0
-    # Others have the rest of the queue.
+    # Others get the rest of the queue.
     fast.consume(no_ack=True)
     assert fast.delivered() == [BODY] * 3
     found: list[Deliver] = []
@@ -211,7 +211,7 @@ def test_a_slow_consumer_holds_a_part_of_the_body_only(site: Site) -> None:
     assert not session.paused
 
 
-def test_answers_wait_behind_a_body_in_order(site: Site) -> None:
+def test_replies_wait_for_a_body_in_order(site: Site) -> None:
     channel = site.channel()
     channel.declare()
     channel.publish(body=BODY)
@@ -290,7 +290,7 @@ def test_a_body_that_cannot_be_read_back_costs_that_connection(spool: FileSpool,
     assert other.bodies() == [b"small"]
 
 
-def test_only_who_sends_large_bodies_waits_until_they_are_committed(spool: FileSpool) -> None:
+def test_only_publishers_of_large_bodies_wait_for_their_commit(spool: FileSpool) -> None:
     log = HeldLog()
     site = Site(log)
     log.spool = spool

@@ -1,4 +1,4 @@
-"""A large transaction is committed in steps: as one record of the log, all visible at once, and in order."""
+"""A large transaction is committed in steps: with one log record, visible all at once, and in order."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_consumers_see_all_of_it_at_once(site: Site) -> None:
 
 @pytest.mark.parametrize("page_above", [64 << 20, 1 << 20])
 @pytest.mark.parametrize("priorities", [False, True])
-def test_what_comes_in_between_is_in_its_place(site: Site, page_above: int, priorities: bool) -> None:
+def test_publishes_in_between_are_in_their_place(site: Site, page_above: int, priorities: bool) -> None:
     site.broker.page_above = page_above
     properties: dict[str, Any] = {"priority": 3} if priorities else {}
     channel = transaction(site, **properties)
@@ -177,7 +177,7 @@ def test_the_window_is_free_when_it_is_settled(site: Site) -> None:
 
 @pytest.mark.parametrize("how", ["channel", "connection", "socket"])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_it_is_carried_out_although_the_channel_ends_right_behind_it(site: Site, log: FailingLog, how: str,
+def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: FailingLog, how: str,
                                                                     steps: int) -> None:
     channel = transaction(site)
     client = channel.client
@@ -224,7 +224,7 @@ def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: Failin
         b"%d" % number for number in range(MANY)]
 
 
-def test_a_failure_ends_the_connection_and_others_go_on(site: Site, log: FailingLog) -> None:
+def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: FailingLog) -> None:
     channel = transaction(site)
     second = site.channel()
     second.call("tx.select", "tx.select-ok")

@@ -1,4 +1,4 @@
-"""Nothing of a connection outlives it, and nothing piles up on one that stays."""
+"""No state of a connection outlives it, or piles up on one that stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 def work(channel: Channel) -> None:
-    """A little of everything on one channel, with much left undone."""
+    """A little of everything on one channel, most of it unfinished."""
     name = channel.declare("", exclusive=True, auto_delete=False,
                            arguments={"x-expires": 10 ** 9, "x-message-ttl": 10 ** 8, "x-dead-letter-exchange": ""})
     channel.call("queue.bind", "queue.bind-ok", queue=name, exchange="amq.topic", routing_key="#")
@@ -42,7 +42,7 @@ def work(channel: Channel) -> None:
 
 
 def empty(site: Site) -> None:
-    """Purge the queues that stay; strict mode has one for what was rejected."""
+    """Purge the queues that stay; strict mode has one for rejected messages."""
     for name in ("shared", "amq.dead"):
         queue = site.vhost.queues.get(name)
         if queue is not None:
@@ -51,7 +51,7 @@ def empty(site: Site) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop", "refused"])
-def test_connections_that_come_and_go(site: Site, how: str) -> None:
+def test_opened_and_closed_connections(site: Site, how: str) -> None:
     keeper = site.channel()
     keeper.declare("shared")
 
@@ -86,7 +86,7 @@ def test_connections_that_come_and_go(site: Site, how: str) -> None:
     assert not site.services.by_user.get("nobody") and len(site.services.sessions) == 1
 
 
-def test_messages_that_wait_do_not_hold_on_to_the_connections_that_gave_them_back(site: Site) -> None:
+def test_requeued_messages_do_not_refer_to_closed_connections(site: Site) -> None:
     keeper = site.channel()
     keeper.declare("shared")
     for number in range(6):
@@ -108,7 +108,7 @@ def test_messages_that_wait_do_not_hold_on_to_the_connections_that_gave_them_bac
     assert census(site, KINDS)["Connection"] == before
 
 
-def test_channels_that_come_and_go_on_one_connection(site: Site) -> None:
+def test_opened_and_closed_channels_of_one_connection(site: Site) -> None:
     client = site.connect()
     client.channel(1).declare("shared")
 
@@ -130,7 +130,7 @@ def test_channels_that_come_and_go_on_one_connection(site: Site) -> None:
     assert census(site, KINDS) == before
 
 
-def test_exclusive_queues_that_come_and_go_on_one_connection(site: Site) -> None:
+def test_declared_and_deleted_exclusive_queues(site: Site) -> None:
     """As a client of remote calls does it: a queue for the answer to each."""
     channel = site.channel()
 
@@ -149,7 +149,7 @@ def test_exclusive_queues_that_come_and_go_on_one_connection(site: Site) -> None
     assert after["Queue"] <= before["Queue"] + 20, (before, after)
 
 
-def test_consumers_that_come_and_go(site: Site) -> None:
+def test_added_and_cancelled_consumers(site: Site) -> None:
     channel = site.channel()
     channel.declare("shared")
 
@@ -169,7 +169,7 @@ def test_consumers_that_come_and_go(site: Site) -> None:
     assert len(site.vhost.queues["shared"].rings) <= 1
 
 
-def test_consumer_priorities_that_come_and_go(site: Site) -> None:
+def test_added_and_removed_consumer_priorities(site: Site) -> None:
     channel = site.channel()
     channel.declare("shared")
     for priority in range(300):
@@ -178,7 +178,7 @@ def test_consumer_priorities_that_come_and_go(site: Site) -> None:
     assert len(site.vhost.queues["shared"].rings) <= 1
 
 
-def test_consumers_whose_queue_goes_and_that_are_never_cancelled(site: Site) -> None:
+def test_consumers_of_deleted_queues_that_are_never_cancelled(site: Site) -> None:
     channel = site.channel()
     for number in range(MAX_CANCELLED_TAGS + 10):
         channel.declare("x")
@@ -193,7 +193,7 @@ def test_consumers_whose_queue_goes_and_that_are_never_cancelled(site: Site) -> 
     assert channel.client.is_open
 
 
-def test_arguments_that_nobody_knows() -> None:
+def test_unknown_arguments() -> None:
     site = Site()
     channel = site.channel()
     for number in range(MAX_NOTED + 10):

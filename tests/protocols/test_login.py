@@ -54,7 +54,7 @@ def begin(site: Site, mechanism: str = "SCRAM-SHA-256", password: str = "user") 
 @pytest.mark.parametrize("mechanism", BOTH)
 def test_scram(mechanism: str) -> None:
     client, scram = begin(make_site(), mechanism)
-    # The server's proof is one challenge more.
+    # The server's proof is an additional challenge.
     scram.check(challenge(client))
     assert client.take("connection.tune") is None
     secure_ok(client, b"")
@@ -70,7 +70,7 @@ def test_scram_with_a_wrong_password() -> None:
 
 
 def test_wrong_scram_passwords_in_a_row_are_answered_late() -> None:
-    """They count together with those of PLAIN, and a right password makes up for all of them."""
+    """They count together with those of PLAIN, and a correct password resets the count."""
     site = make_site()
     for _ in range(FREE_FAILURES - 1):
         assert begin(site, password="wrong")[0].refusal()[0] == 403
@@ -90,7 +90,7 @@ def test_wrong_scram_passwords_in_a_row_are_answered_late() -> None:
     assert [seconds for seconds, _ in site.later if seconds < 1] == [0.1, 0.2]
 
 
-def test_a_client_that_goes_before_the_late_answer() -> None:
+def test_a_client_that_disconnects_before_the_delayed_reply() -> None:
     site = make_site()
     for _ in range(FREE_FAILURES):
         begin(site, password="wrong")
@@ -103,7 +103,7 @@ def test_a_client_that_goes_before_the_late_answer() -> None:
     assert not late.peer.written
 
 
-def test_a_broken_scram_exchange_of_no_user_counts_for_nobody() -> None:
+def test_a_broken_scram_exchange_without_a_user_is_not_counted() -> None:
     site = make_site()
     for _ in range(FREE_FAILURES + 1):
         client = Client(site)
@@ -142,7 +142,7 @@ def test_a_user_who_is_deleted_between_the_steps() -> None:
 
 
 def test_no_scram_while_a_user_would_be_locked_out() -> None:
-    """One with a hash and no keys: PLAIN is what makes them."""
+    """A user with a hash and no keys: a PLAIN login creates them."""
     site = make_site()
     site.allow("hashed", "/", Permission(), password_hash="$argon2id$not checked here")
     client = Client(site)
@@ -153,7 +153,7 @@ def test_no_scram_while_a_user_would_be_locked_out() -> None:
     assert client.peer.closed
 
 
-def test_a_client_that_goes_during_the_login() -> None:
+def test_a_client_that_disconnects_during_the_login() -> None:
     site = make_site()
     client = Client(site)
     client.run()

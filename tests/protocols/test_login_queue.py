@@ -1,4 +1,4 @@
-"""Who is next when more logins come than can be checked."""
+"""The order of password checks when there are more logins than threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.protocols.support import Client, Site
 
 
 class World:
-    """A queue, a clock, and threads that do what they are told. `outcomes` are the results by what was asked."""
+    """A queue, a clock, and threads under test control. `outcomes` has the results by request."""
 
     def __init__(self, running: int = 1) -> None:
         self.now = 1000.0
@@ -38,7 +38,7 @@ class World:
         return label
 
     def finish(self) -> bool:
-        """The oldest of the checks that run is over; False if there is none."""
+        """Finish the oldest running check; return False if there is none."""
         if not self.started:
             return False
         function, done = self.started.pop(0)
@@ -56,7 +56,7 @@ def world() -> World:
 
 
 def test_a_flood_delays_neither_other_addresses_nor_other_users(world: World) -> None:
-    """Of 1,800 wrong passwords a few are checked before a right one of somebody else, wherever it comes from."""
+    """Of 1,800 wrong passwords, a few are checked before a correct one of another user, wherever it comes from."""
     for number in range(900):
         world.submit("192.0.2.1", "alice", f"wrong{number}")
     for number in range(900):
@@ -86,7 +86,7 @@ def test_equal_logins_share_a_check(world: World) -> None:
     assert [world.outcomes[label] for label in labels] == [True] * 500
 
 
-def test_what_was_right_before_goes_first(world: World) -> None:
+def test_previously_correct_logins_are_first(world: World) -> None:
     for number in range(100):
         world.submit("192.0.2.1", "alice", f"wrong{number}")
     world.submit("192.0.2.1", "alice", "right", right=True, preferred=True)
@@ -104,7 +104,7 @@ def test_too_many_passwords_of_one_user_are_refused_the_oldest_first(world: Worl
     assert world.queue.waiting == login_queue.MAX_WAITING_PER_USER
 
 
-def test_one_address_and_all_of_them_have_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_address_and_all_together_have_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_queue, "MAX_WAITING_PER_ADDRESS", 10)
     monkeypatch.setattr(login_queue, "MAX_WAITING", 25)
     world.submit("x", "runs", "x")
@@ -114,7 +114,7 @@ def test_one_address_and_all_of_them_have_a_limit(world: World, monkeypatch: pyt
     for host in ("b", "c"):
         for number in range(9):
             world.submit(host, f"{host}{number}", "x")
-    # one of those that have the most
+    # of an address with the maximum
     assert list(world.outcomes)[2:] == ["a/u2/x", "a/u3/x", "b/b0/x"]
     assert world.queue.waiting == 25
     world.finish_all()
@@ -122,7 +122,7 @@ def test_one_address_and_all_of_them_have_a_limit(world: World, monkeypatch: pyt
 
 
 def test_a_right_password_is_checked_at_once_amid_a_trickle_of_wrong_ones(world: World) -> None:
-    """Ten wrong passwords a second of the same user, from the same address, for a minute: each takes 16 ms to check."""
+    """Ten wrong passwords per second of the same user and address for a minute: each takes 16 ms to check."""
     for second in range(60):
         for tenth in range(10):
             world.submit("a", "alice", f"wrong {second}.{tenth}")
@@ -146,12 +146,12 @@ def test_answers_to_wrong_passwords_in_a_row_wait(world: World) -> None:
         backoffs.append(world.queue.backoff("a", "alice"))
     assert backoffs == [0.0] * FREE_FAILURES + [0.1, 0.2, 0.4, 0.8, 1.6, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF]
     assert world.queue.backoff("a", "bob") == world.queue.backoff("b", "alice") == 0.0
-    world.submit("a", "alice", "right", right=True)  # makes up for them
+    world.submit("a", "alice", "right", right=True)  # resets the count
     world.finish_all()
     assert world.queue.backoff("a", "alice") == 0.0
 
 
-def test_clients_that_have_gone_cost_nothing(world: World) -> None:
+def test_disconnected_clients_need_no_check(world: World) -> None:
     world.submit("a", "x", "runs")
     world.lost.update(world.submit("a", f"u{number}", "x") for number in range(50))
     world.submit("a", "last", "x")
@@ -161,7 +161,7 @@ def test_clients_that_have_gone_cost_nothing(world: World) -> None:
     assert world.queue.waiting == 0
 
 
-def test_a_check_that_fails_is_told_and_the_others_go_on(world: World) -> None:
+def test_a_failing_check_is_reported_and_the_others_continue(world: World) -> None:
     failed = world.submit("a", "x", "1")
     later = world.submit("a", "y", "1", right=True)
     _, done = world.started.pop()
@@ -175,7 +175,7 @@ def test_a_check_that_fails_is_told_and_the_others_go_on(world: World) -> None:
     ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
     ("fe80::1%eth0", "fe80::"), ("", ""), ("local", "local"),
 ])
-def test_what_stands_for_an_address(host: str, network: str) -> None:
+def test_the_key_of_an_address(host: str, network: str) -> None:
     assert network_of(host) == network
 
 

@@ -1,4 +1,4 @@
-"""What an operator does while clients are connected: vhosts and users that are deleted, an orderly stop."""
+"""Operator actions while clients are connected: deletion of vhosts and users, an orderly stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_vhost_that_is_deleted_closes_its_connections(site: Site) -> None:
     assert site.connect(user="guest2", vhost="other").refusal()[0] == 530
 
 
-def test_one_that_is_made_again_is_another(site: Site) -> None:
+def test_a_recreated_vhost_is_a_new_one(site: Site) -> None:
     site.broker.add_vhost("other", VhostSettings())
     site.allow("guest2", "other", Permission(".*", ".*", ".*"))
     channel = site.channel(user="guest2", vhost="other")
@@ -89,7 +89,7 @@ def test_limits_of_a_vhost(site: Site) -> None:
 def test_strict_mode_closes_the_connection_that_wants_too_many_queues() -> None:
     site = Site(strict=True)
     site.broker.add_vhost("/", VhostSettings(strict=True, max_queues=1))
-    channel = site.channel()  # amq.dead is the one
+    channel = site.channel()  # one of them is amq.dead
     channel.send("queue.declare", queue="another")
     channel.run()
     assert channel.client.refusal()[0] == 506

@@ -1,4 +1,4 @@
-"""What a client sends in one go takes effect in that order, although deliveries wait for the end of the turn."""
+"""Pipelined methods take effect in order, although deliveries wait for the end of the turn."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def channel() -> Channel:
     return channel
 
 
-def test_a_get_after_a_publish_does_not_take_what_a_consumer_waits_for(channel: Channel) -> None:
+def test_a_get_after_a_publish_does_not_overtake_a_waiting_consumer(channel: Channel) -> None:
     channel.consume(no_ack=True)
     channel.publish(body=b"a")
     assert channel.get() is None
     assert channel.delivered() == [b"a"]
 
 
-def test_a_consumer_gets_what_was_published_before_its_cancel(channel: Channel) -> None:
+def test_a_consumer_gets_messages_published_before_its_cancel(channel: Channel) -> None:
     channel.consume(tag="high", no_ack=True, arguments={"x-priority": 1})
     channel.consume(tag="low", no_ack=True)
     channel.publish(body=b"a")
@@ -31,7 +31,7 @@ def test_a_consumer_gets_what_was_published_before_its_cancel(channel: Channel) 
     assert tags == [(b"high", b"a"), (b"low", b"b")]
 
 
-def test_counts_leave_out_what_a_consumer_waits_for(channel: Channel) -> None:
+def test_counts_exclude_messages_for_a_waiting_consumer(channel: Channel) -> None:
     channel.consume(no_ack=True)
     channel.publish()
     assert channel.call("queue.declare", "queue.declare-ok", queue="q", passive=True)["message_count"] == 0

@@ -1,4 +1,4 @@
-"""What one read brings is parsed, and carried out, over several turns if it is much."""
+"""The input of one read is parsed and processed over several turns if it is large."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_many_small_methods_are_parsed_over_several_turns(channel: Channel, monk
     channel.declare("after")
 
 
-def test_large_tables_are_parsed_one_a_turn(channel: Channel) -> None:
+def test_large_tables_are_parsed_one_per_turn(channel: Channel) -> None:
     table = {f"argument {number:05}": number for number in range((MAX_PARSED << SIZE_SHIFT) // 25)}
     for name in ("one", "two", "three"):
         channel.send("queue.declare", queue=name, arguments=table)
@@ -55,7 +55,7 @@ def test_large_tables_are_parsed_one_a_turn(channel: Channel) -> None:
     assert list(queues) == ["one", "two", "three"]
 
 
-def test_order_is_kept_when_more_comes_while_some_is_not_parsed(channel: Channel) -> None:
+def test_order_is_kept_when_more_arrives_before_all_is_parsed(channel: Channel) -> None:
     names = [f"q{number}" for number in range(MAX_PARSED // FRAME_COST // 2)]
     for name in names:
         channel.send("queue.declare", queue=name, no_wait=True)

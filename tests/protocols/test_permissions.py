@@ -11,7 +11,7 @@ from tests.protocols.support import Channel, Client, Site
 
 
 class TrustingHasher(Hasher):
-    """Every password belongs to every hash."""
+    """Accepts every password for every hash."""
 
     def verify(self, hash: str, password: bytes) -> bool:
         return True
@@ -81,9 +81,9 @@ class TestWhatNeedsWhat:
 
 
 class TestChanges:
-    """They hold from the next command on, whatever was looked up before."""
+    """They apply from the next command on, whatever was cached before."""
 
-    def test_write_is_taken_away_from_a_publisher(self, site: Site, channel: Channel) -> None:
+    def test_write_is_revoked_from_a_publisher(self, site: Site, channel: Channel) -> None:
         channel.declare("mine")
         channel.publish("mine")
         channel.run()
@@ -94,7 +94,7 @@ class TestChanges:
         assert channel.client.refusal()[0] == 403
         assert site.vhost.queues["mine"].ready_count == 1
 
-    def test_write_is_given(self, site: Site, channel: Channel) -> None:
+    def test_write_is_granted(self, site: Site, channel: Channel) -> None:
         channel.publish("k", exchange="amq.topic")
         channel.run()
         assert channel.client.refusal()[0] == 403
@@ -104,12 +104,12 @@ class TestChanges:
         channel.run()
         assert channel.client.refusal() == (0, "")
 
-    def test_configure_is_taken_away(self, site: Site, channel: Channel) -> None:
+    def test_configure_is_revoked(self, site: Site, channel: Channel) -> None:
         channel.declare("mine")
         site.allow("limited", "/", Permission("", "", ""))
         assert refused(channel, "queue.declare", queue="mine") == 403
 
-    def test_another_users_change_takes_nothing_away(self, site: Site, channel: Channel) -> None:
+    def test_another_users_change_revokes_nothing(self, site: Site, channel: Channel) -> None:
         channel.declare("mine")
         channel.publish("mine")
         channel.run()

@@ -13,7 +13,7 @@ def fill(channel: Channel, count: int, queue: str = "q", size: int = 1) -> None:
 
 
 class TestByConsumer:
-    """RabbitMQ's global=false: each new consumer has a window of its own."""
+    """RabbitMQ's global=false: each new consumer has a separate window."""
 
     def test_the_window_is_filled_and_moves_with_acks(self) -> None:
         channel = Site().channel()
@@ -36,7 +36,7 @@ class TestByConsumer:
         channel.consume(tag="b")
         assert len(channel.deliveries()) == 4
 
-    def test_it_is_for_those_that_come_later(self) -> None:
+    def test_it_applies_to_later_consumers(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(2)
@@ -69,7 +69,7 @@ class TestByConsumer:
         channel.ack(1)
         assert len(channel.deliveries()) == 1
 
-    def test_one_message_that_is_larger_than_the_window_still_comes(self) -> None:
+    def test_a_message_larger_than_the_window_is_delivered(self) -> None:
         channel = Site().channel()
         fill(channel, 3, size=100)
         channel.qos(0, 50)
@@ -78,7 +78,7 @@ class TestByConsumer:
             assert len(channel.deliveries()) == 1
             channel.ack(tag)
 
-    def test_a_message_that_was_got_belongs_to_no_consumer(self) -> None:
+    def test_a_message_from_get_belongs_to_no_consumer(self) -> None:
         channel = Site().channel()
         fill(channel, 5)
         channel.get(no_ack=False)
@@ -101,7 +101,7 @@ class TestByChannel:
         channel.ack(1)
         assert len(channel.deliveries()) == 1
 
-    def test_credit_that_comes_back_wakes_the_others(self) -> None:
+    def test_returned_credit_wakes_the_others(self) -> None:
         channel = Site().channel()
         fill(channel, 1, "one")
         fill(channel, 5, "two")
@@ -112,7 +112,7 @@ class TestByChannel:
         channel.ack(1)
         assert [item.consumer_tag for item in channel.deliveries()] == [b"b"]
 
-    def test_a_larger_one_lets_more_through_at_once(self) -> None:
+    def test_a_larger_one_allows_more_deliveries_at_once(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(1, everywhere=True)
@@ -129,7 +129,7 @@ class TestByChannel:
         channel.consume(tag="b")
         assert len(channel.deliveries()) == 3
 
-    def test_a_full_one_stops_no_ack_consumers_too_which_it_does_not_count(self) -> None:
+    def test_a_full_one_stops_no_ack_consumers_although_it_does_not_count_them(self) -> None:
         channel = Site().channel()
         fill(channel, 3, "counted")
         fill(channel, 5, "free")
@@ -143,7 +143,7 @@ class TestByChannel:
         channel.ack(7, multiple=True)
         assert [item.consumer_tag for item in channel.deliveries()].count(b"free") == 4
 
-    def test_a_full_one_does_not_keep_direct_replies(self) -> None:
+    def test_a_full_one_does_not_stop_direct_replies(self) -> None:
         channel = Site().channel()
         channel.qos(1, everywhere=True)
         channel.consume("amq.rabbitmq.reply-to", no_ack=True)
@@ -210,7 +210,7 @@ class TestAsTheSpecificationSays:
         two.consume()
         assert len(two.deliveries()) == 3
 
-    def test_credit_that_comes_back_on_one_channel_wakes_another(self) -> None:
+    def test_returned_credit_on_one_channel_wakes_another(self) -> None:
         one = Site(qos_spec=True).channel()
         two = one.client.channel()
         fill(one, 1, "one")
@@ -256,7 +256,7 @@ class TestAsTheSpecificationSays:
 
 
 class TestFairness:
-    """Consumers that share a window of one take turns."""
+    """Consumers that share a window of one alternate."""
 
     def taken_by(self, channel: Channel, count: int) -> list[bytes]:
         tags = []
@@ -285,9 +285,9 @@ class TestFairness:
 
 
 class TestGets:
-    """basic.get is asked for, so no window counts it."""
+    """A window does not count messages from basic.get."""
 
-    def test_they_leave_the_channels_window_alone(self) -> None:
+    def test_they_do_not_affect_the_channels_window(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         assert channel.get(no_ack=False) is not None
@@ -315,7 +315,7 @@ class TestGets:
         channel.run()
         assert channel.delivered() == []
 
-    def test_they_leave_the_connections_window_alone(self) -> None:
+    def test_they_do_not_affect_the_connections_window(self) -> None:
         channel = Site(qos_spec=True).channel()
         fill(channel, 10)
         channel.get(no_ack=False)

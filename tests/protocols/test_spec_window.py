@@ -1,4 +1,4 @@
-"""The window of a whole connection (`amqp.qos_global = "spec"`): right whatever channels do, and not counted each time."""
+"""The window of a complete connection (`amqp.qos_global = "spec"`): correct, and not recounted each time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_window_is_full_and_never_exceeded_whatever_channels_do(seed: int) -
     site.run()
 
 
-def test_an_acknowledgement_does_not_count_what_all_channels_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_does_not_recount_all_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(qos_spec=True)
     publisher = site.channel()
     publisher.declare("q")
@@ -103,7 +103,7 @@ def test_an_acknowledgement_does_not_count_what_all_channels_hold(monkeypatch: p
     assert len(counted) <= 4 * len(endpoints(one))
 
 
-def test_a_window_by_size_is_refused_with_too_much_to_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_by_size_is_refused_with_too_many_messages_to_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_methods, "MAX_COUNTED", 4)
     site = Site()
     channel = site.channel()
@@ -118,7 +118,7 @@ def test_a_window_by_size_is_refused_with_too_much_to_add_up(monkeypatch: pytest
     assert code == 406 and "at most 4" in text
 
 
-def test_a_window_by_size_that_is_there_may_change_with_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_window_by_size_may_change_with_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_methods, "MAX_COUNTED", 4)
     site = Site()
     channel = site.channel()

@@ -1,4 +1,4 @@
-"""Much that one method or the end of a connection asks for is done in steps, and in order all the same."""
+"""Large operations of one method or of the end of a connection run in steps, and yet in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def queue_of(site: Site) -> Queue:
 
 
 def holding(site: Site, count: int = MANY) -> Channel:
-    """A channel that holds all messages of a queue."""
+    """A channel with all messages of a queue unacked."""
     publisher = site.channel()
     publisher.declare("q")
     for number in range(count):
@@ -46,7 +46,7 @@ def bodies(queue: Queue) -> list[bytes]:
     return [bytes_of(entry.message.body) for entry in queue.backlog.head]
 
 
-def test_an_acknowledgement_of_many_is_done_in_steps_and_what_follows_waits(site: Site) -> None:
+def test_an_acknowledgement_of_many_is_done_in_steps_and_later_methods_wait(site: Site) -> None:
     channel = holding(site)
     queue = queue_of(site)
     channel.ack(MANY - 1, multiple=True)
@@ -61,7 +61,7 @@ def test_an_acknowledgement_of_many_is_done_in_steps_and_what_follows_waits(site
     assert queue.unacked == 0
 
 
-def test_a_tag_that_was_never_given_is_refused_as_ever(site: Site) -> None:
+def test_an_unknown_tag_is_still_refused(site: Site) -> None:
     channel = holding(site)
     channel.ack(MANY + 1, multiple=True)
     channel.run()
@@ -70,7 +70,7 @@ def test_a_tag_that_was_never_given_is_refused_as_ever(site: Site) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "recover", "close", "drop"])
-def test_what_comes_back_in_steps_is_handed_out_in_order(site: Site, how: str) -> None:
+def test_messages_requeued_in_steps_are_delivered_in_order(site: Site, how: str) -> None:
     channel = holding(site)
     queue = queue_of(site)
     other = site.channel()
@@ -127,7 +127,7 @@ def test_a_connection_with_many_channels_and_queues_ends_in_steps(site: Site) ->
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_commands_behind_a_stalled_reply_end_with_their_connection(site: Site, how: str) -> None:
+def test_commands_after_a_stalled_reply_end_with_their_connection(site: Site, how: str) -> None:
     count = STEP_WORK // 2 + 100
     holding(site, 2 * count).client.drop()
     client = site.connect()
@@ -186,7 +186,7 @@ def own_queues(site: Site, count: int) -> Channel:
     return channel
 
 
-def test_connection_close_is_answered_when_exclusive_queues_have_gone(site: Site) -> None:
+def test_connection_close_is_answered_when_exclusive_queues_are_deleted(site: Site) -> None:
     channel = own_queues(site, 600)
     client = channel.client
     client.engine.send(0, "connection.close", CLOSE)
@@ -271,7 +271,7 @@ def test_a_recover_in_steps_keeps_the_window_of_the_channel(site: Site, requeue:
     assert not session.stalled and len(session.unacked) == queues["q"].unacked + queues["r"].unacked <= MANY
 
 
-def test_what_a_recover_cannot_deliver_again_goes_back_in_order(site: Site) -> None:
+def test_messages_that_recover_cannot_redeliver_are_requeued_in_order(site: Site) -> None:
     channel = holding(site)
     channel.call("basic.cancel", "basic.cancel-ok", consumer_tag="c")
     other = site.channel()
@@ -288,7 +288,7 @@ def test_what_a_recover_cannot_deliver_again_goes_back_in_order(site: Site) -> N
 
 @pytest.mark.parametrize("kind", [Client, Client09])
 @pytest.mark.parametrize("count", [10, 2 * MANY])
-def test_the_end_of_own_consumers_comes_behind_the_answer_that_the_queue_is_deleted(
+def test_own_consumers_are_cancelled_after_the_delete_ok(
         site: Site, kind: type[Client], count: int) -> None:
     client = kind(site)
     client.open()
@@ -321,7 +321,7 @@ def test_the_end_of_own_consumers_comes_behind_the_answer_that_the_queue_is_dele
     assert not client.session.pending_cancels
 
 
-def test_the_end_of_own_consumers_is_told_although_the_deleting_channel_is_closed(site: Site) -> None:
+def test_own_consumers_are_cancelled_although_the_deleting_channel_is_closed(site: Site) -> None:
     client = site.connect()
     channel, deleting = client.channel(), client.channel()
     channel.declare("q")
@@ -340,7 +340,7 @@ def test_the_end_of_own_consumers_is_told_although_the_deleting_channel_is_close
 
 
 def dying(site: Site, how: str, exclusive: bool) -> None:
-    """The end of a connection has begun whose second channel has a consumer of the queue `wanted`."""
+    """A closing connection whose second channel has a consumer of the queue `wanted`."""
     count = 2 * STEP_WORK
     client = holding(site, count).client
     second = client.channel()
@@ -388,7 +388,7 @@ def test_an_exclusive_consumer_follows_an_exclusive_one_at_once(site: Site, how:
     assert other.client.refusal()[0] == 403 and channel.client.is_open
 
 
-def test_a_queue_is_unused_as_soon_as_the_connection_of_its_consumer_is_gone(site: Site) -> None:
+def test_a_queue_is_unused_as_soon_as_its_consumers_connection_closes(site: Site) -> None:
     channel = site.channel()
     dying(site, "drop", False)
     channel.send("queue.delete", queue="wanted", if_unused=True)

@@ -1,4 +1,4 @@
-"""Streams over 0-9-1 and 1.0: readers, offsets, filters, what is refused."""
+"""Streams over 0-9-1 and 1.0: readers, offsets, filters, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def publish(channel: Channel, *bodies: bytes, **properties: Any) -> None:
 
 
 class TestOver091:
-    def test_readers_see_everything_with_its_offset(self, site: Site, channel: Channel) -> None:
+    def test_readers_see_all_messages_with_their_offsets(self, site: Site, channel: Channel) -> None:
         publish(channel, b"a", b"b", headers={"kept": 1})
         for _ in range(2):
             deliveries = read(site).deliveries()
@@ -71,7 +71,7 @@ class TestOver091:
     @pytest.mark.parametrize(("start", "bodies"), [
         (1, [b"b", b"c"]), ("next", []), (datetime(2001, 1, 1, tzinfo=UTC), [b"a", b"b", b"c"]), ("1h", [b"a", b"b", b"c"]),
     ], ids=["offset", "next", "timestamp", "interval"])
-    def test_where_readers_begin(self, site: Site, channel: Channel, start: Any, bodies: list[bytes]) -> None:
+    def test_start_positions(self, site: Site, channel: Channel, start: Any, bodies: list[bytes]) -> None:
         publish(channel, b"a", b"b", b"c")
         assert read(site, start).delivered() == bodies
 
@@ -84,7 +84,7 @@ class TestOver091:
         more: dict[str, Any] = {"x-stream-filter": ["red"], "x-stream-match-unfiltered": True}
         assert read(site, **more).delivered() == [b"red", b"none"]
 
-    def test_transactions_are_there_at_the_commit(self, site: Site, channel: Channel) -> None:
+    def test_transactions_are_visible_at_the_commit(self, site: Site, channel: Channel) -> None:
         reader = read(site)
         channel.call("tx.select", "tx.select-ok")
         publish(channel, b"a")
@@ -94,13 +94,13 @@ class TestOver091:
         reader.run()
         assert reader.delivered() == [b"a"]
 
-    def test_statistics_count_what_is_retained(self, channel: Channel) -> None:
+    def test_statistics_count_retained_messages(self, channel: Channel) -> None:
         publish(channel, b"a", b"b")
         answer = channel.call("queue.declare", "queue.declare-ok", queue="s", passive=True)
         assert answer["message_count"] == 2
 
     @pytest.mark.parametrize("start", ["soon", -5, True, 1.5], ids=str)
-    def test_no_such_place(self, site: Site, channel: Channel, start: Any) -> None:
+    def test_invalid_positions(self, site: Site, channel: Channel, start: Any) -> None:
         reader = site.channel()
         reader.qos(1)
         reader.send("basic.consume", queue="s", arguments={"x-stream-offset": start})
@@ -120,7 +120,7 @@ class TestOver091:
     @pytest.mark.parametrize(("method", "arguments"), [
         ("basic.get", {"queue": "s"}), ("queue.purge", {"queue": "s"}), ("basic.consume", {"queue": "s", "no_ack": True}),
     ], ids=["get", "purge", "no-ack"])
-    def test_what_streams_do_not_do(self, site: Site, channel: Channel, method: str, arguments: dict[str, Any]) -> None:
+    def test_unsupported_operations(self, site: Site, channel: Channel, method: str, arguments: dict[str, Any]) -> None:
         other = site.channel()
         other.qos(1)
         other.send(method, **arguments)
@@ -165,7 +165,7 @@ class TestOver10:
     @pytest.mark.parametrize(("start", "bodies"), [
         ("first", [b"0", b"1", b"2"]), (ULong(1), [b"1", b"2"]), ("next", []), (Timestamp(0), [b"0", b"1", b"2"]),
     ], ids=["first", "offset", "next", "timestamp"])
-    def test_where_readers_begin(self, session: Session, start: Any, bodies: list[bytes]) -> None:
+    def test_start_positions(self, session: Session, start: Any, bodies: list[bytes]) -> None:
         sender = session.sender("s")
         for number in range(3):
             sender.send(message(b"%d" % number))
@@ -185,11 +185,11 @@ class TestOver10:
         receiver = receive(session, offset_spec="first", filter=["red", "green"], match_unfiltered=True)
         assert receiver.bodies() == [b"red", b"none", b"annotated"]
 
-    def test_they_mean_nothing_to_other_queues(self, session: Session) -> None:
+    def test_they_are_ignored_by_other_queues(self, session: Session) -> None:
         described = {Symbol("o"): Described(Symbol("rabbitmq:stream-offset-spec"), "first")}
         assert session.receiver(source=Source("q", filter=described)).attached.source.filter is None
 
-    def test_no_such_place(self, session: Session) -> None:
+    def test_invalid_positions(self, session: Session) -> None:
         described = {Symbol("o"): Described(Symbol("rabbitmq:stream-offset-spec"), "soon")}
         session.receiver(source=Source("s", filter=described))
         error = session.client.take(Detach).error

@@ -34,7 +34,7 @@ def test_publishes_appear_with_the_commit(site: Site, channel: Channel) -> None:
     assert other.bodies() == [b"a", b"b"]
 
 
-def test_a_rollback_forgets_them(site: Site, channel: Channel) -> None:
+def test_a_rollback_drops_them(site: Site, channel: Channel) -> None:
     channel.publish(body=b"a")
     channel.call("tx.rollback", "tx.rollback-ok")
     channel.call("tx.commit", "tx.commit-ok")
@@ -124,7 +124,7 @@ def test_select_twice_is_harmless(channel: Channel) -> None:
     channel.call("tx.select", "tx.select-ok")
 
 
-def test_returns_come_with_the_commit(channel: Channel) -> None:
+def test_returns_are_sent_at_the_commit(channel: Channel) -> None:
     channel.publish("nowhere", mandatory=True)
     channel.publish(immediate=True)
     channel.run()
@@ -153,14 +153,14 @@ def test_it_may_not_grow_without_bound() -> None:
     assert code == 311 and "transaction" in text
 
 
-def test_a_queue_that_went_meanwhile_is_left_out(site: Site, channel: Channel) -> None:
+def test_a_queue_deleted_meanwhile_is_skipped(site: Site, channel: Channel) -> None:
     channel.publish(body=b"a")
     channel.run()
     site.channel().call("queue.delete", "queue.delete-ok", queue="q")
     channel.call("tx.commit", "tx.commit-ok")
 
 
-def test_limits_count_what_the_transaction_itself_brings(site: Site) -> None:
+def test_limits_count_the_transactions_own_messages(site: Site) -> None:
     channel = site.channel()
     channel.declare(arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
     channel.call("tx.select", "tx.select-ok")

@@ -1,4 +1,4 @@
-"""A fan-out to many queues is done in portions, so that one publisher's burst neither stalls nor swells the broker."""
+"""A fan-out to many queues runs in portions, so that a publisher's burst neither stalls the broker nor fills its memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_burst_is_done_in_portions_and_in_order(publisher: Channel) -> None:
         assert [entry.message.body for entry in queue.backlog.head] == [b"%d" % item for item in range(MESSAGES)]
 
 
-def test_an_alarm_stops_what_was_read_already_with_the_next_publish(publisher: Channel) -> None:
+def test_an_alarm_stops_buffered_input_at_the_next_publish(publisher: Channel) -> None:
     burst(publisher)
     site = publisher.client.site
     site.services.set_alarm("memory")
@@ -58,7 +58,7 @@ def test_an_alarm_stops_what_was_read_already_with_the_next_publish(publisher: C
     assert ready(publisher, 0) == MESSAGES
 
 
-def test_a_client_that_goes_in_the_middle_leaves_nothing_behind(publisher: Channel) -> None:
+def test_a_client_that_disconnects_in_the_middle_leaves_no_state(publisher: Channel) -> None:
     burst(publisher)
     before = ready(publisher, 0)
     publisher.client.drop()
@@ -66,19 +66,19 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing_behind(publisher: Chann
     assert ready(publisher, 0) == before
 
 
-def test_all_publishers_together_get_one_portion_a_turn(publisher: Channel) -> None:
+def test_all_publishers_together_get_one_portion_per_turn(publisher: Channel) -> None:
     site = publisher.client.site
     site.services.call_soon = site.posted.append
     others = [site.channel() for _ in range(9)]
     for channel in (publisher, *others):
         burst(channel)
-    # Without a turn in between: one portion, and a message of each connection that came too late for it.
+    # Without a turn in between: one portion, and one message of each connection that was too late for it.
     assert ready(publisher, 0) <= MAX_WORK // QUEUES + 1 + len(others)
     publisher.run()
     assert ready(publisher, 0) == MESSAGES * 10
 
 
-def test_more_routing_keys_than_allowed_are_refused_and_none_is_left_out() -> None:
+def test_more_routing_keys_than_allowed_are_refused_and_none_is_dropped() -> None:
     site = Site()
     site.broker.max_routing_keys = 5
     channel = site.channel()

@@ -16,7 +16,7 @@ _NUMBERS = {"file": 70, "stream": 80}
 
 
 def put(channel: Channel, kind: str, body: bytes = b"body", key: str = "q", *, exchange: str = "", **fields: Any) -> None:
-    """Publish one, and have the broker answer for it."""
+    """Publish a content, and have the broker reply."""
     if kind == "message":
         channel.send("message.transfer", destination=exchange, routing_key=key, body=(0, body), **fields)
         channel.run()
@@ -42,7 +42,7 @@ def consume(channel: Channel, kind: str, queue: str = "q", **arguments: Any) -> 
 
 
 def take(channel: Channel, kind: str) -> tuple[bytes, dict[str, Any]] | None:
-    """Body and fields of the next one that came; of class message all fields of its transfer."""
+    """Return body and fields of the next delivery; for class message, all fields of its transfer."""
     channel.run()
     if kind == "message":
         transfer = channel.client.take("message.transfer", channel.number)

@@ -1,4 +1,4 @@
-"""What tests of class stream of 0-9 have in common."""
+"""Shared by the tests of class stream of 0-9."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def qos(channel: Channel, rate: int = 0, *, size: int = 0, count: int = 0, every
 
 
 def deliveries(channel: Channel) -> list[ContentMethod]:
-    """Remove and return what was delivered on this channel."""
+    """Remove and return the deliveries on this channel."""
     channel.run()
     found = []
     while (delivered := channel.client.take("stream.deliver", channel.number)) is not None:

@@ -1,4 +1,4 @@
-"""A client of 0-9 beside those of 0-9-1."""
+"""A client of 0-9, like the one of 0-9-1."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Channel(Channel091):
         self.client.engine.send_publish(self.number, make_address(exchange, key), flags, header, body, len(body))
 
     def refused(self) -> int:
-        """The reply code of the close that came."""
+        """Return the reply code of the received close."""
         self.run()
         return self.client.refusal()[0]
 
@@ -82,7 +82,7 @@ def connect(site: Site, **options: Any) -> Client:
 
 
 class Clock(Timers):
-    """The broker's timers over a clock that stands still until it is moved."""
+    """The broker's timers over a clock that moves only on request."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Clock(Timers):
         return self.time
 
     def advance(self, milliseconds: int) -> None:
-        """Time goes by, from one thing that is due to the next."""
+        """Let time pass, from one due timer to the next."""
         end = self.time + milliseconds
         while True:
             due = self.next_due()

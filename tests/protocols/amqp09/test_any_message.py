@@ -60,12 +60,12 @@ class MessageMachine(TwoClients):
         return channel
 
     def messages(self, which: int, number: int) -> Any:
-        """What the broker has of class message on a channel."""
+        """The broker's state for class message on a channel."""
         self.channel(which, number)
         return self.clients[which].session.channels[number].messages  # type: ignore[attr-defined]
 
     def reference(self, which: int, number: int, choice: int) -> str:
-        """One that is open, if any is, and mostly."""
+        """An open channel in most cases, if there is any."""
         return next(iter(self.messages(which, number).references), "r") if choice else "unknown"
 
     def new_id(self) -> str:

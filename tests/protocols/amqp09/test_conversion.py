@@ -23,7 +23,7 @@ from tests.protocols.support import Site, bytes_of, properties_of
 
 NOW = 1_700_000_000_000
 TABLE = {"n": 1, "s": "x"}
-# All fields that a publisher gives, as the consumer gets them.
+# All fields that a publisher sets, as the consumer gets them.
 FIELDS: dict[str, dict[str, Any]] = {
     "file": {"content_type": "text/csv", "content_encoding": "gzip", "headers": TABLE, "priority": 3, "reply_to": "r",
              "message_id": "m", "filename": "orders.csv", "timestamp": 5, "cluster_id": "cluster"},
@@ -32,7 +32,7 @@ FIELDS: dict[str, dict[str, Any]] = {
                 "reply_to": "r", "message_id": "m", "correlation_id": "c", "user_id": "user", "app_id": "a",
                 "transaction_id": "t", "delivery_mode": 2, "ttl": 60_000},
 }
-# What only consumers of class message get.
+# Fields that only consumers of class message get.
 SECRET: dict[str, dict[str, Any]] = {"file": {}, "stream": {}, "message": {"security_token": "secret"}}
 # The same as class basic.
 BASIC: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ BASIC: dict[str, dict[str, Any]] = {
                 "priority": 3, "reply_to": "r", "message_id": "m", "correlation_id": "c", "user_id": "user", "app_id": "a",
                 "delivery_mode": 2, "expiration": "60000", "timestamp": NOW // 1000},
 }
-# Everything that class basic has.
+# Every property of class basic.
 ALL: dict[str, Any] = {
     "content_type": "text/csv", "content_encoding": "gzip", "delivery_mode": 2, "priority": 3,
     "headers": {**TABLE, "x-filename": "f", "x-transaction-id": "t"}, "correlation_id": "c", "reply_to": "r",
@@ -85,7 +85,7 @@ def basic(channel: Channel091, queue: str = "q") -> tuple[bytes, dict[str, Any]]
 
 
 def chosen(fields: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Of what came, the fields that publishers give."""
+    """Return the received fields that publishers set."""
     return {name: fields[name] for name in FIELDS[kind]} if kind == "message" else fields
 
 
@@ -159,8 +159,9 @@ def table_at(sections: Sections, name: str) -> dict[Any, Any]:
     ("stream", {"delivery_mode": 1, "expiration": None, "user_id": None}),
     ("message", {}),
 ], ids=KINDS)
-def test_what_a_class_keeps_of_class_basic(channel: Channel, other: Channel091, kind: str, lost: dict[str, Any]) -> None:
-    """A message of 0-9-1 that is taken as a content of a class and published again as that."""
+def test_properties_of_class_basic_survive_a_class(channel: Channel, other: Channel091, kind: str,
+                                                    lost: dict[str, Any]) -> None:
+    """A message of 0-9-1 is received as a content of a class and published again."""
     channel.declare(durable=True)
     other.publish("q", b"m", **ALL)
     other.run()
@@ -177,14 +178,14 @@ def test_what_a_class_keeps_of_class_basic(channel: Channel, other: Channel091, 
     assert properties == {name: value for name, value in {**ALL, **lost}.items() if value is not None}
 
 
-def test_nobody_takes_a_header_for_the_name_of_a_user(channel: Channel, other: Channel091) -> None:
+def test_a_header_is_not_taken_for_a_user_id(channel: Channel, other: Channel091) -> None:
     channel.declare()
     put(channel, "file", headers={"x-basic-user-id": "root"})
     assert basic(other)[1] == {"headers": {"x-basic-user-id": "root"}, "delivery_mode": 2}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_no_fields_has_none_elsewhere(channel: Channel, other: Channel091, kind: str) -> None:
+def test_a_content_without_fields_has_none_in_other_protocols(channel: Channel, other: Channel091, kind: str) -> None:
     channel.declare()
     put(channel, kind, b"")
     body, properties = basic(other)
@@ -194,7 +195,7 @@ def test_what_has_no_fields_has_none_elsewhere(channel: Channel, other: Channel0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_only_1_0_has_is_in_headers(channel: Channel, session: amqp10.Session, kind: str) -> None:
+def test_properties_of_1_0_only_are_in_headers(channel: Channel, session: amqp10.Session, kind: str) -> None:
     channel.declare()
     session.sender().send(amqp10.message(b"m", properties=Properties(subject="s", to="/queues/q", group_sequence=7)))
     consume(channel, kind)
@@ -203,7 +204,7 @@ def test_what_only_1_0_has_is_in_headers(channel: Channel, session: amqp10.Sessi
     assert headers_of(fields) == {"x-opt-subject": "s", "x-opt-to": "/queues/q", "x-opt-group-sequence": 7}
 
 
-# What the broker does with them
+# Handling by the broker
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -287,7 +288,7 @@ def test_priorities(channel: Channel, other: Channel091, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_later_over_1_0(clock: Clock, channel: Channel, session: amqp10.Session, kind: str) -> None:
+def test_contents_published_later_over_1_0(clock: Clock, channel: Channel, session: amqp10.Session, kind: str) -> None:
     channel.declare()
     name = b"x-opt-delivery-delay"
     pair = b"\xa3" + bytes((len(name),)) + name + b"\x71" + (5000).to_bytes(4, "big")
@@ -300,7 +301,7 @@ def test_what_comes_later_over_1_0(clock: Clock, channel: Channel, session: amqp
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_paged_out(site: Site, channel: Channel, other: Channel091, kind: str) -> None:
+def test_paged_out_contents(site: Site, channel: Channel, other: Channel091, kind: str) -> None:
     channel.declare()
     site.broker.page_above = 20_000
     for number in range(200):
@@ -367,7 +368,7 @@ def test_selectors_over_1_0(channel: Channel, session: amqp10.Session, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_keep_them(site: Site, channel: Channel, other: Channel091, session: amqp10.Session, kind: str) -> None:
-    """Appended to a stream, read by every protocol, as often as anybody likes."""
+    """A stream is read by every protocol, repeatedly."""
     channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
     put(channel, kind, key="s", **FIELDS[kind], **SECRET[kind])
     other.publish("s", b"plain")

@@ -1,4 +1,4 @@
-"""The dialects of AMQP 0-9, octet by octet over a socket: what is sent and read here is encoded by this file alone."""
+"""The dialects of AMQP 0-9, byte by byte over a socket: this file alone encodes and decodes the frames."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(**fields: str | int) -> bytes:
 
 
 def tags(octets: bytes) -> set[bytes]:
-    """The types of the fields of a table, none of which may be another than S and I."""
+    """Return the types of a table's fields, all of which must be S or I."""
     found = set()
     at = 0
     while at < len(octets):
@@ -286,7 +286,7 @@ def test_preview_classes(raw: Raw) -> None:
 
 
 def transfer(raw: Raw, key: str, body: bytes, mandatory: bool = False) -> int:
-    """A message.transfer whose body is inline: the coding of `content` is an octet and a long string."""
+    """A message.transfer with an inline body: the coding of `content` is a byte and a long string."""
     arguments = (b"\0\0" + short("") + b"\0" + bytes(8) + b"\0" + bytes(8) + b"\1" + bytes(8) + short("") + short(key)
                  + short("id") + short("") * 7 + long(b"") + table(a="b", n=1) + b"\0" + long(body))
     return raw.send(1, 120, 10, arguments + (bytes((mandatory,)) if raw.requests else b""))
@@ -307,7 +307,7 @@ def test_a_transfer_ends_with_the_bit_mandatory_in_requests_only(raw: Raw) -> No
     delete(raw, "transfers")
 
 
-# With requests alone
+# With requests only
 
 
 def test_an_ok_settles_the_transfers_that_it_names(numbered: Raw, broker: LeveretProcess) -> None:
@@ -322,7 +322,7 @@ def test_an_ok_settles_the_transfers_that_it_names(numbered: Raw, broker: Levere
     for _ in range(3):
         numbered.expect(1, 120, 10)
         ids.append(numbered.answered[0])
-    # The second and the third at once: the first is that which comes again.
+    # The second and the third together: the first one is repeated.
     numbered.respond(1, ids[1], 120, 500, offset=1)
     close = numbered.send(1, 20, 40, struct.pack(">H", 200) + short("") + bytes(4))
     numbered.expect(1, 20, 41)
@@ -371,7 +371,7 @@ def test_mistakes_end_the_connection(numbered: Raw, type: int, payload: bytes, c
 
 
 @pytest.mark.parametrize("opens", [True, False], ids=["opened", "before"])
-def test_a_connection_without_requests_takes_none(broker: LeveretProcess, opens: bool) -> None:
+def test_a_connection_without_requests_refuses_them(broker: LeveretProcess, opens: bool) -> None:
     raw = Raw(broker, opens=opens)
     raw.frame(REQUEST, 1, struct.pack(">QQI", 1, 0, 0) + PING)
     assert raw.expect(0, 10, 50)[:2] == struct.pack(">H", 501)

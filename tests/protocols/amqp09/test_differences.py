@@ -1,4 +1,4 @@
-"""What AMQP 0-9 has otherwise than 0-9-1, row by row of the table in docs/amqp-0-9.md where no other test has it."""
+"""Differences between AMQP 0-9 and 0-9-1, row by row of the table in docs/amqp-0-9.md unless tested elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def old(site: Site) -> Channel091:
     return site.channel()
 
 
-def test_an_unbind_of_what_is_not_bound(channel: Channel, old: Channel091) -> None:
+def test_unbinding_a_missing_binding(channel: Channel, old: Channel091) -> None:
     channel.declare()
     old.call("queue.unbind", "queue.unbind-ok", queue="q", exchange="amq.direct", routing_key="k")
     channel.send("queue.unbind", queue="q", exchange="amq.direct", routing_key="k")
@@ -31,7 +31,7 @@ def test_an_unbind_of_what_is_not_bound(channel: Channel, old: Channel091) -> No
 @pytest.mark.parametrize(("method", "arguments"), [
     ("queue.delete", {"queue": "nowhere"}), ("exchange.delete", {"exchange": "nowhere"}),
 ], ids=["queue", "exchange"])
-def test_a_delete_of_what_is_not_there(channel: Channel, old: Channel091, method: str, arguments: dict[str, Any]) -> None:
+def test_deleting_a_missing_object(channel: Channel, old: Channel091, method: str, arguments: dict[str, Any]) -> None:
     old.call(method, f"{method}-ok", **arguments)
     channel.send(method, **arguments)
     assert channel.refused() == 404
@@ -51,11 +51,11 @@ def test_a_window_is_that_of_the_channel_or_the_connection(channel: Channel, eve
     assert len(channel.deliveries()) == 2, "the consumers of a channel share its window"
     other.consume("a")
     other.consume("b")
-    # Another channel has no window of its own; that of the connection is full.
+    # Another channel has no separate window; that of the connection is full.
     assert len(other.deliveries()) == (0 if everywhere else 4)
 
 
-def test_a_channel_waits_for_what_its_connection_holds(channel: Channel) -> None:
+def test_unacked_messages_of_the_connection_count_for_each_channel(channel: Channel) -> None:
     other = channel.client.channel()
     channel.declare()
     for number in range(3):
@@ -98,7 +98,7 @@ def test_publishers_are_asked_to_pause_by_flow(site: Site, channel: Channel, old
     assert old.client.take("connection.blocked") is not None
 
 
-def test_a_publisher_gets_and_settles_in_an_alarm(site: Site, channel: Channel) -> None:
+def test_a_publisher_can_get_and_settle_in_an_alarm(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(4):
         channel.publish()
@@ -117,7 +117,7 @@ def test_a_publisher_gets_and_settles_in_an_alarm(site: Site, channel: Channel) 
     assert (queue.ready_count, queue.unacked) == (0, 0)
 
 
-def test_a_frame_that_nobody_expects(channel: Channel, old: Channel091) -> None:
+def test_an_unexpected_frame(channel: Channel, old: Channel091) -> None:
     """A body without a header before it."""
     for one, code in ((channel, 501), (old, 505)):
         one.client.session.data_received(b"\x03" + struct.pack(">HI", one.number, 1) + b"x\xce")
@@ -126,7 +126,7 @@ def test_a_frame_that_nobody_expects(channel: Channel, old: Channel091) -> None:
         assert close is not None and close.arguments["reply_code"] == code
 
 
-def test_declaring_again_is_granted_whatever_it_says(channel: Channel, old: Channel091) -> None:
+def test_redeclaring_succeeds_with_any_fields(channel: Channel, old: Channel091) -> None:
     channel.declare("q", durable=True, arguments={"x-max-length": 5})
     channel.declare("q")
     old.send("queue.declare", queue="q")

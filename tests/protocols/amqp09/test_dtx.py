@@ -1,4 +1,4 @@
-"""Distributed transactions over 0-9: class dtx with a coordinator elsewhere, and what Qpid's peers have beside it."""
+"""Distributed transactions over 0-9: class dtx with an external coordinator, and the extensions of Qpid's peers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dtx_channel(site: Site, name: str = "x1") -> Channel:
 
 
 def decide(site: Site, what: str, name: str = "x1", **options: Any) -> int | None:
-    """What the coordinator is told, None where it waits."""
+    """Return the reply to the coordinator, None while it waits."""
     told: list[int] = []
     branches = site.vhost.branches
     getattr(branches, what)(branches.find(name, None), done=told.append, **options)
@@ -42,7 +42,7 @@ def decide(site: Site, what: str, name: str = "x1", **options: Any) -> int | Non
 
 
 def bodies(site: Site, queue: str = "q") -> list[bytes]:
-    """What is ready in a queue, which is empty afterwards."""
+    """Return the ready messages of a queue, which is empty afterwards."""
     found = []
     while (entry := site.vhost.queues[queue].get(True)) is not None:
         found.append(bytes_of(entry.message.body))
@@ -76,7 +76,7 @@ def test_publishes_and_acknowledgements_wait_for_the_commit(site: Site, channel:
     assert not site.vhost.branches.by_name
 
 
-def test_a_rollback_gives_back_what_was_acknowledged(site: Site, channel: Channel) -> None:
+def test_a_rollback_requeues_acknowledged_messages(site: Site, channel: Channel) -> None:
     channel.publish(body=b"old", delivery_mode=2)
     channel.client.run()
     worker = dtx_channel(site)
@@ -109,7 +109,7 @@ def test_two_phases_are_not_one(site: Site, channel: Channel) -> None:
         decide(site, "prepare")
 
 
-def test_a_channel_has_one_branch_after_the_other(site: Site, channel: Channel) -> None:
+def test_a_channel_has_several_branches_in_a_row(site: Site, channel: Channel) -> None:
     worker = dtx_channel(site)
     worker.publish(body=b"one")
     worker.client.run()
@@ -165,7 +165,7 @@ def test_an_identifier_in_use(site: Site, channel: Channel) -> None:
     [("dtx.select", "dtx.select-ok", {}), ("dtx.start", "dtx.start-ok", {"dtx_identifier": "x0"})],
     [("tx.select", "tx.select-ok", {})], [("dtx-demarcation.select", "dtx-demarcation.select-ok", {})],
 ], ids=["not-selected", "consumed", "started", "tx", "demarcated"])
-def test_start_comes_after_select_and_before_everything_else(site: Site, channel: Channel, begin: list[Any]) -> None:
+def test_start_follows_select_and_precedes_other_work(site: Site, channel: Channel, begin: list[Any]) -> None:
     worker = connect(site).channel()
     for name, answer, arguments in begin:
         worker.call(name, answer, **arguments)
@@ -182,7 +182,7 @@ def test_start_names_a_transaction(site: Site) -> None:
 
 
 @pytest.mark.parametrize("method", ["tx.select", "tx.commit", "tx.rollback"])
-def test_such_a_channel_has_no_transactions_of_its_own(site: Site, channel: Channel, method: str) -> None:
+def test_such_a_channel_has_no_local_transactions(site: Site, channel: Channel, method: str) -> None:
     worker = dtx_channel(site)
     worker.publish(body=b"new")
     worker.send(method)
@@ -205,7 +205,7 @@ def test_too_many_branches(site: Site) -> None:
     assert other.refused() == 506
 
 
-def test_too_much_in_branches(site: Site, channel: Channel) -> None:
+def test_the_size_of_branches_is_limited(site: Site, channel: Channel) -> None:
     site.broker.branch_settings = BranchSettings(size=3500)
     first = dtx_channel(site)
     first.publish(body=b"x" * 1000)
@@ -221,7 +221,7 @@ def test_too_much_in_branches(site: Site, channel: Channel) -> None:
     assert site.vhost.branches.bytes == 0
 
 
-def test_what_has_no_queue_is_returned_when_the_branch_is_prepared(site: Site, channel: Channel) -> None:
+def test_unroutable_messages_are_returned_at_the_prepare(site: Site, channel: Channel) -> None:
     worker = dtx_channel(site)
     worker.publish("nowhere", mandatory=True)
     worker.client.run()
@@ -231,7 +231,7 @@ def test_what_has_no_queue_is_returned_when_the_branch_is_prepared(site: Site, c
     assert worker.client.take("basic.return", worker.number) is not None
 
 
-def test_a_client_whose_branch_is_rolled_back_under_it_is_told(site: Site, channel: Channel) -> None:
+def test_a_client_is_notified_of_a_forced_rollback(site: Site, channel: Channel) -> None:
     worker = dtx_channel(site)
     worker.publish(body=b"new")
     worker.client.run()
@@ -256,7 +256,7 @@ def test_acknowledged_in_a_branch_is_credit_again(site: Site, channel: Channel) 
     assert worker.delivered() == [b"2"]
 
 
-def test_what_cannot_be_routed_leaves_a_branch_to_be_rolled_back(site: Site, channel: Channel) -> None:
+def test_an_unroutable_message_leaves_a_branch_that_can_only_be_rolled_back(site: Site, channel: Channel) -> None:
     channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="headers", durable=True)
     channel.call("queue.bind", "queue.bind-ok", queue="q", exchange="x", arguments={"a": 1})
     channel.publish(body=b"old", delivery_mode=2)
@@ -367,7 +367,7 @@ def test_failed_work(site: Site, qpid: Demarcated) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "fail", "suspend"])
-def test_much_work_ends_in_steps(site: Site, qpid: Demarcated, how: str) -> None:
+def test_a_large_branch_ends_in_steps(site: Site, qpid: Demarcated, how: str) -> None:
     many = 3 * LARGE
     channel = qpid.channel
     for number in range(many):
@@ -405,7 +405,7 @@ def test_much_work_ends_in_steps(site: Site, qpid: Demarcated, how: str) -> None
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_much_work_of_a_channel_that_closes_goes_back(site: Site, qpid: Demarcated, steps: int) -> None:
+def test_a_closing_channel_requeues_a_large_branch(site: Site, qpid: Demarcated, steps: int) -> None:
     many = 3 * LARGE
     channel = qpid.channel
     for number in range(many):
@@ -432,7 +432,7 @@ def test_much_work_of_a_channel_that_closes_goes_back(site: Site, qpid: Demarcat
     assert bodies(site) == [b"%d" % number for number in range(many)]
 
 
-def test_a_time_out_that_nobody_has_set_is_reported_as_0(site: Site, qpid: Demarcated) -> None:
+def test_an_unset_time_out_is_reported_as_0(site: Site, qpid: Demarcated) -> None:
     assert site.broker.branch_settings.timeout
     qpid.start()
     answer = qpid.channel.call("dtx-coordination.get-timeout", "dtx-coordination.get-timeout-ok", xid="x1")
@@ -502,7 +502,7 @@ def test_a_transaction_identifier_may_be_any_bytes(site: Site, qpid: Demarcated)
     assert qpid.coordinate("rollback", xid) == OK
 
 
-def test_what_was_decided_by_hand_is_told_until_it_is_forgotten(site: Site, qpid: Demarcated) -> None:
+def test_a_decision_by_hand_is_reported_until_it_is_forgotten(site: Site, qpid: Demarcated) -> None:
     qpid.start()
     qpid.end()
     qpid.coordinate("prepare")

@@ -40,7 +40,7 @@ def stage(channel: Channel, body: bytes, **properties: Any) -> None:
 
 
 def upload(channel: Channel, identifier: str = "one", body: bytes = BODY, **properties: Any) -> int:
-    """Stage what is not there yet; how much was."""
+    """Stage the missing part; return its size."""
     there: int = channel.call("file.open", "file.open-ok", identifier=identifier, content_size=len(body))["staged_size"]
     stage(channel, body[there:], **properties)
     return there
@@ -63,7 +63,7 @@ def consume(channel: Channel, queue: str = "q", *, tag: str = "", **arguments: A
 
 
 class Got:
-    """A delivery: what the open said, what was staged, what was delivered."""
+    """A delivery: fields of the open, staged bytes, fields of the deliver."""
 
     def __init__(self, opened: dict[str, Any], staged: ContentMethod, delivered: dict[str, Any]) -> None:
         self.identifier = opened["identifier"]
@@ -75,7 +75,7 @@ class Got:
 
 
 def take(channel: Channel, staged_size: int = 0) -> Got | None:
-    """Have the next delivery staged, from an octet on."""
+    """Stage the next delivery, starting at a byte."""
     channel.run()
     opened = channel.client.take("file.open", channel.number)
     if opened is None:
@@ -101,7 +101,7 @@ def count(site: Site, queue: str = "q") -> int:
 # To the broker
 
 
-def test_a_file_goes_in_and_out(channel: Channel) -> None:
+def test_a_file_is_published_and_delivered(channel: Channel) -> None:
     channel.declare()
     send(channel, filename="report.txt", headers={"a": "b"}, message_id="1")
     tag = consume(channel, tag="here")
@@ -113,14 +113,14 @@ def test_a_file_goes_in_and_out(channel: Channel) -> None:
     assert tag == "here"
 
 
-def test_an_empty_file_is_one(channel: Channel) -> None:
+def test_an_empty_file_is_valid(channel: Channel) -> None:
     channel.declare()
     send(channel, b"", filename="nothing")
     consume(channel)
     assert got(channel).properties == {"filename": "nothing"}
 
 
-def test_staging_goes_on_after_a_lost_connection(site: Site) -> None:
+def test_staging_resumes_after_a_lost_connection(site: Site) -> None:
     first = connect(site).channel()
     first.declare()
     body = b"a" * 5000 + b"b" * 5000
@@ -128,7 +128,7 @@ def test_staging_goes_on_after_a_lost_connection(site: Site) -> None:
     header = encode_header(FILE, len(body), {}, QPID, V0_9)
     first.client.engine.send_content(1, "file.stage", {}, header, [body[:5000], body[5000:]])
     octets = first.client.engine.to_send()
-    # Cut within the second body frame: the first has come.
+    # Cut within the second body frame: the first one has arrived.
     first.client.session.data_received(octets[: octets.index(body[5000:]) + 3])
     first.client.drop()
     second = connect(site).channel()
@@ -138,7 +138,7 @@ def test_staging_goes_on_after_a_lost_connection(site: Site) -> None:
     assert got(second).body == body
 
 
-def test_staging_may_go_on_in_pieces(channel: Channel) -> None:
+def test_staging_may_continue_in_pieces(channel: Channel) -> None:
     channel.declare()
     for piece, there in ((b"abc", 0), (b"def", 3), (b"ghij", 6)):
         answer = channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
@@ -149,7 +149,7 @@ def test_staging_may_go_on_in_pieces(channel: Channel) -> None:
     assert got(channel).body == BODY
 
 
-def test_what_is_staged_can_be_published_later_by_another_connection(site: Site) -> None:
+def test_another_connection_can_publish_a_staged_file_later(site: Site) -> None:
     first = connect(site).channel()
     first.declare()
     upload(first)
@@ -159,7 +159,7 @@ def test_what_is_staged_can_be_published_later_by_another_connection(site: Site)
     assert second.refused() == 0 and count(site) == 1
 
 
-def test_what_is_staged_belongs_to_its_user(site: Site, channel: Channel) -> None:
+def test_a_staged_file_belongs_to_its_user(site: Site, channel: Channel) -> None:
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     upload(channel)
     other = connect(site, user="other").channel()
@@ -167,7 +167,7 @@ def test_what_is_staged_belongs_to_its_user(site: Site, channel: Channel) -> Non
     assert other.refused() == 404
 
 
-def test_more_than_was_announced_is_refused_and_what_there_was_stays(site: Site, channel: Channel) -> None:
+def test_more_than_the_announced_size_is_refused_and_the_rest_stays(site: Site, channel: Channel) -> None:
     channel.call("file.open", "file.open-ok", identifier="one", content_size=5)
     stage(channel, b"abc")
     channel.call("file.open", "file.open-ok", identifier="one", content_size=5)
@@ -188,7 +188,7 @@ def test_pieces_of_one_sender_do_not_wait_for_the_disk(site: Site, channel: Chan
 
 
 def found(channel: Channel) -> int:
-    """What a `file.open-ok` that has arrived reports."""
+    """Return the size in the received `file.open-ok`."""
     reply = channel.client.take("file.open-ok", channel.number)
     assert reply is not None
     return int(reply.arguments["staged_size"])
@@ -210,7 +210,7 @@ def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
     other.run()
     assert found(other) == 3
     stage(other, BODY[3:5])
-    # The first sender is back: what came from the other one waits, too.
+    # The first sender is back: bytes from the other one wait, too.
     channel.send("file.open", identifier="one", content_size=len(BODY))
     channel.run()
     assert channel.client.take("file.open-ok", channel.number) is None
@@ -250,7 +250,7 @@ def test_an_identifier_is_opened_once_on_a_connection(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 11])
-def test_another_connection_goes_on_and_the_first_one_is_told(site: Site, channel: Channel, size: int) -> None:
+def test_another_connection_resumes_and_the_first_one_is_notified(site: Site, channel: Channel, size: int) -> None:
     channel.declare()
     channel.call("file.open", "file.open-ok", identifier="one", content_size=10)
     other = connect(site).channel()
@@ -263,7 +263,7 @@ def test_another_connection_goes_on_and_the_first_one_is_told(site: Site, channe
     assert got(other).body == b"x" * size
 
 
-def test_what_a_transaction_publishes_is_not_staged_anew(site: Site, channel: Channel) -> None:
+def test_a_file_in_a_transaction_is_not_staged_again(site: Site, channel: Channel) -> None:
     upload(channel)
     channel.call("tx.select", "tx.select-ok")
     publish(channel)
@@ -292,7 +292,7 @@ def test_the_limits(site: Site) -> None:
 
 
 @pytest.mark.parametrize("identifier", ["unknown", "unfinished", "published"])
-def test_what_is_not_staged_is_not_found(channel: Channel, identifier: str) -> None:
+def test_an_unstaged_file_is_not_found(channel: Channel, identifier: str) -> None:
     channel.declare()
     channel.call("file.open", "file.open-ok", identifier="unfinished", content_size=5)
     stage(channel, b"abc")
@@ -353,7 +353,7 @@ def test_priorities(channel: Channel) -> None:
 # From the broker
 
 
-def test_the_client_says_what_it_has_already(channel: Channel) -> None:
+def test_the_client_reports_the_part_that_it_has(channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel)
@@ -361,7 +361,7 @@ def test_the_client_says_what_it_has_already(channel: Channel) -> None:
     assert delivery.body == BODY[4:]
 
 
-def test_what_the_client_has_not_finished_keeps_its_identifier(site: Site) -> None:
+def test_an_incomplete_delivery_keeps_its_identifier(site: Site) -> None:
     first = connect(site).channel()
     first.declare()
     send(first)
@@ -396,7 +396,7 @@ def test_a_large_file(site: Site, channel: Channel) -> None:
     assert got(channel, 1000).body == body[1000:]
 
 
-def test_what_is_not_delivered_yet_goes_back(site: Site, channel: Channel) -> None:
+def test_an_undelivered_file_is_requeued(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel, no_ack=True)
@@ -405,7 +405,7 @@ def test_what_is_not_delivered_yet_goes_back(site: Site, channel: Channel) -> No
     assert count(site) == 1
 
 
-def test_automatic_acknowledgement_comes_with_the_delivery(site: Site, channel: Channel) -> None:
+def test_automatic_acknowledgement_happens_at_the_delivery(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel, no_ack=True)
@@ -429,7 +429,7 @@ def test_only_so_many_are_opened_at_a_time(site: Site, channel: Channel) -> None
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["channel", "connection"])
-def test_the_prefetch_counts_what_is_being_staged(site: Site, channel: Channel, everywhere: bool) -> None:
+def test_the_prefetch_counts_files_being_staged(site: Site, channel: Channel, everywhere: bool) -> None:
     channel.declare()
     for _ in range(3):
         send(channel)
@@ -443,7 +443,7 @@ def test_the_prefetch_counts_what_is_being_staged(site: Site, channel: Channel, 
     assert take(channel) is not None
 
 
-def test_the_prefetch_counts_octets(site: Site, channel: Channel) -> None:
+def test_the_prefetch_counts_bytes(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(3):
         send(channel)
@@ -472,7 +472,7 @@ def test_acknowledgements(site: Site, channel: Channel) -> None:
     assert channel.refused() == 406
 
 
-def test_an_acknowledgement_of_all_is_not_one_of_what_is_being_staged(site: Site, channel: Channel) -> None:
+def test_acknowledging_all_excludes_files_being_staged(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel)
@@ -481,7 +481,7 @@ def test_an_acknowledgement_of_all_is_not_one_of_what_is_being_staged(site: Site
     assert site.vhost.queues["q"].unacked == 1
 
 
-def test_a_rejected_file_goes_to_another_channel(site: Site, channel: Channel) -> None:
+def test_a_rejected_file_is_delivered_to_another_channel(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel)
@@ -540,7 +540,7 @@ def test_a_transaction(site: Site, channel: Channel) -> None:
     assert count(site) == 1 and not site.broker.uploads.by_key
 
 
-def test_what_a_transaction_publishes_is_published_once(site: Site, channel: Channel) -> None:
+def test_a_transaction_publishes_a_file_once(site: Site, channel: Channel) -> None:
     channel.declare()
     upload(channel)
     channel.call("tx.select", "tx.select-ok")
@@ -592,7 +592,7 @@ def test_files_are_never_discarded_but_their_publishers_slowed_down(site: Site, 
     assert got(consumer).body == BODY
 
 
-def test_who_goes_on_is_refused_and_nothing_is_lost(site: Site, channel: Channel) -> None:
+def test_a_publisher_that_continues_is_refused_without_losses(site: Site, channel: Channel) -> None:
     channel.declare(arguments={"x-max-length": 1})
     for _ in range(2):
         send(channel)
@@ -655,7 +655,7 @@ def test_files_and_0_9_1(site: Site, channel: Channel) -> None:
     assert delivery.properties["message_id"] == "2" and delivery.properties["filename"] == "other"
 
 
-def test_nothing_is_left_behind(site: Site) -> None:
+def test_no_state_is_left(site: Site) -> None:
     client: Client = connect(site)
     channel = client.channel()
     channel.declare()
@@ -664,7 +664,7 @@ def test_nothing_is_left_behind(site: Site) -> None:
     assert [staged.owner for staged in site.broker.uploads.by_key.values()] == [None]
 
 
-def test_what_a_consumer_does_not_want_stays_on_disk() -> None:
+def test_unwanted_files_stay_on_disk() -> None:
     site = Site(overflow=MemoryLog())
     site.broker.page_above = 20_000
     channel = connect(site).channel()
@@ -684,7 +684,7 @@ def test_what_a_consumer_does_not_want_stays_on_disk() -> None:
     assert [got(channel).body for _ in range(200)] == [b"%d" % number for number in range(200)]
 
 
-def test_what_is_behind_files_on_disk_is_found(site: Site) -> None:
+def test_messages_behind_files_on_disk_are_found(site: Site) -> None:
     site = Site(overflow=MemoryLog())
     site.broker.page_above = 20_000
     channel = connect(site).channel()
@@ -699,7 +699,7 @@ def test_what_is_behind_files_on_disk_is_found(site: Site) -> None:
     assert count(site) == 100
 
 
-def test_limits_hold_for_what_is_behind_files_on_disk(site: Site) -> None:
+def test_limits_apply_to_messages_behind_files_on_disk(site: Site) -> None:
     site = Site(overflow=MemoryLog())
     site.broker.page_above = 20_000
     channel = connect(site).channel()
@@ -726,7 +726,7 @@ def test_no_local(site: Site, channel: Channel) -> None:
     assert other.delivered() == []
 
 
-def test_a_vhost_remembers_that_it_is_mixed(site: Site, channel: Channel) -> None:
+def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
     channel.declare()
     assert not site.vhost.mixed
     send(channel)
@@ -770,7 +770,7 @@ def test_a_dead_file_is_a_file(channel: Channel) -> None:
     assert delivery.delivered["routing_key"] == "dead"
 
 
-def test_a_file_goes_to_every_queue(channel: Channel) -> None:
+def test_a_file_is_routed_to_every_queue(channel: Channel) -> None:
     body = b"x" * (IN_MEMORY + 1)
     for name in ("a", "b"):
         channel.declare(name)
@@ -793,7 +793,7 @@ def test_in_a_transaction_publishers_are_slowed_down_too(site: Site, channel: Ch
     assert channel.client.take("channel.flow", 1) is not None
 
 
-def test_what_was_recovered_goes_in_and_out(site: Site, channel: Channel) -> None:
+def test_recovered_files_are_published_and_delivered(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel)

@@ -28,7 +28,7 @@ KINDS = ("Connection", "Channel", "ChannelConsumer", "BasicConsumer", "FileConsu
 
 
 class Socket(FuzzedPeer):
-    """The broker's side of a socket; what it writes goes to a fuzzer."""
+    """The broker's side of a socket; its output goes to a fuzzer."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -72,7 +72,7 @@ class Line:
 
 
 def play(site: Site, seed: int) -> list[int]:
-    """Two connections that do as they like, and end in the middle of it; the reply codes that they got."""
+    """Run two random connections, cut in the middle; return the reply codes that they got."""
     ids: list[bytes] = []
     lines = [Line(site, seed * 2, ids), Line(site, seed * 2 + 1, ids)]
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""Class message of AMQP 0-9: transfers inline, consumers, gets, answers and what they settle."""
+"""Class message of AMQP 0-9: inline transfers, consumers, gets, responses and settlement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = b"abcdefghij"
 
 
 def answers(channel: Channel) -> list[str]:
-    """Remove and return the names of the answers that came, in order."""
+    """Remove and return the names of the received responses, in order."""
     channel.run()
     names = ("message.ok", "message.reject", "message.empty", "message.offset")
     mine = [item for item in channel.client.received
@@ -40,7 +40,7 @@ def consume(channel: Channel, queue: str = "q", destination: str = "here", **arg
 
 
 def take(channel: Channel) -> dict[str, Any] | None:
-    """The next transfer that came."""
+    """Return the next received transfer."""
     channel.run()
     command = channel.client.take("message.transfer", channel.number)
     return None if command is None else command.arguments
@@ -53,7 +53,7 @@ def got(channel: Channel) -> dict[str, Any]:
 
 
 def bodies(channel: Channel) -> list[bytes]:
-    """What all the transfers brought that came."""
+    """Return the contents of all received transfers."""
     found = []
     while (taken := take(channel)) is not None:
         found.append(taken["body"][1])
@@ -71,7 +71,7 @@ def unacked(site: Site, queue: str = "q") -> int:
 # Publish
 
 
-def test_a_message_goes_in_and_out(site: Site, channel: Channel) -> None:
+def test_a_message_is_published_and_delivered(site: Site, channel: Channel) -> None:
     Clock(site).time = 1_700_000_000_500
     channel.declare()
     fields: dict[str, Any] = {
@@ -85,7 +85,7 @@ def test_a_message_goes_in_and_out(site: Site, channel: Channel) -> None:
         "routing_key": "q", "timestamp": 1_700_000_000, "expiration": 1_700_000_006, "body": (0, BODY), **fields}
 
 
-def test_an_empty_message_is_one(channel: Channel) -> None:
+def test_an_empty_message_is_valid(channel: Channel) -> None:
     channel.declare()
     put(channel, b"")
     consume(channel)
@@ -171,7 +171,7 @@ def test_a_body_that_is_too_large() -> None:
     assert channel.refused() == 311
 
 
-def test_somebody_elses_name(channel: Channel) -> None:
+def test_another_users_id(channel: Channel) -> None:
     channel.declare()
     channel.send("message.transfer", routing_key="q", user_id="other", body=(0, BODY))
     assert channel.refused() == 406
@@ -184,7 +184,7 @@ def test_a_persistent_message_is_answered_when_it_is_on_disk() -> None:
     put(channel)
     log.held = True
     channel.send("message.transfer", routing_key="q", delivery_mode=2, body=(0, BODY))
-    # What comes behind it waits for its turn, whatever it is.
+    # Later frames wait for their turn, whatever they are.
     channel.send("message.transfer", routing_key="q", body=(0, BODY))
     channel.send("message.qos", prefetch_count=5)
     assert answers(channel) == []
@@ -271,7 +271,7 @@ def test_no_local(site: Site, channel: Channel) -> None:
     assert bodies(channel) == [b"of another"]
 
 
-# What ok and reject settle
+# Settlement by ok and reject
 
 
 def test_an_ok_settles_the_oldest_transfer(site: Site, channel: Channel) -> None:
@@ -291,7 +291,7 @@ def test_an_ok_settles_the_oldest_transfer(site: Site, channel: Channel) -> None
     assert taken["body"] == (0, b"3") and taken["redelivered"] and take(other) is None
 
 
-def test_what_is_rejected_is_dead(channel: Channel) -> None:
+def test_rejected_messages_are_dead_lettered(channel: Channel) -> None:
     channel.declare("dead")
     channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     put(channel, application_headers={"a": 1}, content_type="t")
@@ -306,12 +306,12 @@ def test_what_is_rejected_is_dead(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("answer", ["message.ok", "message.reject", "message.empty"])
-def test_an_answer_to_nothing(channel: Channel, answer: str) -> None:
+def test_a_response_without_a_request(channel: Channel, answer: str) -> None:
     channel.send(answer)
     assert channel.refused() == 503
 
 
-def test_nobody_answers_what_needs_no_acknowledgement(site: Site, channel: Channel) -> None:
+def test_transfers_without_acknowledgement_get_no_response(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.declare("other")
     consume(channel, destination="automatic", no_ack=True)
@@ -338,7 +338,7 @@ def test_the_prefetch_window(channel: Channel, everywhere: bool) -> None:
     assert bodies(channel) == [b"3"]
 
 
-def test_the_prefetch_window_in_octets(channel: Channel) -> None:
+def test_the_prefetch_window_in_bytes(channel: Channel) -> None:
     channel.declare()
     for body in (b"12345678", b"1234", b"5678"):
         put(channel, body)
@@ -391,7 +391,7 @@ def test_get(site: Site, channel: Channel) -> None:
     assert unacked(site) == 0
 
 
-def test_a_get_waits_for_the_answers_before_its_own() -> None:
+def test_a_get_waits_for_earlier_responses() -> None:
     log = HeldLog()
     channel = connect(Site(log)).channel()
     channel.declare(durable=True)
@@ -409,7 +409,7 @@ def test_a_get_waits_for_the_answers_before_its_own() -> None:
     assert seen == ["message.ok", "message.ok", "d", "message.ok", "e", "message.empty"]
 
 
-def test_get_reads_back_what_is_on_disk() -> None:
+def test_get_loads_messages_from_disk() -> None:
     site = Site(overflow=MemoryLog())
     site.broker.page_above = 20_000
     channel = connect(site).channel()
@@ -568,7 +568,7 @@ def test_a_stream_is_read(site: Site, channel: Channel) -> None:
     assert channel.refused() == 540
 
 
-def test_who_publishes_all_the_same_is_not_read(site: Site, channel: Channel) -> None:
+def test_a_publisher_that_continues_is_not_read(site: Site, channel: Channel) -> None:
     channel.declare()
     put(channel)
     site.services.set_alarm("disk")
@@ -586,7 +586,7 @@ def test_who_publishes_all_the_same_is_not_read(site: Site, channel: Channel) ->
     assert asked is not None and asked.arguments == {"active": True} and channel.client.peer.reading
 
 
-def test_what_another_class_acknowledges_needs_no_answer(site: Site, channel: Channel) -> None:
+def test_messages_acknowledged_by_another_class_need_no_response(site: Site, channel: Channel) -> None:
     channel.declare()
     for body in (b"1", b"2", b"3"):
         put(channel, body)
@@ -624,7 +624,7 @@ def test_a_selector(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])
-def test_what_is_answered_in_a_branch(site: Site, channel: Channel, decision: str) -> None:
+def test_responses_in_a_branch(site: Site, channel: Channel, decision: str) -> None:
     channel.declare()
     for body in (b"1", b"2"):
         put(channel, body)

@@ -1,4 +1,4 @@
-"""Class message in requests and responses, as Qpid's peers of 2007 number them: answers name what they answer."""
+"""Class message in requests and responses, as Qpid's peers of 2007 number them: responses name their requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request(channel: Channel, name: str, **arguments: Any) -> int:
 
 
 def responses(channel: Channel) -> list[tuple[str, int]]:
-    """Remove and return the responses that came, with the requests that they answer."""
+    """Remove and return the received responses, with their requests."""
     channel.run()
     found = [item for item in channel.client.received if isinstance(item, Method) and item.answers_from]
     channel.client.received = [item for item in channel.client.received if item not in found]
@@ -48,7 +48,7 @@ def responses(channel: Channel) -> list[tuple[str, int]]:
 
 
 def transfers(channel: Channel) -> list[Method]:
-    """Remove and return the transfers that came."""
+    """Remove and return the received transfers."""
     channel.run()
     found = [item for item in channel.client.received if isinstance(item, Method) and item.name == "message.transfer"]
     channel.client.received = [item for item in channel.client.received if item not in found]
@@ -68,7 +68,7 @@ def put(channel: Channel, *bodies: bytes) -> None:
 
 
 def answer(channel: Channel, name: str, first: Method, last: Method | None = None, **arguments: Any) -> None:
-    """Answer one request, or those up to another one."""
+    """Respond to one request, or to all up to another one."""
     engine = channel.client.engine
     for id in range(first.request, (last or first).request + 1):
         engine.send(channel.number, name, arguments, id)
@@ -141,7 +141,7 @@ def test_an_answer_to_many(site: Site, channel: Channel) -> None:
     assert unacked(site) == 0 and channel.refused() == 0
 
 
-def test_answers_to_what_is_no_transfer_need_nothing(site: Site, channel: Channel) -> None:
+def test_responses_to_other_methods_are_ignored(site: Site, channel: Channel) -> None:
     request(channel, "message.open", reference="r")
     request(channel, "message.transfer", routing_key="q", body=(1, b"r"))
     for at in range(0, len(BIG), 100_000):
@@ -173,7 +173,7 @@ def test_a_client_that_keeps_checkpoints(site: Site, channel: Channel) -> None:
     asked = [item for item in channel.client.received if isinstance(item, Method) and item.name == "message.resume"]
     assert len(asked) == 2
     channel.client.received.clear()
-    # In another order than they were asked.
+    # In a different order than requested.
     for method, id in ((asked[1], "1"), (asked[0], "0")):
         answer(channel, "message.offset", method, value=len(BIG) - 5)
         (transfer,) = transfers(channel)

@@ -1,4 +1,4 @@
-"""What Qpid's JMS clients do over 0-9 and expect, as they are seen on the wire (tests/interop/test_qpid09.py runs them)."""
+"""The behaviour of Qpid's JMS clients over 0-9, as seen on the wire (tests/interop/test_qpid09.py runs them)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_expiration_may_be_a_point_in_time(site: Site, channel: Channel) -> N
 
 
 @pytest.mark.parametrize("expiration", ["", "0"])
-def test_an_expiration_may_be_none(site: Site, channel: Channel, expiration: str) -> None:
+def test_an_expiration_may_be_zero(site: Site, channel: Channel, expiration: str) -> None:
     channel.declare()
     channel.publish(expiration=expiration)
     assert channel.bodies() == [b"m"]
@@ -134,7 +134,7 @@ def test_a_browser_is_cancelled_once_it_has_seen_everything(channel: Channel, co
     assert (queue.ready_count, queue.browsers) == (count + 1, {})
 
 
-def test_a_browser_that_does_not_close_goes_on(channel: Channel) -> None:
+def test_a_browser_that_does_not_close_continues(channel: Channel) -> None:
     channel.declare()
     channel.consume(arguments={"x-filter-no-consume": True, "x-filter-auto-close": False})
     channel.publish()
@@ -143,7 +143,7 @@ def test_a_browser_that_does_not_close_goes_on(channel: Channel) -> None:
     assert channel.client.site.vhost.queues["q"].ready_count == 1
 
 
-def test_what_is_recovered_in_a_pause_comes_after_it(channel: Channel) -> None:
+def test_messages_recovered_in_a_pause_are_delivered_after_it(channel: Channel) -> None:
     channel.declare()
     for body in (b"one", b"two"):
         channel.publish(body=body)
@@ -160,7 +160,7 @@ def test_what_is_recovered_in_a_pause_comes_after_it(channel: Channel) -> None:
     assert channel.deliveries() == []
 
 
-def test_what_is_rejected_in_a_transaction_that_is_rolled_back_comes_again(channel: Channel) -> None:
+def test_messages_rejected_in_a_rolled_back_transaction_are_redelivered(channel: Channel) -> None:
     channel.declare()
     channel.call("tx.select", "tx.select-ok")
     for body in (b"one", b"two", b"three"):
@@ -178,7 +178,7 @@ def test_what_is_rejected_in_a_transaction_that_is_rolled_back_comes_again(chann
     channel.call("tx.commit", "tx.commit-ok")
 
 
-def test_what_is_rejected_in_a_transaction_does_not_come_back(channel: Channel) -> None:
+def test_messages_rejected_in_a_committed_transaction_are_not_redelivered(channel: Channel) -> None:
     channel.declare()
     channel.publish(body=b"one")
     channel.call("tx.select", "tx.select-ok")

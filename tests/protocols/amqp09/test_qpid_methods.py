@@ -1,4 +1,4 @@
-"""What only Qpid's peers know: questions about exchanges and bindings, class execution, recovery with an answer."""
+"""Methods of Qpid's peers only: queries of exchanges and bindings, class execution, recovery with a response."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_binding_query(channel: Channel, asked: dict[str, Any], expected: set[st
 @pytest.mark.parametrize("asked", [
     ("exchange.query", {"exchange": "data.x"}), ("binding.query", {"exchange": "data.x", "queue": "data.q"}),
 ], ids=["exchange", "binding"])
-def test_questions_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[str, Any]]) -> None:
+def test_queries_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[str, Any]]) -> None:
     site = Site()
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
@@ -101,7 +101,7 @@ def test_questions_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[s
     assert other.refused() == 403
 
 
-def test_another_connections_exclusive_queue_is_not_asked_for(channel: Channel) -> None:
+def test_another_connections_exclusive_queue_cannot_be_queried(channel: Channel) -> None:
     channel.declare("mine", exclusive=True)
     other = connect(channel.client.site).channel()
     other.send("exchange.bound", exchange="", queue="mine")

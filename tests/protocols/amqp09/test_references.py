@@ -40,13 +40,13 @@ def checkpoint(channel: Channel, identifier: str = "c", reference: str = "r") ->
 
 
 def resume(channel: Channel, identifier: str = "c", reference: str = "r") -> int:
-    """How much of a content there is."""
+    """Return the received size of a content."""
     offset: int = channel.call("message.resume", "message.offset", reference=reference, identifier=identifier)["value"]
     return offset
 
 
 def send(channel: Channel, body: bytes = BODY, reference: str = "r", **arguments: Any) -> None:
-    """A whole message by reference."""
+    """Publish a complete message by reference."""
     channel.call("message.open", "message.ok", reference=reference)
     refer(channel, reference, **arguments)
     for at in range(0, len(body), 100_000):
@@ -56,7 +56,7 @@ def send(channel: Channel, body: bytes = BODY, reference: str = "r", **arguments
 
 
 def drop(channel: Channel) -> Channel:
-    """The connection breaks; a channel of another one."""
+    """Break the connection; return a channel of another one."""
     channel.client.drop()
     return connect(channel.client.site).channel()
 
@@ -78,7 +78,7 @@ def test_a_message_in_pieces(site: Site, channel: Channel) -> None:
     assert taken["application_headers"] == {"a": 1} and not site.broker.uploads.by_key
 
 
-def test_the_transfer_may_come_behind_the_octets(channel: Channel) -> None:
+def test_the_transfer_may_come_after_the_bytes(channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
@@ -127,7 +127,7 @@ def test_a_persistent_message_by_reference_is_answered_when_it_is_on_disk() -> N
     assert answers(channel) == ["ok"]
 
 
-def test_nothing_refers_to_it(site: Site, channel: Channel) -> None:
+def test_an_unused_reference(site: Site, channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
     channel.send("message.close", reference="r")
@@ -184,7 +184,7 @@ def test_too_many_messages_of_one_reference(site: Site, channel: Channel) -> Non
     assert count(site) == 0 and not site.broker.uploads.by_key
 
 
-def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
+def test_too_many_bytes_about_one_reference(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
     for _ in range(MAX_FIELD_BYTES // 100_000 + 1):
@@ -192,7 +192,7 @@ def test_too_much_about_one_reference(site: Site, channel: Channel) -> None:
     assert channel.refused() == 406 and not site.broker.uploads.by_key
 
 
-def test_a_body_that_is_neither(channel: Channel) -> None:
+def test_an_invalid_kind_of_body(channel: Channel) -> None:
     channel.declare()
     channel.send("message.transfer", routing_key="q", body=(2, b"r"))
     assert channel.refused() == 502
@@ -212,7 +212,7 @@ def test_the_limits(site: Site) -> None:
     assert channel.refused() == 506
 
 
-def test_an_exchange_that_has_gone_meanwhile(site: Site, channel: Channel) -> None:
+def test_an_exchange_deleted_meanwhile(site: Site, channel: Channel) -> None:
     channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="fanout")
     channel.call("message.open", "message.ok", reference="r")
     refer(channel, destination="x")
@@ -222,7 +222,7 @@ def test_an_exchange_that_has_gone_meanwhile(site: Site, channel: Channel) -> No
     assert channel.refused() == 404 and not site.broker.uploads.by_key
 
 
-def test_a_channel_takes_its_references_with_it(site: Site, channel: Channel) -> None:
+def test_references_end_with_their_channel(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
     refer(channel)
@@ -259,7 +259,7 @@ def test_a_checkpoint_outlives_its_channel(site: Site, channel: Channel, lost: b
         channel = channel.client.channel()
     assert resume(channel, reference="s") == 6
     append(channel, b"ghij", reference="s")
-    # Transfers have gone with their channel.
+    # The channel's end has discarded its transfers.
     refer(channel, "s", message_id="2")
     channel.call("message.close", "message.ok", reference="s")
     consume(channel)
@@ -268,7 +268,7 @@ def test_a_checkpoint_outlives_its_channel(site: Site, channel: Channel, lost: b
     assert not site.broker.uploads.by_key and not site.broker.uploads.checkpoints
 
 
-def test_a_checkpoint_that_nobody_knows_begins_at_0(channel: Channel) -> None:
+def test_an_unknown_checkpoint_resumes_at_0(channel: Channel) -> None:
     channel.declare()
     assert resume(channel) == 0
     refer(channel)
@@ -291,7 +291,7 @@ def test_checkpoints_belong_to_their_user(site: Site, channel: Channel) -> None:
     assert resume(connect(site).channel()) == 10
 
 
-def test_an_earlier_checkpoint_cuts_off_the_later_ones(channel: Channel) -> None:
+def test_an_earlier_checkpoint_discards_the_later_ones(channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, b"abc")
     checkpoint(channel, "early")
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_is_open(channel: Channel) -> None:
     assert resume(again) == 10
 
 
-def test_another_connection_goes_on_and_the_first_one_is_told(site: Site, channel: Channel) -> None:
+def test_another_connection_resumes_and_the_first_one_is_notified(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
@@ -364,7 +364,7 @@ def test_too_many_checkpoints(channel: Channel) -> None:
     assert channel.refused() == 406
 
 
-def test_who_is_asked_for_octets_that_are_too_many_keeps_the_checkpoint(site: Site) -> None:
+def test_a_reference_above_the_limit_keeps_its_checkpoint(site: Site) -> None:
     site.broker.uploads.settings = UploadSettings(max_bytes=5)
     channel = connect(site).channel()
     channel.call("message.open", "message.ok", reference="r")
@@ -411,7 +411,7 @@ def test_a_transaction(site: Site, channel: Channel, kept: bool) -> None:
 
 
 def receive(channel: Channel) -> tuple[dict[str, Any], bytes]:
-    """The next message that comes by reference: its transfer, and the octets."""
+    """Return the next message by reference: its transfer and its bytes."""
     channel.run()
     opened = channel.client.take("message.open", channel.number)
     transfer = take(channel)
@@ -428,7 +428,7 @@ def receive(channel: Channel) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("size", [131_072, 200_000, IN_MEMORY + 12_345])
-def test_a_large_message_comes_by_reference(site: Site, channel: Channel, size: int) -> None:
+def test_a_large_message_is_delivered_by_reference(site: Site, channel: Channel, size: int) -> None:
     channel.declare()
     body = bytes(range(256)) * (size // 256) + b"end"
     send(channel, body, content_type="t")
@@ -477,7 +477,7 @@ LARGE = b"x" * (3 << 20)
 
 
 def begin_to_receive(channel: Channel) -> None:
-    """Consume a large message, and do not read it: the socket is full after its first octets."""
+    """Consume a large message without reading it: the socket is full after the first bytes."""
     make_slow(channel, 300_000)
     channel.send("message.consume", queue="q", destination="here")
     channel.run()
@@ -495,7 +495,7 @@ def test_a_message_is_not_answered_before_its_reference_is_closed(site: Site, ch
     assert count(site) == 1 and unacked(site) == 0
 
 
-def test_what_has_not_gone_out_goes_back(site: Site, channel: Channel) -> None:
+def test_unsent_messages_are_requeued(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel, LARGE)
     begin_to_receive(channel)
@@ -507,7 +507,7 @@ def test_what_has_not_gone_out_goes_back(site: Site, channel: Channel) -> None:
     assert transfer["redelivered"] and received == LARGE
 
 
-def test_a_channel_that_is_opened_again_gets_nothing_of_the_old_one(site: Site, channel: Channel) -> None:
+def test_a_reopened_channel_gets_no_data_of_the_old_one(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel, LARGE)
     begin_to_receive(channel)
@@ -525,7 +525,7 @@ def test_a_channel_that_is_opened_again_gets_nothing_of_the_old_one(site: Site, 
 
 
 @pytest.mark.parametrize("requeue", [False, True])
-def test_recover_spares_what_is_on_its_way(site: Site, channel: Channel, requeue: bool) -> None:
+def test_recover_spares_messages_being_sent(site: Site, channel: Channel, requeue: bool) -> None:
     channel.declare()
     put(channel, b"small")
     send(channel, LARGE)
@@ -544,7 +544,7 @@ def test_recover_spares_what_is_on_its_way(site: Site, channel: Channel, requeue
         assert unacked(site) == expected
 
 
-def test_the_prefetch_window_counts_what_is_on_its_way(site: Site, channel: Channel) -> None:
+def test_the_prefetch_window_counts_messages_being_sent(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(2):
         send(channel, b"x" * (2 * IN_MEMORY))
@@ -579,7 +579,7 @@ def consume_with_checkpoints(channel: Channel) -> None:
 
 
 def asked(channel: Channel) -> str:
-    """The identifier of what the client is asked to resume."""
+    """Return the identifier that the client is asked to resume."""
     channel.run()
     method = channel.client.take("message.resume", channel.number)
     assert method is not None and take(channel) is None
@@ -587,7 +587,7 @@ def asked(channel: Channel) -> str:
 
 
 def rest(channel: Channel, offset: int) -> bytes:
-    """Say what there is of a message; the rest of it."""
+    """Report the received part of a message; return the rest of it."""
     channel.send("message.offset", value=offset)
     channel.run()
     taken = got(channel)
@@ -624,7 +624,7 @@ def test_a_client_with_checkpoints_is_asked_for_them(site: Site, channel: Channe
         assert unacked(site) == expected
 
 
-def test_a_client_may_have_everything(site: Site, channel: Channel) -> None:
+def test_a_client_may_have_the_complete_message(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel, BIG)
     consume_with_checkpoints(channel)
@@ -657,7 +657,7 @@ def test_an_offset_answers_once(channel: Channel) -> None:
     assert channel.refused() == 503
 
 
-def test_what_is_asked_for_goes_back_with_its_channel(site: Site, channel: Channel) -> None:
+def test_messages_being_resumed_are_requeued_with_their_channel(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel, BIG)
     consume_with_checkpoints(channel)
@@ -669,7 +669,7 @@ def test_what_is_asked_for_goes_back_with_its_channel(site: Site, channel: Chann
     assert count(site) == 1 and unacked(site) == 0
 
 
-def test_the_prefetch_window_counts_what_is_asked_for(site: Site, channel: Channel) -> None:
+def test_the_prefetch_window_counts_messages_being_resumed(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(2):
         send(channel, BIG)
@@ -683,7 +683,7 @@ def test_the_prefetch_window_counts_what_is_asked_for(site: Site, channel: Chann
     asked(channel)
 
 
-def test_only_so_much_is_asked_for_at_a_time(site: Site, channel: Channel) -> None:
+def test_resumption_requests_are_limited(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(MAX_RESUMING + 2):
         send(channel, BIG[:140_000])
@@ -717,13 +717,13 @@ def test_a_client_is_sent_checkpoints(channel: Channel) -> None:
     assert checkpoints[0] >= CHECKPOINT_EVERY and checkpoints[1] - checkpoints[0] >= CHECKPOINT_EVERY
 
 
-def test_checkpoints_are_for_those_who_acknowledge(channel: Channel) -> None:
+def test_checkpoints_need_acknowledgements(channel: Channel) -> None:
     channel.declare()
     channel.send("message.consume", queue="q", no_ack=True, filter={"x-resume": True})
     assert channel.refused() == 406
 
 
-def test_what_comes_behind_a_checkpoint_waits_and_stops_the_socket() -> None:
+def test_input_after_a_checkpoint_waits_and_pauses_the_socket() -> None:
     log = HeldLog()
     channel = connect(Site(log)).channel()
     channel.declare(durable=True)
@@ -744,7 +744,7 @@ def test_what_comes_behind_a_checkpoint_waits_and_stops_the_socket() -> None:
     log.release_all()
     channel.run()
     later = channel.client.site.later
-    while later:  # what was read and not parsed
+    while later:  # bytes that were read but not parsed
         later.pop(0)[1]()
         channel.run()
     assert channel.client.peer.reading

@@ -1,4 +1,4 @@
-"""AMQP 0-9: channels whose connection is lost are kept for a while, and go on by channel.resume."""
+"""AMQP 0-9: channels of a lost connection are kept for a while, and can be resumed by channel.resume."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def site() -> Site:
 
 
 def resume(lost: Channel, client: Client | None = None, number: int = 0) -> Channel:
-    """Go on with a lost channel on another connection, a new one unless it is given."""
+    """Resume a lost channel on another connection, by default a new one."""
     client = connect(lost.client.site) if client is None else client
     channel = Channel(client, number or len(client.channels) + 1)
     client.channels[channel.number] = channel
@@ -82,7 +82,7 @@ def test_unacknowledged_deliveries_stay_with_their_channel(site: Site, channel: 
     assert queue.unacked == 0
 
 
-def test_tags_go_on_counting(channel: Channel) -> None:
+def test_tags_continue(channel: Channel) -> None:
     channel.declare()
     channel.consume(tag="mine")
     channel.publish()
@@ -94,7 +94,7 @@ def test_tags_go_on_counting(channel: Channel) -> None:
     assert (delivery.consumer_tag, delivery.delivery_tag, delivery.body) == (b"mine", 2, b"next")
 
 
-def test_an_interrupted_consumer_gets_nothing_until_it_goes_on(site: Site, channel: Channel) -> None:
+def test_an_interrupted_consumer_gets_no_messages_until_it_resumes(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.client.drop()
@@ -105,7 +105,7 @@ def test_an_interrupted_consumer_gets_nothing_until_it_goes_on(site: Site, chann
     assert [delivery.body for delivery in resume(channel).deliveries()] == [b"meanwhile"]
 
 
-def test_what_was_not_received_comes_again_by_recover(channel: Channel) -> None:
+def test_recover_redelivers_unreceived_messages(channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.client.deaf = True
@@ -134,7 +134,7 @@ def test_flow_and_windows_are_as_they_were(channel: Channel) -> None:
     assert len(again.deliveries()) == 2
 
 
-def test_a_transaction_goes_on(site: Site, channel: Channel) -> None:
+def test_a_transaction_resumes(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.publish(body=b"got")
     channel.run()
@@ -185,7 +185,7 @@ def test_exclusive_queues_are_kept_with_the_channels(site: Site, channel: Channe
     assert is_clean(site)
 
 
-def test_an_interruption_may_come_again(site: Site, channel: Channel) -> None:
+def test_a_channel_may_be_interrupted_again(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.publish()
@@ -201,7 +201,7 @@ def test_an_interruption_may_come_again(site: Site, channel: Channel) -> None:
     assert is_clean(site)
 
 
-def test_a_connection_whose_loss_nobody_has_noticed_is_given_up(site: Site, channel: Channel) -> None:
+def test_a_connection_with_an_unnoticed_loss_is_closed(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.publish()
@@ -240,7 +240,7 @@ def test_a_channel_that_was_closed_is_not_found(site: Site, channel: Channel) ->
     assert refused(site, channel.id)[0] == 404
 
 
-def test_a_connection_that_was_closed_leaves_nothing(site: Site, channel: Channel) -> None:
+def test_a_closed_connection_leaves_no_channels(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.publish()
@@ -251,14 +251,14 @@ def test_a_connection_that_was_closed_leaves_nothing(site: Site, channel: Channe
     assert site.vhost.queues["q"].ready_count == 1
 
 
-def test_a_connection_that_the_broker_closed_leaves_nothing(site: Site, channel: Channel) -> None:
+def test_a_connection_closed_by_the_broker_leaves_no_channels(site: Site, channel: Channel) -> None:
     channel.send("basic.consume", queue="q" * 3, consumer_tag="x")
     channel.client.session.close(541, "on purpose")
     channel.client.drop()
     assert is_clean(site)
 
 
-def test_another_user_is_told_nothing(site: Site, channel: Channel) -> None:
+def test_another_user_learns_nothing(site: Site, channel: Channel) -> None:
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     unknown = refused(site, "unknown", user="other")
     assert refused(site, channel.id, user="other") == unknown
@@ -307,7 +307,7 @@ def test_too_many_channels_of_a_user(site: Site) -> None:
     assert client.refusal()[0] == 530
 
 
-def test_tickets_hold_on(site: Site) -> None:
+def test_tickets_stay_valid(site: Site) -> None:
     rights = {"user": frozenset(("active", "write", "exclusive"))}
     site.protocols.amqp09.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
     channel = connect(site).channel()
@@ -324,7 +324,7 @@ def test_tickets_hold_on(site: Site) -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
-def test_uploads_wait_and_what_was_being_staged_goes_back(site: Site, channel: Channel) -> None:
+def test_uploads_wait_and_files_being_delivered_are_requeued(site: Site, channel: Channel) -> None:
     channel.declare()
     upload(channel, "there")
     channel.send("file.publish", routing_key="q", identifier="there")
@@ -341,7 +341,7 @@ def test_uploads_wait_and_what_was_being_staged_goes_back(site: Site, channel: C
     assert again.call("file.open", "file.open-ok", identifier="more", content_size=100) == {"staged_size": 0}
 
 
-def test_a_content_in_part_is_forgotten(site: Site, channel: Channel) -> None:
+def test_a_partial_content_is_discarded(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.publish(body=b"a" * 300_000)
     octets = channel.client.engine.to_send()
@@ -352,7 +352,7 @@ def test_a_content_in_part_is_forgotten(site: Site, channel: Channel) -> None:
     assert again.bodies() == [b"whole"]
 
 
-def test_rates_of_streams_hold_on(site: Site, channel: Channel, clock: Clock) -> None:
+def test_rates_of_streams_stay_valid(site: Site, channel: Channel, clock: Clock) -> None:
     channel.declare()
     streaming.qos(channel, 100, count=1)
     streaming.consume(channel)
@@ -380,7 +380,7 @@ def test_a_publisher_is_asked_to_pause_again(site: Site, channel: Channel) -> No
     assert flow is not None and flow.arguments == {"active": False}
 
 
-def test_distributed_transactions_go_on(site: Site, channel: Channel) -> None:
+def test_distributed_transactions_resume(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("dtx.select", "dtx.select-ok")
     channel.call("dtx.start", "dtx.start-ok", dtx_identifier="one")
@@ -415,7 +415,7 @@ def test_transfers_are_answered_after_it(site: Site, channel: Channel) -> None:
     assert test_message.bodies(again) == [b"3"]
 
 
-def test_a_transfer_that_has_not_gone_out_comes_again(site: Site, channel: Channel) -> None:
+def test_an_unsent_transfer_is_sent_again(site: Site, channel: Channel) -> None:
     channel.declare()
     test_message.put(channel, b"small")
     test_message.consume(channel)
@@ -468,7 +468,7 @@ def test_references_wait_for_their_own_resumption(channel: Channel) -> None:
     again.call("message.open", "message.ok", reference=b"gone")
 
 
-def test_transfers_in_requests_come_again(site: Site) -> None:
+def test_transfers_in_requests_are_sent_again(site: Site) -> None:
     """Their answers would name requests of the lost connection."""
     client = Client(site)
     plain = client.open_vhost
@@ -494,10 +494,10 @@ def test_transfers_in_requests_come_again(site: Site) -> None:
     assert site.vhost.queues["q"].unacked == 0
 
 
-# The end of what is not resumed
+# Channels that are not resumed
 
 
-def test_what_is_not_resumed_in_time_goes_back(site: Site, channel: Channel, clock: Clock) -> None:
+def test_messages_of_channels_not_resumed_in_time_are_requeued(site: Site, channel: Channel, clock: Clock) -> None:
     channel.declare()
     channel.declare("own", exclusive=True)
     channel.consume()
@@ -575,7 +575,7 @@ def test_the_oldest_goes_with_what_it_held(site: Site, channel: Channel) -> None
     assert site.vhost.queues["q"].ready_count == 1 and "own" not in site.vhost.queues
 
 
-def test_a_user_that_is_deleted_leaves_nothing(site: Site) -> None:
+def test_a_deleted_user_leaves_no_channels(site: Site) -> None:
     site.allow("gone", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     channel = connect(site, user="gone").channel()
     channel.declare("own", exclusive=True)
@@ -586,7 +586,7 @@ def test_a_user_that_is_deleted_leaves_nothing(site: Site) -> None:
     assert kept(site) == 0 and "own" not in site.vhost.queues
 
 
-def test_a_vhost_that_is_deleted_leaves_nothing(site: Site) -> None:
+def test_a_deleted_vhost_leaves_no_channels(site: Site) -> None:
     site.broker.add_vhost("second", site.vhost.settings)
     site.allow("there", "second", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     channel = connect(site, user="there", vhost="second").channel()
@@ -615,7 +615,7 @@ def test_a_queue_that_is_deleted_meanwhile(site: Site, channel: Channel) -> None
     again.consume("other")
 
 
-def test_who_comes_back_without_resuming_has_its_exclusive_queue_anew(site: Site, channel: Channel) -> None:
+def test_a_client_that_does_not_resume_can_redeclare_its_exclusive_queue(site: Site, channel: Channel) -> None:
     channel.declare("own", exclusive=True)
     channel.publish("own")
     channel.run()
@@ -626,7 +626,7 @@ def test_who_comes_back_without_resuming_has_its_exclusive_queue_anew(site: Site
     assert refused(site, channel.id)[0] == 404
 
 
-def test_who_comes_back_without_resuming_may_consume_exclusively(site: Site, channel: Channel) -> None:
+def test_a_client_that_does_not_resume_may_consume_exclusively(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume(exclusive=True)
     channel.publish()
@@ -671,7 +671,7 @@ def test_nothing_leaks(site: Site, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_lost_or_doubled_over_many_cuts(site: Site, clock: Clock, seed: int) -> None:
+def test_no_message_is_lost_or_duplicated_over_many_cuts(site: Site, clock: Clock, seed: int) -> None:
     chance = random.Random(seed)
     names = ("one", "two")
     setup = connect(site).channel()
@@ -739,7 +739,7 @@ def test_a_commit_that_is_under_way_is_waited_for(site: Site) -> None:
     assert again.call("queue.declare", "queue.declare-ok", queue="kept", passive=True)["queue"] == "kept"
 
 
-def test_resume_is_answered_by_its_own_method(site: Site, channel: Channel) -> None:
+def test_resume_has_its_own_reply(site: Site, channel: Channel) -> None:
     channel.client.drop()
     client = connect(site)
     client.engine.send(3, "channel.resume", {"channel_id": channel.id})

@@ -1,4 +1,4 @@
-"""AMQP 0-9: what it has otherwise than 0-9-1, in connection, channel, exchange, queue and basic."""
+"""AMQP 0-9: differences from 0-9-1 in connection, channel, exchange, queue and basic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.protocols.support import Site
 IN_REQUESTS_TOO = True
 
 
-def test_the_server_says_who_it_is_in_texts_alone(site: Site) -> None:
+def test_the_server_properties_are_texts(site: Site) -> None:
     client = connect(site)
     assert client.start is not None
     properties = client.start.arguments["server_properties"]
@@ -69,7 +69,7 @@ def test_ping_is_answered_with_ok_and_pong(channel: Channel) -> None:
     channel.call("channel.pong", "channel.ok")
 
 
-def test_messages_go_in_and_out(channel: Channel) -> None:
+def test_messages_are_published_and_delivered(channel: Channel) -> None:
     channel.declare()
     channel.publish(body=b"one", message_id="1")
     tag = channel.consume()
@@ -106,7 +106,7 @@ def test_recover_has_no_answer_and_is_not_for_transactions(channel: Channel) -> 
     assert channel.refused() == 406
 
 
-def test_a_rejected_message_does_not_come_back_to_its_channel(channel: Channel) -> None:
+def test_a_rejected_message_is_not_redelivered_to_its_channel(channel: Channel) -> None:
     channel.declare()
     channel.publish()
     channel.consume()
@@ -117,7 +117,7 @@ def test_a_rejected_message_does_not_come_back_to_its_channel(channel: Channel) 
     assert len(other.deliveries()) == 1
 
 
-def test_a_message_does_not_remember_all_that_have_rejected_it(channel: Channel) -> None:
+def test_the_rejecting_channels_of_a_message_are_limited(channel: Channel) -> None:
     channel.declare()
     channel.publish()
     staying = channel.client.channel()

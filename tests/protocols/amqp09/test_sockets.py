@@ -1,4 +1,4 @@
-"""AMQP 0-9 over sockets, against a broker process of its own: what takes its timers, and connections that are cut."""
+"""AMQP 0-9 over sockets, against a separate broker process: timers, and connections that are cut."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def publish_stream(client: Client, body: bytes, key: str = "q", **properties: ob
     client.flush()
 
 
-def test_a_stream_comes_at_its_rate(process: LeveretProcess) -> None:
+def test_a_stream_is_delivered_at_its_rate(process: LeveretProcess) -> None:
     client = Client(process)
     client.call("queue.declare", "queue.declare-ok", queue="q")
     client.call("stream.qos", "stream.qos-ok", consume_rate=20_000, prefetch_count=1)
@@ -47,7 +47,7 @@ def test_a_stream_comes_at_its_rate(process: LeveretProcess) -> None:
     client.call("stream.consume", "stream.consume-ok", queue="q", consumer_tag="t")
     for _ in range(11):
         client.expect("stream.deliver")
-    # Ten messages are used up before the last one: faster than that it cannot be, however busy the machine is.
+    # Ten messages are consumed before the last one: the minimum time, however busy the machine is.
     assert time.monotonic() - begin > 0.45
     client.close()
 
@@ -56,7 +56,7 @@ def test_a_stream_comes_at_its_rate(process: LeveretProcess) -> None:
 
 
 def lose(client: Client) -> None:
-    """Cut the connection as a dead machine or a broken line does it: nothing is said, everything unread is lost."""
+    """Cut the connection like a dead machine or a broken line: without a close, and unread data is lost."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.socket.close()
 
@@ -71,7 +71,7 @@ def deliveries(client: Client, count: int) -> list[Deliver]:
 
 
 def ready(process: LeveretProcess, queue: str = "q") -> int:
-    """How many messages a queue has for whoever comes, as a connection of its own sees it."""
+    """Return the number of messages available to a new consumer, seen from a separate connection."""
     client = Client(process)
     count: int = client.call("queue.declare", "queue.declare-ok", queue=queue, passive=True)["message_count"]
     client.call("connection.close", "connection.close-ok", 0)
@@ -92,13 +92,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def resume(process: LeveretProcess, id: str) -> Client:
-    """Go on with an interrupted channel as channel 2 of a new connection; channel 1 is one of its own."""
+    """Resume an interrupted channel as channel 2 of a new connection; channel 1 is a separate one."""
     client = Client(process)
     client.call("channel.resume", "channel.ok", 2, channel_id=id)
     return client
 
 
-def test_a_channel_goes_on_after_its_connection_was_cut(process: LeveretProcess) -> None:
+def test_a_channel_resumes_after_its_connection_was_cut(process: LeveretProcess) -> None:
     client = Client(process)
     client.call("queue.declare", "queue.declare-ok", queue="q")
     client.call("basic.consume", "basic.consume-ok", queue="q", consumer_tag="t")
@@ -137,7 +137,7 @@ def test_a_connection_cut_in_the_middle_of_a_content(process: LeveretProcess) ->
     again.close()
 
 
-def test_what_nobody_resumes_is_for_others_in_time(tmp_path: Path) -> None:
+def test_messages_of_an_unresumed_channel_are_requeued_in_time(tmp_path: Path) -> None:
     leveret_only("it is started with a configuration of its own")
     config = basic_config() + "\n[amqp09]\nresume_timeout = 0.3\n"
     with LeveretProcess(tmp_path, config=config).start() as process:
@@ -194,7 +194,7 @@ def send_request(client: Client, data_name: str, body: bytes = b"", channel: int
     client.flush()
 
 
-def test_handlers_of_tunnels_cost_nobody_else_anything(tmp_path: Path) -> None:
+def test_tunnel_handlers_do_not_affect_others(tmp_path: Path) -> None:
     leveret_only("it is started with handlers of its own")
     install(tmp_path / "site", "handlers", HANDLERS, write="write", fail="fail", hang="hang")
     environment = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path / 'site'}"}
@@ -209,10 +209,10 @@ def test_handlers_of_tunnels_cost_nobody_else_anything(tmp_path: Path) -> None:
         assert client.expect("channel.close").arguments["reply_code"] == 406
         send_request(client, "write", b"1", name=str(out))
         send_request(client, "write", b"2", name=str(out))
-        # Answered once the channel goes on, which is when the handler is done.
+        # The reply follows once the channel continues, when the handler is done.
         client.call("queue.declare", "queue.declare-ok", queue="q")
         assert out.read_bytes() == b"12"
-        # Others come in, and log in, and the broker stops, while a handler hangs.
+        # Others connect and log in, and the broker stops, while a handler hangs.
         assert ready(process) == 0
         lose(client)
         process.stop()

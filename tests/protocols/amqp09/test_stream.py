@@ -1,4 +1,4 @@
-"""Class stream of AMQP 0-9: publish, deliver, return, rates and windows, what overflow drops."""
+"""Class stream of AMQP 0-9: publish, deliver, return, rates and windows, drops at overflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def count(site: Site, queue: str = "q") -> int:
 # There and back
 
 
-def test_a_message_goes_in_and_out(channel: Channel) -> None:
+def test_a_message_is_published_and_delivered(channel: Channel) -> None:
     channel.declare()
     publish(channel, b"frame", content_type="video/h261", content_encoding="x", headers={"a": "b"}, priority=7,
             timestamp=3)
@@ -46,7 +46,7 @@ def test_a_message_has_the_exchange_and_the_queue_it_came_through(channel: Chann
     assert (delivery.arguments["exchange"], delivery.arguments["queue"]) == ("amq.direct", "other")
 
 
-def test_what_is_delivered_is_gone(site: Site, channel: Channel) -> None:
+def test_delivered_messages_are_removed(site: Site, channel: Channel) -> None:
     channel.declare()
     consume(channel)
     publish(channel)
@@ -57,7 +57,7 @@ def test_what_is_delivered_is_gone(site: Site, channel: Channel) -> None:
     assert count(site) == 0
 
 
-def test_a_delivery_takes_no_acknowledgement(channel: Channel) -> None:
+def test_a_delivery_needs_no_acknowledgement(channel: Channel) -> None:
     channel.declare()
     consume(channel)
     publish(channel)
@@ -89,12 +89,12 @@ def test_tags_are_made_and_kept_apart(channel: Channel) -> None:
     assert other.refused() == 530
 
 
-def test_no_queue_named_is_the_last_one_declared(channel: Channel) -> None:
+def test_an_empty_name_is_the_last_declared_queue(channel: Channel) -> None:
     channel.send("stream.consume", queue="")
     assert channel.refused() == 530
 
 
-def test_the_last_queue_declared_is_meant(channel: Channel) -> None:
+def test_the_last_declared_queue_is_used(channel: Channel) -> None:
     channel.declare("last")
     consume(channel, "")
     publish(channel, key="last")
@@ -122,7 +122,7 @@ def test_many_consumers_share_a_queue(channel: Channel) -> None:
     assert {delivery.arguments["consumer_tag"] for delivery in deliveries(channel)} == tags
 
 
-def test_own_messages_can_be_left_out(site: Site, channel: Channel) -> None:
+def test_own_messages_can_be_excluded(site: Site, channel: Channel) -> None:
     channel.declare()
     consume(channel, no_local=True)
     publish(channel, b"mine")
@@ -134,7 +134,7 @@ def test_own_messages_can_be_left_out(site: Site, channel: Channel) -> None:
     assert count(site) == 1
 
 
-def test_no_answer_where_none_is_wanted(channel: Channel) -> None:
+def test_no_reply_with_nowait(channel: Channel) -> None:
     channel.declare()
     channel.send("stream.consume", queue="q", consumer_tag="t", nowait=True)
     publish(channel)
@@ -220,10 +220,10 @@ def test_each_class_gets_its_own(site: Site, channel: Channel) -> None:
     assert channel.delivered() == [b"basic"]
 
 
-# Where it goes, or does not
+# Routing
 
 
-def test_what_cannot_be_routed_is_returned(channel: Channel) -> None:
+def test_unroutable_messages_are_returned(channel: Channel) -> None:
     publish(channel, b"lost", "nowhere", mandatory=True, content_type="a/b")
     publish(channel, b"dropped", "nowhere")
     channel.run()
@@ -234,7 +234,7 @@ def test_what_cannot_be_routed_is_returned(channel: Channel) -> None:
     assert channel.client.take("stream.return", channel.number) is None
 
 
-def test_what_nobody_takes_at_once_is_returned(channel: Channel) -> None:
+def test_immediate_messages_without_a_consumer_are_returned(channel: Channel) -> None:
     channel.declare()
     publish(channel, b"late", immediate=True)
     channel.run()
@@ -252,7 +252,7 @@ def test_an_unknown_exchange_is_not_found(channel: Channel) -> None:
     assert channel.client.is_open
 
 
-def test_internal_exchanges_take_nothing(channel: Channel) -> None:
+def test_internal_exchanges_refuse_publishes(channel: Channel) -> None:
     channel.call("exchange.declare", "exchange.declare-ok", exchange="inside", type="direct", internal=True)
     publish(channel, exchange="inside")
     assert channel.refused() == 403
@@ -280,7 +280,7 @@ def test_tickets(site: Site) -> None:
     assert other.refused() == 403
 
 
-def test_transactions_hold_streams_back(site: Site, channel: Channel) -> None:
+def test_transactions_delay_streams(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.call("tx.select", "tx.select-ok")
     publish(channel, b"1")
@@ -293,7 +293,7 @@ def test_transactions_hold_streams_back(site: Site, channel: Channel) -> None:
     assert delivered(channel) == [b"2"]
 
 
-def test_a_publisher_that_does_not_pause_is_held_back(site: Site, channel: Channel) -> None:
+def test_a_publisher_that_does_not_pause_is_throttled(site: Site, channel: Channel) -> None:
     channel.declare()
     publish(channel)
     channel.run()
@@ -316,7 +316,7 @@ def test_a_rate_is_kept(site: Site, channel: Channel, clock: Clock) -> None:
     consume(channel)
     for number in range(100):
         publish(channel, b"%02d" % number * 50)
-    # 100 octets each, and a tenth of a second ahead at the most.
+    # 100 bytes each, and at most a tenth of a second ahead.
     got = len(delivered(channel))
     assert got <= 1000 * AHEAD // 1000 // 100 + 1
     for seconds in (1, 2, 3, 4):
@@ -326,7 +326,7 @@ def test_a_rate_is_kept(site: Site, channel: Channel, clock: Clock) -> None:
     assert count(site) == 100 - got
 
 
-def test_a_prefetch_window_counts_what_is_not_used_up(channel: Channel, clock: Clock) -> None:
+def test_a_prefetch_window_counts_unconsumed_messages(channel: Channel, clock: Clock) -> None:
     channel.declare()
     qos(channel, 100, count=3)
     consume(channel)
@@ -339,7 +339,7 @@ def test_a_prefetch_window_counts_what_is_not_used_up(channel: Channel, clock: C
     assert len(delivered(channel)) == 1
 
 
-def test_a_prefetch_window_counts_octets(channel: Channel, clock: Clock) -> None:
+def test_a_prefetch_window_counts_bytes(channel: Channel, clock: Clock) -> None:
     channel.declare()
     qos(channel, 100, size=250)
     consume(channel)
@@ -352,7 +352,7 @@ def test_a_prefetch_window_counts_octets(channel: Channel, clock: Clock) -> None
     assert len(delivered(channel)) == 1
 
 
-def test_a_message_larger_than_the_window_comes_alone(channel: Channel, clock: Clock) -> None:
+def test_a_message_larger_than_the_window_is_delivered_alone(channel: Channel, clock: Clock) -> None:
     channel.declare()
     qos(channel, 100, size=10)
     consume(channel)
@@ -363,7 +363,7 @@ def test_a_message_larger_than_the_window_comes_alone(channel: Channel, clock: C
     assert len(delivered(channel)) == 1
 
 
-def test_without_a_rate_windows_count_nothing(channel: Channel) -> None:
+def test_without_a_rate_windows_have_no_effect(channel: Channel) -> None:
     channel.declare()
     qos(channel, 0, size=10, count=1)
     consume(channel)
@@ -399,7 +399,7 @@ def test_a_global_rate_is_that_of_the_connection(channel: Channel, clock: Clock)
     assert len(delivered(channel)) + len(delivered(other)) == 2
 
 
-def test_a_new_qos_holds_for_consumers_that_are_there(channel: Channel, clock: Clock) -> None:
+def test_a_new_qos_applies_to_existing_consumers(channel: Channel, clock: Clock) -> None:
     channel.declare()
     qos(channel, 10, count=1)
     consume(channel)
@@ -436,11 +436,11 @@ def test_a_message_that_waits_for_the_rate_is_not_delivered_at_once(channel: Cha
     assert returned is not None and returned.arguments["reply_code"] == 313
 
 
-# Priorities, and what overflow drops
+# Priorities, and drops at overflow
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (4, 5), (4, 9), (None, 5)])
-def test_there_are_two_levels_at_least(channel: Channel, low: int | None, high: int) -> None:
+def test_there_are_at_least_two_levels(channel: Channel, low: int | None, high: int) -> None:
     channel.declare(arguments={"x-max-length": 2})
     properties: dict[str, Any] = {} if low is None else {"priority": low}
     publish(channel, b"low", **properties)
@@ -449,7 +449,7 @@ def test_there_are_two_levels_at_least(channel: Channel, low: int | None, high: 
     assert delivered(channel) == [b"high", b"low"]
 
 
-def test_higher_priorities_come_first(channel: Channel) -> None:
+def test_higher_priorities_are_delivered_first(channel: Channel) -> None:
     channel.declare()
     for priority in (0, 4, 5, 9, 4, 5):
         publish(channel, b"%d" % priority, priority=priority)
@@ -466,7 +466,7 @@ def test_overflow_drops_the_lowest_priority_first(site: Site, channel: Channel) 
     assert delivered(channel) == [b"a9", b"d9", b"f5"]
 
 
-def test_of_equal_priority_the_oldest_goes(channel: Channel) -> None:
+def test_the_oldest_of_equal_priority_is_dropped(channel: Channel) -> None:
     channel.declare(arguments={"x-max-length": 2})
     for body in (b"1", b"2", b"3"):
         publish(channel, body)
@@ -474,7 +474,7 @@ def test_of_equal_priority_the_oldest_goes(channel: Channel) -> None:
     assert delivered(channel) == [b"2", b"3"]
 
 
-def test_a_queue_that_refuses_publishes_makes_room_for_what_is_worth_more(channel: Channel) -> None:
+def test_a_queue_that_refuses_publishes_makes_room_for_higher_priorities(channel: Channel) -> None:
     channel.declare(arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
     for body, priority in ((b"low", 1), (b"high", 8), (b"lower", 0), (b"higher", 9), (b"highest", 9), (b"too", 8)):
         publish(channel, body, priority=priority)
@@ -482,7 +482,7 @@ def test_a_queue_that_refuses_publishes_makes_room_for_what_is_worth_more(channe
     assert delivered(channel) == [b"higher", b"highest"]
 
 
-def test_streams_go_before_messages_of_class_basic(site: Site, channel: Channel) -> None:
+def test_streams_are_dropped_before_messages_of_class_basic(site: Site, channel: Channel) -> None:
     channel.declare(arguments={"x-max-length": 2})
     publish(channel, b"stream", priority=9)
     channel.publish(body=b"1")
@@ -512,13 +512,13 @@ def test_streams_among_others_are_found_wherever_they_are(site: Site, channel: C
         else:
             channel.publish(body=b"%d" % number)
     channel.run()
-    # The streams went, oldest first, but for what came after the limit was reached by the others.
+    # The streams were dropped, oldest first, except those after the limit was reached by the others.
     assert count(site) == 6
     channel.consume()
     assert channel.delivered() == [b"0", b"2", b"4", b"6", b"8", b"10"]
 
 
-def test_a_stream_that_comes_back_is_dropped_like_others(site: Site, channel: Channel) -> None:
+def test_a_requeued_stream_message_is_dropped_like_others(site: Site, channel: Channel) -> None:
     channel.declare(arguments={"x-max-length": 2})
     publish(channel, b"old")
     channel.run()
@@ -534,7 +534,7 @@ def test_a_stream_that_comes_back_is_dropped_like_others(site: Site, channel: Ch
     assert [bytes_of(entry.message.body) for entry in site.vhost.queues["q"].backlog.head] == [b"1", b"new"]
 
 
-def test_what_overflow_drops_is_a_dead_letter(site: Site, channel: Channel) -> None:
+def test_dropped_messages_are_dead_lettered(site: Site, channel: Channel) -> None:
     channel.declare("dead")
     channel.declare(arguments={"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     publish(channel, b"high", priority=9)
@@ -545,7 +545,7 @@ def test_what_overflow_drops_is_a_dead_letter(site: Site, channel: Channel) -> N
     assert properties_of(delivery)["headers"]["x-first-death-reason"] == "maxlen"
 
 
-def test_a_consumer_that_cannot_keep_up_loses_what_is_worth_least(site: Site, channel: Channel, clock: Clock) -> None:
+def test_a_slow_consumer_loses_the_lowest_priorities(site: Site, channel: Channel, clock: Clock) -> None:
     site.broker.stream_backlog = 1000
     channel.declare()
     qos(channel, 100)
@@ -560,7 +560,7 @@ def test_a_consumer_that_cannot_keep_up_loses_what_is_worth_least(site: Site, ch
     assert [body for body in got if int(body[:2]) % 4 == 0] == [b"%02d" % number * 50 for number in range(0, 40, 4)]
 
 
-def test_the_limit_of_streams_leaves_other_messages_alone(site: Site, channel: Channel) -> None:
+def test_the_limit_of_streams_does_not_affect_other_messages(site: Site, channel: Channel) -> None:
     site.broker.stream_backlog = 1000
     channel.declare()
     for _ in range(20):
@@ -571,7 +571,7 @@ def test_the_limit_of_streams_leaves_other_messages_alone(site: Site, channel: C
     assert len(channel.bodies()) == 20
 
 
-def test_the_limit_of_streams_holds_for_transactions(site: Site, channel: Channel) -> None:
+def test_the_limit_of_streams_applies_to_transactions(site: Site, channel: Channel) -> None:
     site.broker.stream_backlog = 1000
     channel.declare()
     channel.call("tx.select", "tx.select-ok")

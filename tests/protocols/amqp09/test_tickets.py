@@ -31,7 +31,7 @@ def ticket(channel: Channel, realm: str = "/data", **rights: bool) -> int:
     return int(answer["ticket"])
 
 
-def test_where_there_are_no_realms_every_ticket_is_granted() -> None:
+def test_without_realms_every_ticket_is_granted() -> None:
     channel = connect(Site()).channel()
     number = ticket(channel, "/whatever", active=True)
     assert number
@@ -79,7 +79,7 @@ def test_publishing_needs_a_ticket_to_write(site: Site) -> None:
     assert other.refused() == 403
 
 
-def test_what_is_not_in_the_realm_is_out_of_reach(site: Site) -> None:
+def test_objects_outside_the_realm_are_refused(site: Site) -> None:
     channel = connect(site).channel()
     channel.send("queue.declare", queue="elsewhere", ticket=ticket(channel, active=True))
     assert channel.refused() == 403
@@ -105,7 +105,7 @@ def test_a_ticket_is_for_its_channel_only(site: Site) -> None:
     assert other.refused() == 530
 
 
-def test_a_new_ticket_takes_the_place_of_the_one_before(site: Site) -> None:
+def test_a_new_ticket_replaces_the_previous_one(site: Site) -> None:
     channel = connect(site).channel()
     before = ticket(channel, read=True)
     ticket(channel, read=True)
@@ -116,7 +116,7 @@ def test_a_new_ticket_takes_the_place_of_the_one_before(site: Site) -> None:
 def test_exclusive_access_is_for_one_channel(site: Site) -> None:
     first = connect(site).channel()
     ticket(first, read=True)
-    ticket(first, read=True, exclusive=True)  # its own ticket was the only one
+    ticket(first, read=True, exclusive=True)  # it had the only ticket
     second = connect(site).channel()
     second.send("access.request", realm="/data", read=True)
     assert second.refused() == 403

@@ -1,4 +1,4 @@
-"""Class tunnel of AMQP 0-9: handlers from entry points, and the one that carries out methods."""
+"""Class tunnel of AMQP 0-9: handlers from entry points, and the one that performs methods."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Plugin:
 
     @property
     def requests(self) -> list[tunnels.Request]:
-        """What came."""
+        """Return what was received."""
         found: list[tunnels.Request] = __import__(self.name).requests
         return found
 
@@ -78,7 +78,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 
 def wait_for(channel: Channel, condition: Callable[[], bool]) -> None:
-    """Let everything run until something has happened, for handlers work in threads."""
+    """Run until something has happened: handlers run in threads."""
     deadline = time.monotonic() + 60
     channel.run()
     while not condition():
@@ -103,7 +103,7 @@ def close_of(channel: Channel) -> tuple[int, str]:
 @pytest.mark.rule("0-9", "tunnel.chassis.server")
 @pytest.mark.rule("0-9", "tunnel.request.chassis.server")
 @pytest.mark.rule("0-9", "tunnel.request.content")
-def test_a_request_goes_to_the_handler_of_its_name(channel: Channel, plugin: Plugin) -> None:
+def test_a_request_is_passed_to_the_handler_of_its_name(channel: Channel, plugin: Plugin) -> None:
     send(channel, b"body", {"a": 1, "b": "c"}, data_name="taken", proxy_name="proxy", headers={"h": 2}, durable=1)
     wait_for(channel, lambda: len(plugin.requests) == 1)
     assert plugin.requests == [tunnels.Request(
@@ -112,7 +112,7 @@ def test_a_request_goes_to_the_handler_of_its_name(channel: Channel, plugin: Plu
     assert channel.client.received == []
 
 
-def test_a_request_without_properties_beside_its_name(channel: Channel, plugin: Plugin) -> None:
+def test_a_request_with_only_a_name(channel: Channel, plugin: Plugin) -> None:
     send(channel, data_name="taken")
     wait_for(channel, lambda: len(plugin.requests) == 1)
     (request,) = plugin.requests
@@ -133,7 +133,7 @@ def test_a_body_in_many_frames(channel: Channel, plugin: Plugin) -> None:
     assert plugin.requests[0].body == body
 
 
-def test_what_comes_behind_waits_for_the_handler(site: Site, channel: Channel, plugin: Plugin) -> None:
+def test_later_frames_wait_for_the_handler(site: Site, channel: Channel, plugin: Plugin) -> None:
     other = connect(site).channel()
     send(channel, data_name="slow")
     channel.send("queue.declare", queue="behind")
@@ -148,7 +148,7 @@ def test_what_comes_behind_waits_for_the_handler(site: Site, channel: Channel, p
 
 
 @pytest.mark.parametrize("name", ["nobody", ""])
-def test_nobody_takes_it(site: Site, channel: Channel, name: str) -> None:
+def test_a_request_without_a_handler(site: Site, channel: Channel, name: str) -> None:
     send(channel, b"body", data_name=name)
     channel.run()
     code, text = channel.client.refusal()
@@ -169,7 +169,7 @@ def test_a_handler_may_refuse(channel: Channel, plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("name", ["failing", "leaving", "missing"])
-def test_a_handler_that_fails_costs_nobody_else_anything(channel: Channel, plugin: Plugin, name: str,
+def test_a_handler_that_fails_does_not_affect_others(channel: Channel, plugin: Plugin, name: str,
                                                          caplog: pytest.LogCaptureFixture) -> None:
     same = channel.client.channel()
     send(channel, data_name=name)
@@ -193,7 +193,7 @@ def test_a_distribution_that_cannot_be_imported(tmp_path: Path, channel: Channel
     wait_for(other, lambda: len(plugin.requests) == 1)
 
 
-def test_broadcast_goes_to_all_handlers_of_a_name(tmp_path: Path, channel: Channel, plugin: Plugin) -> None:
+def test_broadcast_is_passed_to_all_handlers_of_a_name(tmp_path: Path, channel: Channel, plugin: Plugin) -> None:
     first = Plugin(tmp_path, "a" + plugin.name)
     send(channel, b"one", data_name="taken")
     send(channel, b"all", data_name="taken", broadcast=1)
@@ -228,7 +228,7 @@ def test_so_many_requests_wait_for_a_handler(site: Site, channel: Channel, plugi
     wait_for(again, lambda: len(plugin.requests) == 3)
 
 
-def test_a_caller_that_is_gone(site: Site, channel: Channel, plugin: Plugin) -> None:
+def test_a_caller_that_has_disconnected(site: Site, channel: Channel, plugin: Plugin) -> None:
     send(channel, data_name="slow")
     wait_for(channel, lambda: len(plugin.requests) == 1)
     channel.client.drop()
@@ -294,7 +294,7 @@ def test_one_method_without_a_frame(site: Site, channel: Channel) -> None:
     assert answer is not None and answer.arguments["queue"] == "named"
 
 
-def test_tunnelled_methods_come_before_what_follows(site: Site) -> None:
+def test_tunnelled_methods_precede_later_frames(site: Site) -> None:
     channel = connect(site).channel()
     channel.send("tx.select")
     send(channel, encoded(1, lambda engine: engine.send_publish(1, make_address("", "q"), 0, encode_header(60, 1, {}),
@@ -329,8 +329,8 @@ def test_a_large_body_within_a_tunnel(site: Site, channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("count", [tunnel_methods.MAX_FRAMES, tunnel_methods.MAX_FRAMES + 1], ids=["most", "more"])
-def test_so_many_methods_go_through_one_tunnel(channel: Channel, count: int) -> None:
-    """They are carried out in one go: more would keep everybody waiting."""
+def test_the_methods_of_one_tunnel_are_limited(channel: Channel, count: int) -> None:
+    """They are performed in one turn: more would delay other clients."""
     channel.declare()
     one = encoded(1, lambda engine: engine.send(1, "queue.purge", {"queue": "q", "nowait": True}))
     channel.publish()
@@ -376,7 +376,7 @@ def test_a_tunnelled_upload(site: Site, channel: Channel) -> None:
     (b"\0\x32\0\x1e\0\0\x04none\0", 404),
     (b"\x01", 501),
 ], ids=lambda value: None if isinstance(value, int) else value.hex()[:60])
-def test_what_is_wrong_within_a_tunnel(site: Site, body: bytes, code: int) -> None:
+def test_errors_within_a_tunnel(site: Site, body: bytes, code: int) -> None:
     channel = connect(site).channel()
     tunnel(channel, body)
     assert channel.client.refusal()[0] == code
@@ -399,7 +399,7 @@ def test_a_tunnel_in_a_tunnel(site: Site, channel: Channel) -> None:
     assert "before" not in site.vhost.queues
 
 
-def test_what_follows_a_refused_method_is_not_carried_out(site: Site, channel: Channel) -> None:
+def test_methods_after_a_refused_one_are_not_performed(site: Site, channel: Channel) -> None:
     def build(engine: Engine) -> None:
         engine.send(1, "queue.declare", {"queue": "none", "passive": True})
         engine.send(1, "queue.declare", {"queue": "behind"})

@@ -1,4 +1,4 @@
-"""What costs more with more channels counts as more work."""
+"""Operations that cost more with more channels count as more work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of class tunnel of 0-9 have in common: distributions with handlers, and requests to them."""
+"""Shared by the tests of class tunnel of 0-9: distributions with handlers, and requests to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TUNNEL = 110
 
 
 def install(directory: Path, name: str, source: str, **handlers: str) -> None:
-    """Make a distribution with one module of its name, and functions of it as handlers: `data_name="function"`."""
+    """Create a distribution with one module of its name, and its functions as handlers: `data_name="function"`."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.py").write_text(source, encoding="utf-8")
     info = directory / f"{name}-1.0.dist-info"

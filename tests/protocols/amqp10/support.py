@@ -1,4 +1,4 @@
-"""A client of AMQP 1.0 in memory, made of the codec: it sends frames, lets everything run, and looks at what came."""
+"""A client of AMQP 1.0 in memory, built on the codec: it sends frames, runs the loop, and inspects the replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_site(*, user: str = "user", **options: Any) -> Site:
 
 
 class Client:
-    """One connection; `received` has every frame that came and was not taken."""
+    """One connection; `received` has every received frame that was not taken yet."""
 
     def __init__(self, site: Site, *, sasl: bool = False, container: str = "test", answer: int | None = None,
                  **options: Any) -> None:
@@ -56,7 +56,7 @@ class Client:
         assert header.protocol == ((SASL if sasl else AMQP) if answer is None else answer)
 
     def run(self) -> None:
-        """Send and receive until nothing happens any more."""
+        """Send and receive until nothing more happens."""
         while True:
             data = self.output.to_send()
             if data and not self.peer.closed:
@@ -119,7 +119,7 @@ class Client:
         return session
 
     def error(self, kind: type[Close] | type[End] | type[Detach]) -> tuple[str, str]:
-        """Condition and description of the error of a close, end or detach that came; ("", "") without one."""
+        """Return condition and description of the error in a received close, end or detach; ("", "") without one."""
         self.run()
         error = self.take(kind).error
         return ("", "") if error is None else (error.condition, error.description or "")
@@ -132,7 +132,7 @@ class Client:
 
 
 class Session:
-    """A session of a client. The next handle and delivery-id that are free are taken."""
+    """A session of a client. It uses the next free handle and delivery-id."""
 
     begun: Begin
 
@@ -200,7 +200,7 @@ class Sender(Link):
     credit = 0
 
     def send(self, payload: bytes = b"", *, settled: bool | None = None, run: bool = True, **options: Any) -> int:
-        """Send a delivery in one frame; its delivery-id."""
+        """Send a delivery in one frame; return its delivery-id."""
         number = self.session.next_id
         self.session.next_id += 1
         self.client.send(Transfer(self.handle, options.pop("delivery_id", number),
@@ -215,7 +215,7 @@ class Sender(Link):
         self.client.send(Transfer(self.handle, channel=self.session.channel, payload=payload, **options))
 
     def outcomes(self) -> list[tuple[int, int, bool, str]]:
-        """What was said of deliveries: first, last, settled, and the name of the state."""
+        """Return the received dispositions: first, last, settled, and the name of the state."""
         return [(frame.first, frame.first if frame.last is None else frame.last, frame.settled,
                  type(frame.state).__name__) for frame in self.client.all(Disposition)]
 
@@ -231,7 +231,7 @@ class Receiver(Link):
         return self.client.all(Transfer)
 
     def bodies(self) -> list[bytes]:
-        """The contents of the data sections that were delivered, each in a frame of its own."""
+        """Return the contents of the delivered data sections, each from a separate frame."""
         return [body_of(frame.payload) for frame in self.deliveries()]
 
     def accept(self, first: int | None, last: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The sections of messages that come in (messaging section 3.2): their order, their number, and the keys of annotations."""
+"""The sections of received messages (messaging section 3.2): their order, their number, and the keys of annotations."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def make_session(strict: bool = False) -> Session:
 
 
 def annotated(section: bytes, pairs: list[tuple[Any, Any]]) -> bytes:
-    """A message with these annotations in the section that a descriptor stands for."""
+    """Return a message with these annotations in the section of a descriptor."""
     annotations = section + encode_pairs(pairs)
     return message(after=annotations) if section == FOOTER else message(before=annotations)
 
 
 def refusal(session: Session, payload: bytes) -> str:
-    """The condition with which the link is detached that sent this, "" where the message is accepted."""
+    """Return the condition of the link's detach, "" if the message is accepted."""
     site: Site = session.client.site
     sender = session.sender()
     before = site.vhost.queues["q"].ready_count
@@ -53,7 +53,7 @@ def refusal(session: Session, payload: bytes) -> str:
     assert detach.closed
     assert detach.error is not None
     assert site.vhost.queues["q"].ready_count == before
-    # Nobody else pays for it.
+    # Other links are not affected.
     assert refusal(session, message()) == ""
     return detach.error.condition
 
@@ -81,7 +81,7 @@ def test_keys_of_annotations(section: bytes, pairs: list[tuple[Any, Any]], condi
     b"\xc1\x01\x01",  # an odd number of values
     b"\xc1\x04\x02\xa3\x7fx",  # a key that is longer than the map
     b"\xc1\x03\x02\xa3\x00",  # a key without a value
-    b"\xc1\x05\x00\xa3\x01x\x40",  # more than the count says
+    b"\xc1\x05\x00\xa3\x01x\x40",  # more than its count
     b"\xc1\x00",  # no count
     b"\xd1\x00\x00\x00\x02\x00\x00",  # half of a count
     b"\xc1\x05\x02\x3f\x01x\x40",  # an unknown format code

@@ -67,7 +67,7 @@ frames: st.SearchStrategy[Performative] = st.one_of(
     st.builds(Detach, handles, flags, channel=channels),
 )
 rare = st.one_of(frames, st.builds(End, channel=channels), st.just(Open("again")), st.just(Close()))
-# A session with links, after which anything may come.
+# A session with links, followed by anything.
 BEGINNING: list[Performative] = [
     Begin(0, 100, 100), Attach("s", 0, False, target=Target("one"), source=Source(), initial_delivery_count=0),
     Attach("r", 1, True, source=Source("one"), target=Target()), Flow(50, 0, 50, 0, 1, 0, 20),
@@ -130,7 +130,7 @@ def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.Da
 @pytest.mark.parametrize("sasl", [False, True])
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=80), flags)
-def test_any_octets(sasl: bool, octets: bytes, opened: bool) -> None:
+def test_any_bytes(sasl: bool, octets: bytes, opened: bool) -> None:
     site = make_site()
     client = Client(site, sasl=sasl)
     if opened and not sasl:

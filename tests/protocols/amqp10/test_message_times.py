@@ -90,14 +90,14 @@ def test_the_time_wins(site: Site, session: Session) -> None:
 
 
 @pytest.mark.parametrize("annotations", [{TIME: 5}, {DELAY: UInt(0)}, {DELAY: -5}, {TIME: None}, {"x-opt-delivery-x": 5}])
-def test_what_is_due_is_delivered(session: Session, annotations: dict[str, Any]) -> None:
+def test_due_messages_are_delivered(session: Session, annotations: dict[str, Any]) -> None:
     session.sender().send(later(annotations))
     assert session.receiver(credit=10).bodies() == [b"m"]
 
 
 @pytest.mark.parametrize("annotations", [{TIME: "soon"}, {DELAY: True}, {DELAY: 1.5}, {TIME: 1 << 62}],
                          ids=["text", "boolean", "float", "too far"])
-def test_what_is_no_time(session: Session, annotations: dict[str, Any]) -> None:
+def test_invalid_times(session: Session, annotations: dict[str, Any]) -> None:
     session.sender().send(later(annotations))
     condition, text = session.client.error(Detach)
     assert condition == "amqp:invalid-field"

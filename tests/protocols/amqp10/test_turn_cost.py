@@ -1,4 +1,4 @@
-"""What one client may make the broker do in one turn: units of work are counted; what is too much waits, or is refused."""
+"""Work that one client can cause in one turn: it is counted in units; the excess waits, or is refused."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def octets(*frames: Any) -> bytes:
 
 
 def one_turn(client: Client, data: bytes) -> None:
-    """What one read of the socket makes the broker do, and nothing of what that leaves to the next turn."""
+    """Do what one read of the socket causes, without the parts left to the next turn."""
     client.session.data_received(data)
 
 
 # Reading
 
 
-def test_a_reader_reads_so_much_at_once() -> None:
+def test_a_read_is_limited() -> None:
     data = octets(*(Attach(f"link {number}", number, False, target=Target("q")) for number in range(300)))
     reader = FrameReader(1 << 20, 1 << 20, False, NO_LIMIT, 500)
     frames = reader.receive(data)
@@ -74,7 +74,7 @@ def test_a_reader_reads_so_much_at_once() -> None:
     assert reader.buffered == 0
 
 
-def test_what_comes_meanwhile_is_read_behind_the_rest() -> None:
+def test_later_input_is_read_after_the_rest() -> None:
     reader = FrameReader(1 << 20, 1 << 20, False, NO_LIMIT, 1)
     frames = [octets(Attach("link", number, False, target=Target("q"))) for number in range(4)]
     found = reader.receive(frames[0] + frames[1] + frames[2][:10])
@@ -194,11 +194,11 @@ def test_a_disposition_of_many_is_carried_out_in_several_turns(session: Session)
     assert not endpoint.closing
     session.client.run()
     assert not endpoint.unacked
-    # Nothing of it went back when the session ended behind it.
+    # None of it was requeued when the session ended after it.
     assert site.vhost.queues["q"].ready_count == 0
 
 
-def test_the_rest_of_a_disposition_leaves_later_deliveries_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_a_disposition_does_not_affect_later_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispositions, "MAX_AT_ONCE", 100)
     site.protocols.amqp10.settings.unsettled = 320
     session = connect(site).begin(incoming_window=1 << 31)
@@ -207,7 +207,7 @@ def test_the_rest_of_a_disposition_leaves_later_deliveries_alone(site: Site, mon
     assert len(endpoint.unacked) == 320
     one_turn(session.client, octets(Disposition(True, 0, (1 << 31) - 2, True, Accepted())))
     session.client.run()
-    # What was sent when the first part had made room was not the client's to settle yet.
+    # Deliveries sent after the first part had made room could not be settled by the client yet.
     assert sorted(endpoint.unacked) == list(range(320, 500))
 
 
@@ -231,7 +231,7 @@ def test_unsettled_deliveries_of_a_connection_are_limited(site: Site) -> None:
     second = two.receiver("q")
     second.flow(1000, window=1 << 31)
     assert second.deliveries() == []
-    # What is settled in one session lets the other go on, too.
+    # Settling in one session lets the other one continue, too.
     one.dispose(0, 63, Accepted())
     found = client.all(Transfer)
     assert len(found) >= 64
@@ -288,7 +288,7 @@ def test_values_are_counted_without_decoding(value: Any, count: int) -> None:
     assert decode_value(encoded, 0, -1, count)[0] == value
 
 
-def test_counting_ends_where_there_are_too_many() -> None:
+def test_counting_stops_at_the_limit() -> None:
     encoded = encode_value([None] * 50_000)
     assert count_values(encoded, 0, len(encoded), 100) == 101
     nested = encode_value(Array("list", [[None] * 1000] * 3))
@@ -312,7 +312,7 @@ def test_sections_of_a_message_are_limited(session: Session, kind: int) -> None:
 
 
 class Counted(StoredBody):
-    """A body on disk that counts what is read of it."""
+    """A body on disk that counts the bytes read."""
 
     def __init__(self, octets: bytes) -> None:
         self.octets = octets
@@ -346,7 +346,7 @@ def test_a_large_body_is_not_read_to_convert_it(form: bytes, kind: str) -> None:
 
 
 def test_values_in_a_body_are_not_decoded_to_convert_it() -> None:
-    # A list that says it has more values than there are octets could not be decoded.
+    # A list whose count exceeds its bytes cannot be decoded.
     body = b"\x00\x53\x77\xd0" + struct.pack(">II", 8, 1 << 31) + b"\x40" * 4
     found = Message(make_address("", "q"), b"", body, len(body), False, format=FORMAT_AMQP1)
     assert to_amqp0._body_of(found) == (body, AMQP_ENCODED)
@@ -396,8 +396,8 @@ def test_messages_to_nowhere_are_work(session: Session) -> None:
     assert services.broker.work - before >= 10 * (RESOLVED + REFUSED)
 
 
-def test_what_goes_back_does_so_in_one_turn(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what is older would have to be put before what has gone back already, or come behind it."""
+def test_messages_are_requeued_in_one_turn(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise older ones would be put before or after those requeued already."""
     deliver(session, 300)
     monkeypatch.setattr(dispositions, "MAX_AT_ONCE", 100)
     endpoint = session.client.session.sessions[0]

@@ -1,4 +1,4 @@
-"""Where 64 bits meet 32, and seconds milliseconds: times and counts at the limits of their fields."""
+"""Conversions between 64 and 32 bits, and seconds and milliseconds: times and counts at the limits of their fields."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make(**options: Any) -> Site:
 @pytest.mark.parametrize(("ahead", "ttl"), [
     (1000, 1000), (MAX_UINT, MAX_UINT), (MAX_UINT + 1, -1), (SIXTY_DAYS, -1), (MAX_LONG, -1),
 ])
-def test_a_time_to_live_that_the_header_cannot_hold_is_left_out(ahead: int, ttl: int) -> None:
+def test_a_time_to_live_above_the_maximum_of_the_header_is_omitted(ahead: int, ttl: int) -> None:
     site = make()
     session = connect(site).begin()
     receiver = session.receiver(credit=10)
@@ -53,7 +53,7 @@ def test_the_time_to_live_of_a_queue_is_no_different(queue_ttl: int, ttl: int) -
     assert [split(delivery.payload).ttl for delivery in receiver.deliveries()] == [ttl]
 
 
-def test_what_is_left_of_a_long_life_is_told_once_it_fits() -> None:
+def test_a_remaining_ttl_is_sent_once_it_fits() -> None:
     site = make()
     session = connect(site).begin()
     session.sender().send(message(b"x", properties=Properties(absolute_expiry_time=site.broker.timers.now() + SIXTY_DAYS)))
@@ -81,7 +81,7 @@ def test_the_largest_expiry_time_goes_through_a_transaction() -> None:
     assert [entry.message.expires_at - clock.time for entry in backlog] == [MAX_UINT, MAX_DELAY]
 
 
-def test_an_idle_timeout_above_49_days_is_told_as_that() -> None:
+def test_an_idle_timeout_above_49_days_is_capped() -> None:
     assert Client(make(idle_timeout=1e7)).open().idle_time_out == MAX_UINT
 
 
@@ -94,7 +94,7 @@ def test_credit_may_be_as_large_as_its_field(credit: int) -> None:
         sender.send(message(b"x"))
     receiver.flow(credit)
     assert len(receiver.deliveries()) == 3
-    # The same again, before the client has counted what is under way.
+    # The same again, before the client has counted deliveries in flight.
     sender.send(message(b"y"))
     receiver.flow(credit)
     assert receiver.bodies() == [b"y"]

@@ -1,4 +1,4 @@
-"""What was published over 0-9-1 is consumed over 1.0, and the other way round; and round trips."""
+"""Messages published over 0-9-1 and consumed over 1.0, and vice versa; and round trips."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_to_amqp0(session: Session, channel: amqp0.Channel) -> None:
         "x-opt-reply-to-group-id": "reply-group", "x-opt-message-id-type": "uuid", "x-opt-correlation-id-type": "binary"}
 
 
-def test_fields_come_back(session: Session, channel: amqp0.Channel) -> None:
-    """1.0 to 0-9-1 and back: what 0-9-1 has no property for was kept in headers."""
+def test_fields_survive_a_round_trip(session: Session, channel: amqp0.Channel) -> None:
+    """1.0 to 0-9-1 and back: fields without a property in 0-9-1 are kept in headers."""
     fields = Properties(ULong(5), b"user", "to", "subject", "/queues/q2", UUID(int=9), "a/b", None, 1_900_000_000_000,
                         1_700_000_000_000, "group", 7, "reply-group")
     session.sender().send(message(b"body", properties=fields))
@@ -142,7 +142,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("body", VALUES)
-def test_bodies_come_back(session: Session, channel: amqp0.Channel, body: bytes) -> None:
+def test_bodies_survive_a_round_trip(session: Session, channel: amqp0.Channel, body: bytes) -> None:
     session.sender().send(body)
     got = channel.get()
     assert got is not None
@@ -242,7 +242,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def test_what_cannot_be_converted_at_all(channel: amqp0.Channel, session: Session) -> None:
+def test_unconvertible_messages(channel: amqp0.Channel, session: Session) -> None:
     """No conversion fails a delivery: 1.0 nests less deep than a table may be."""
     channel.publish(body=b"1", headers={"deep": nested(63)}, message_id="m")
     channel.run()
@@ -264,7 +264,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("octets", MALFORMED)
 def test_malformed_sections(site: Site, session: Session, channel: amqp0.Channel, octets: bytes) -> None:
-    """Sections are not looked into when they come. Nobody who gets them fails."""
+    """Sections are not checked on arrival; consumers of them do not fail."""
     channel.declare("dead")
     channel.declare("dl", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     session.sender("dl").send(octets)

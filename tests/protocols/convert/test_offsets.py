@@ -27,14 +27,14 @@ def decoded(octets: bytes) -> tuple[dict[Any, Any], bytes]:
     {}, {"x-opt-a": 1}, {f"x-opt-{number}": number for number in range(12)}, {"x-opt-long": "l" * 225},
     {f"x-opt-{number}": number for number in range(130)}, {"x-opt-very": "l" * 70_000},
 ], ids=["none", "one", "twelve", "almost 256 octets", "more than 256 values", "large"])
-def test_it_is_one_more_annotation(known: dict[str, Any], rest: bytes) -> None:
+def test_the_offset_is_an_additional_annotation(known: dict[str, Any], rest: bytes) -> None:
     section = encode_annotations([(Symbol(name), value) for name, value in known.items()])
     found, left = decoded(with_stream_offset(section + rest, 2**40 + 1))
     assert found == {**known, "x-stream-offset": 2**40 + 1}
     assert left == rest
 
 
-def test_it_replaces_what_a_publisher_has_written() -> None:
+def test_it_replaces_the_publishers_value() -> None:
     section = encode_annotations([(Symbol("x-stream-offset"), "mine"), (Symbol("x-opt-a"), 1)])
     found, left = decoded(with_stream_offset(section + PROPERTIES, 5))
     assert (found, left) == ({"x-opt-a": 1, "x-stream-offset": 5}, PROPERTIES)

@@ -1,4 +1,4 @@
-"""The annotations `x-exchange` and `x-routing-key` of what is delivered to consumers of AMQP 1.0."""
+"""The annotations `x-exchange` and `x-routing-key` of deliveries to consumers of AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pairs(number: int, text: str = "") -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("known", [[], pairs(1), pairs(125), pairs(126), pairs(127), pairs(130), pairs(2, "x" * 95),
                                    pairs(2, "x" * 96), pairs(3, "x" * 1000)],
                          ids=["none", "one", "125", "126", "127", "130", "190 octets", "192 octets", "long"])
-def test_they_are_added_to_what_is_there(known: list[tuple[Any, Any]]) -> None:
+def test_they_are_added_to_existing_annotations(known: list[tuple[Any, Any]]) -> None:
     octets = SECTION + encode_pairs(known) + BODY
     annotated = annotate(octets, ADDRESS)
     sections = split(annotated)
@@ -57,7 +57,7 @@ def test_names_that_are_no_text() -> None:
     assert message_annotations(split(annotate(BODY, address))) == {"x-exchange": "�", "x-routing-key": "k" * 255}
 
 
-def test_addresses_are_told_apart() -> None:
+def test_addresses_are_distinguished() -> None:
     for number in range(3000):
         key = str(number % 1500)
         assert message_annotations(split(annotate(BODY, make_address("x", key))))["x-routing-key"] == key

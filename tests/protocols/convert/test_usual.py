@@ -1,4 +1,4 @@
-"""What is remembered of messages gives the same octets as a conversion from the beginning."""
+"""Cached conversions give the same bytes as conversions from scratch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_properties(header: bool, annotations: bool, stable: dict[str, Any], dif
         try:
             octets = sections(header, annotations, {**stable, **ids}, application)
         except EncodeError:
-            return  # a text that is none
+            return  # an invalid text
         message = Message(make_address("exchange", "key"), octets, b"", 0, True, 4, format=FORMAT_AMQP1)
         properties = to_amqp0._properties_of(message)
         if not properties["headers"]:
@@ -92,7 +92,7 @@ def test_properties(header: bool, annotations: bool, stable: dict[str, Any], dif
     b"\x00\x53\x73\xc0\x04\x01\xa1\x02id\x00",
     b"\x00\x53\x73\xc0\x03\x01\xa1\xff", b"\x00\x53\x73\xc0\x06\x0e\xa1\x03abc", b"\x00\x53\x73\x45", b"\x00",
 ], ids=["cut", "long-id", "wide", "rest", "short-list", "count", "empty", "nothing"])
-def test_sections_that_cannot_be_read_are_converted_as_far_as_before(octets: bytes) -> None:
+def test_malformed_sections_are_converted_as_before(octets: bytes) -> None:
     message = Message(make_address("", "q"), octets, b"", 0, False, format=FORMAT_AMQP1)
     properties = to_amqp0._properties_of(message)
     if not properties["headers"]:

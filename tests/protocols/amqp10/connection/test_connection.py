@@ -13,7 +13,7 @@ from leveret.wire.amqp10.transport import Begin, Close, End, Flow, Open
 from tests.protocols.amqp10.support import Client, connect, make_site
 
 
-def test_open_says_who_the_broker_is() -> None:
+def test_open_identifies_the_broker() -> None:
     site = make_site(max_frame_size=70000, sessions=7, idle_timeout=20.0)
     answer = Client(site).open()
     assert answer.max_frame_size == 70000
@@ -60,7 +60,7 @@ def test_a_mechanism_that_was_not_offered() -> None:
 
 
 def assert_sasl_required(client: Client) -> None:
-    """The header of SASL was the answer, and the socket is closed, whatever came with the client's header."""
+    """The reply is the header of SASL, and the socket is closed, whatever follows the client's header."""
     assert client.peer.closed
     client.send(Open("test"), Begin(0, 1, 1))
     client.session.data_received(client.output.to_send())
@@ -69,11 +69,11 @@ def assert_sasl_required(client: Client) -> None:
     assert not client.session.opened and not client.session.user
 
 
-def test_without_sasl_nobody_is_let_in_where_there_is_no_anonymous_user() -> None:
+def test_clients_without_sasl_are_refused_without_an_anonymous_user() -> None:
     assert_sasl_required(Client(make_site(user=""), answer=SASL))
 
 
-def test_the_anonymous_user_may_be_one_of_this_machine_only() -> None:
+def test_the_anonymous_user_may_be_restricted_to_loopback() -> None:
     site = make_site()
     site.users.loopback_users = frozenset({"user"})
     assert_sasl_required(Client(site, host="192.0.2.1", answer=SASL))
@@ -94,7 +94,7 @@ def test_vhosts(hostname: str | None, vhost: str) -> None:
     assert client.session.vhost_name == vhost
 
 
-def test_an_unknown_vhost_and_one_that_is_not_the_users_look_alike() -> None:
+def test_unknown_and_forbidden_vhosts_cannot_be_distinguished() -> None:
     site = make_site()
     site.broker.add_vhost("two", VhostSettings())
     answers = []
@@ -116,7 +116,7 @@ def test_close_is_answered() -> None:
     assert client.peer.closed
 
 
-def test_everything_in_one_piece() -> None:
+def test_all_frames_in_one_piece() -> None:
     """Pipelined opens (transport section 2.4.1)."""
     client = Client(make_site())
     client.send(Open("test"), Begin(0, 10, 10), End(), Close())
@@ -176,13 +176,13 @@ def test_a_channel_without_a_session() -> None:
     assert client.error(Close)[0] == "amqp:not-allowed"
 
 
-def test_channels_are_of_one_direction() -> None:
+def test_channels_belong_to_one_direction() -> None:
     client = connect(make_site())
     assert client.begin(5).begun.channel == 0
     assert client.begin(2).begun.channel == 1
 
 
-def test_nothing_but_a_close_counts_after_an_error() -> None:
+def test_only_a_close_counts_after_an_error() -> None:
     client = connect(make_site())
     client.send(Flow(1, 0, 1, channel=9))
     client.run()
@@ -226,7 +226,7 @@ def test_an_operator_closes() -> None:
     assert client.error(Close) == ("amqp:connection:forced", "for a test")
 
 
-def test_the_most_connections_of_a_vhost() -> None:
+def test_the_maximum_number_of_connections_of_a_vhost() -> None:
     site = make_site()
     site.broker.add_vhost("/", VhostSettings(max_connections=1))
     connect(site)
@@ -235,7 +235,7 @@ def test_the_most_connections_of_a_vhost() -> None:
     assert client.error(Close)[0] == "amqp:resource-limit-exceeded"
 
 
-def test_nothing_is_left_behind() -> None:
+def test_no_state_is_left() -> None:
     site = make_site()
     client = connect(site)
     session = client.begin()
@@ -250,7 +250,7 @@ def test_nothing_is_left_behind() -> None:
     assert not site.vhost.queues["q"].consumers
 
 
-def test_the_most_channels_of_a_user() -> None:
+def test_the_maximum_number_of_channels_of_a_user() -> None:
     """Sessions and the channels of 0-9-1 count together."""
     site = make_site()
     site.allow("user", "/", Permission(".*", ".*", ".*"), limits=UserLimits(max_channels=2))

@@ -51,11 +51,11 @@ def test_one_of_the_two_desires_it(first: bool, second: bool, expected: bool) ->
     held = open_one(site, alone=first)
     assert not refused(held)
     assert refused(open_one(site, alone=second)) is expected
-    # Nothing happens to the one that was there.
+    # The existing one is not affected.
     assert held.begin()
 
 
-def test_others_than_the_first_may_desire_it_when_alone_only() -> None:
+def test_later_connections_may_desire_it_only_if_alone() -> None:
     site = make_site()
     assert not refused(open_one(site))
     assert not refused(open_one(site))
@@ -63,7 +63,7 @@ def test_others_than_the_first_may_desire_it_when_alone_only() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "loss", "operator"])
-def test_the_end_of_the_connection_lets_the_next_one_in(how: str) -> None:
+def test_the_end_of_the_connection_admits_the_next_one(how: str) -> None:
     site = make_site()
     client = open_one(site, alone=True)
     if how == "close":
@@ -77,13 +77,13 @@ def test_the_end_of_the_connection_lets_the_next_one_in(how: str) -> None:
     assert not site.protocols.amqp10.containers
     again = open_one(site, alone=True)
     assert not refused(again)
-    # What comes late of the first one changes nothing.
+    # Late frames of the first one change nothing.
     if not client.peer.closed:
         client.drop()
     assert refused(open_one(site, alone=True))
 
 
-def test_a_refused_connection_holds_nothing() -> None:
+def test_a_refused_connection_reserves_nothing() -> None:
     site = make_site()
     held = open_one(site, alone=True)
     other = open_one(site, alone=True)
@@ -115,14 +115,14 @@ def test_containers_are_those_of_a_user_in_a_vhost() -> None:
     ({"hostname": "vhost:none"}, "amqp:unauthorized-access"), ({"max_frame_size": 511}, "amqp:invalid-field"),
     ({"idle_time_out": 1}, "amqp:not-allowed"),
 ], ids=["vhost", "frame size", "idle time-out"])
-def test_every_open_that_fails_says_so(options: dict[str, object], condition: str) -> None:
+def test_every_failed_open_has_the_property(options: dict[str, object], condition: str) -> None:
     client = Client(make_site())
     assert client.open(**options).properties[FAILED] is True
     assert client.error(Close)[0] == condition
     assert not client.session.shared.containers
 
 
-def test_an_open_that_succeeds_does_not_say_so() -> None:
+def test_a_successful_open_does_not_have_it() -> None:
     client = Client(make_site())
     assert FAILED not in client.open().properties
     assert client.session.opened

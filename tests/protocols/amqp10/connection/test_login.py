@@ -32,7 +32,7 @@ def sasl(site: Site | None = None) -> Client:
 
 
 def exchange(client: Client, *frames: SaslInit | SaslResponse) -> SaslOutcome | SaslChallenge:
-    """What the client sends, and the answer to the last of it."""
+    """Send client frames; return the reply to the last of them."""
     client.send(*frames)
     client.run()
     outcome = client.find(SaslOutcome)
@@ -40,7 +40,7 @@ def exchange(client: Client, *frames: SaslInit | SaslResponse) -> SaslOutcome | 
 
 
 def later(client: Client) -> None:
-    """Let the time pass that something waits for."""
+    """Let the time of a timer pass."""
     for _, call in client.site.later:
         call()
     client.site.later.clear()
@@ -48,7 +48,7 @@ def later(client: Client) -> None:
 
 
 def assert_refused(client: Client) -> None:
-    """The outcome says that it failed, and nothing else; the socket is closed a little later."""
+    """The outcome only reports the failure; the socket is closed a little later."""
     client.run()
     outcome = client.take(SaslOutcome)
     assert (outcome.code, outcome.additional_data) == (1, None)
@@ -110,7 +110,7 @@ def test_a_challenge_fits_a_sasl_frame() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_an_absent_initial_response_is_asked_for(mechanism: str) -> None:
+def test_an_absent_initial_response_is_requested(mechanism: str) -> None:
     client = sasl(scram_site())
     answer = exchange(client, SaslInit(mechanism))
     assert isinstance(answer, SaslChallenge) and answer.challenge == b""
@@ -123,14 +123,14 @@ def test_an_absent_initial_response_is_asked_for(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_an_empty_initial_response_is_one(mechanism: str) -> None:
+def test_an_empty_initial_response_counts(mechanism: str) -> None:
     client = sasl(scram_site())
     client.send(SaslInit(mechanism, b""))
     assert_refused(client)
 
 
 @pytest.mark.parametrize("response", [None, b"", b"trace"])
-def test_anonymous_has_nothing_to_say(response: bytes | None) -> None:
+def test_anonymous_needs_no_response(response: bytes | None) -> None:
     outcome = exchange(sasl(), SaslInit("ANONYMOUS", response))
     assert isinstance(outcome, SaslOutcome) and outcome.code == 0
 
@@ -164,7 +164,7 @@ def test_init_twice() -> None:
     assert_refused(client)
 
 
-def test_init_again_after_a_refusal_is_not_heard() -> None:
+def test_an_init_after_a_refusal_is_ignored() -> None:
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0wrong"))
     client.run()
@@ -174,7 +174,7 @@ def test_init_again_after_a_refusal_is_not_heard() -> None:
 
 
 def test_init_while_the_first_is_being_checked() -> None:
-    """Both in one piece: the second one comes when the login is over, where a header is due."""
+    """Both in one piece: the second one is parsed after the login, when a header is due."""
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0user"), SaslInit("PLAIN", b"\0user\0user"))
     client.run()
@@ -184,7 +184,7 @@ def test_init_while_the_first_is_being_checked() -> None:
     assert not client.session.opened
 
 
-def test_a_response_after_the_last_one() -> None:
+def test_a_superfluous_response() -> None:
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0user"))
     client.run()
@@ -202,7 +202,7 @@ def test_frames_of_servers(frame: SaslMechanisms | SaslChallenge | SaslOutcome) 
     assert_refused(client)
 
 
-# What is no SASL frame
+# Invalid SASL frames
 
 
 def open_octets() -> bytes:
@@ -219,8 +219,8 @@ def open_octets() -> bytes:
     b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"\x16\x03\x01\x00\x00\x00\x00\x00",
 ], ids=["empty", "heartbeat", "open", "8193 octets", "4 GiB", "7 octets", "body behind the end", "no described type",
         "body in the header", "amqp header", "sasl header", "tls header", "hello"])
-def test_what_is_no_sasl_frame_is_the_end(octets: bytes) -> None:
-    """At once, or when the time for the handshake is over where more has to come; never a login."""
+def test_an_invalid_sasl_frame_ends_the_connection(octets: bytes) -> None:
+    """At once, or at the end of the handshake timeout if the frame is incomplete; never a login."""
     client = sasl()
     client.session.data_received(octets)
     client.session.data_received(b"\0" * 16)
@@ -239,13 +239,13 @@ def test_a_frame_of_the_largest_size_there_may_be() -> None:
     assert_refused(client)
 
 
-# Headers behind SASL
+# Headers after SASL
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"AMQP\x00\x01\x00\x01",
                                     b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x00"],
                          ids=["sasl", "tls", "revision", "0-9-1", "id 1"])
-def test_another_header_gets_the_right_one(header: bytes) -> None:
+def test_another_header_gets_a_supported_one(header: bytes) -> None:
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0user"))
     client.run()
@@ -328,14 +328,14 @@ def test_a_second_open() -> None:
 
 
 def test_an_open_on_another_channel() -> None:
-    """Transport 2.7.1: it may come on any channel up to what both allow."""
+    """Transport 2.7.1: it may use any channel up to the limit of both sides."""
     client = Client(make_site())
     client.send(Open("test", channel=7))
     client.run()
     assert client.take(Open).channel == 0
 
 
-# What open says
+# Contents of open
 
 
 @pytest.mark.parametrize(("size", "fits"), [(0, False), (511, False), (512, True), (4294967295, True)])
@@ -347,8 +347,8 @@ def test_max_frame_size(size: int, fits: bool) -> None:
         assert client.error(Close)[0] == "amqp:invalid-field"
 
 
-def test_nothing_is_larger_than_the_client_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our open too, with the longest of host names."""
+def test_no_frame_exceeds_the_clients_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Including our open, with the longest host name."""
     monkeypatch.setattr("socket.gethostname", lambda: "h" * 64)
     site = make_site()
     site.services.server_properties["version"] = "100.200.300.dev123456+0123456789"
@@ -402,7 +402,7 @@ def test_idle_time_outs_that_are_too_short(timeout: int) -> None:
     assert not client.site.vhost.connections
 
 
-def test_everything_behind_a_refused_login_is_discarded() -> None:
+def test_frames_after_a_refused_login_are_discarded() -> None:
     """An open that was sent ahead of the outcome."""
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0wrong"))
@@ -413,7 +413,7 @@ def test_everything_behind_a_refused_login_is_discarded() -> None:
     assert not client.site.services.by_user
 
 
-def test_octet_by_octet() -> None:
+def test_byte_by_byte() -> None:
     site = scram_site()
     client = sasl(site)
     scram = ScramClient("SCRAM-SHA-256", "user", "user")
@@ -434,7 +434,7 @@ def test_octet_by_octet() -> None:
     assert client.session.opened
 
 
-def test_a_client_that_goes_during_the_login() -> None:
+def test_a_client_that_disconnects_during_the_login() -> None:
     site = scram_site()
     client = sasl(site)
     client.send(SaslInit("SCRAM-SHA-256", b"n,,n=user,r=nonce"))

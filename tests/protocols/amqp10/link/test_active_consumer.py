@@ -23,7 +23,7 @@ def session_of(site: Site, container: str) -> Session:
 
 
 def told(receiver: Receiver) -> list[object]:
-    """What the client was told of being active, in order."""
+    """Return the notifications of being active, in order."""
     flows = [frame for frame in receiver.client.all(Flow) if frame.handle == receiver.attached.handle]
     for frame in flows:
         assert frame.properties is None or set(frame.properties) == {Symbol("rabbitmq:active")}
@@ -31,7 +31,7 @@ def told(receiver: Receiver) -> list[object]:
 
 
 @pytest.mark.parametrize("arguments", [SINGLE, SINGLE | QUORUM], ids=["classic", "quorum"])
-def test_who_is_active_and_who_comes_next(site: Site, arguments: dict[str, object]) -> None:
+def test_the_next_consumer_becomes_active(site: Site, arguments: dict[str, object]) -> None:
     site.vhost.declare_queue("single", None, durable=True, arguments=arguments)
     one = session_of(site, "one").receiver("single")
     two = session_of(site, "two").receiver("single")
@@ -51,7 +51,7 @@ def test_who_is_active_and_who_comes_next(site: Site, arguments: dict[str, objec
     assert told(three) == [True]
 
 
-def test_the_flow_tells_the_state_of_the_link_too(site: Site) -> None:
+def test_the_flow_contains_the_state_of_the_link_too(site: Site) -> None:
     site.vhost.declare_queue("single", None, arguments=SINGLE)
     sender = session_of(site, "sender")
     sender.sender("single").send()
@@ -70,7 +70,7 @@ def test_receivers_of_a_quorum_queue_are_all_active(site: Site) -> None:
         assert told(receiver) == [True]
 
 
-def test_receivers_of_other_queues_are_not_told(site: Site) -> None:
+def test_receivers_of_other_queues_are_not_notified(site: Site) -> None:
     receiver = session_of(site, "one").receiver("plain")
     receiver.flow(1)
     assert told(receiver) == []

@@ -47,7 +47,7 @@ def browse(session: Session, address: str = "q", *, credit: int = 10, source: di
                             **options)
 
 
-def test_the_mode_in_place_comes_back(session: Session) -> None:
+def test_the_attach_reports_the_mode_in_place(session: Session) -> None:
     assert browse(session).attached.source.distribution_mode == "copy"
     assert session.receiver().attached.source.distribution_mode == "move"
 
@@ -80,7 +80,7 @@ def test_outcomes_have_no_effect(session: Session, state: Any) -> None:
 
 
 def test_outcomes_are_settled(session: Session) -> None:
-    """Who settles second is told that its outcome was noticed."""
+    """A client that settles second is notified that its outcome arrived."""
     fill(session)
     receiver = browse(session, rcv_settle_mode=1)
     first = receiver.deliveries()[0].delivery_id
@@ -103,14 +103,14 @@ def test_copies_in_a_transaction(session: Session) -> None:
     assert queue_of(session).ready_count == 3
 
 
-def test_new_messages_come_too(session: Session) -> None:
+def test_new_messages_are_delivered_too(session: Session) -> None:
     receiver = browse(session)
     fill(session)
     assert receiver.bodies() == [b"0", b"1", b"2"]
 
 
 def test_the_end_is_seen_by_draining(session: Session) -> None:
-    """Qpid JMS looks for the end of a queue so."""
+    """Qpid JMS detects the end of a queue like this."""
     fill(session)
     receiver = browse(session, credit=0)
     receiver.flow(10, drain=True)
@@ -209,7 +209,7 @@ def test_unsettled_copies_count_for_the_limit(site: Site, session: Session) -> N
     assert len(receiver.deliveries()) == 1
 
 
-def test_nothing_is_sent_again_to_a_terminus_that_outlives_its_link(session: Session) -> None:
+def test_no_message_is_sent_again_to_a_terminus_that_outlives_its_link(session: Session) -> None:
     fill(session)
     source = {"expiry_policy": Symbol("session-end")}
     receiver = browse(session, credit=2, name="link", source=source)

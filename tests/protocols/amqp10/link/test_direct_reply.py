@@ -53,7 +53,7 @@ def properties_of(payload: bytes) -> Properties:
     return found
 
 
-def test_an_empty_permission_makes_no_queue(site: Site) -> None:
+def test_no_queue_is_created_without_permissions(site: Site) -> None:
     site.allow("user", "/", Permission())
     before = set(site.vhost.queues)
     session = connect(site).begin()
@@ -62,7 +62,7 @@ def test_an_empty_permission_makes_no_queue(site: Site) -> None:
     assert set(site.vhost.queues) == before
 
 
-def test_the_attach_says_what_it_is(site: Site, session: Session) -> None:
+def test_the_attach_describes_the_queue(site: Site, session: Session) -> None:
     one = replies(session)
     source = one.attached.source
     assert source.dynamic
@@ -91,7 +91,7 @@ def test_a_request_and_its_answer(site: Site, session: Session) -> None:
     assert properties_of(got[0].payload).correlation_id == "request 1"
 
 
-def test_asked_in_1_0_answered_in_0_9_1(session: Session, channel: Channel) -> None:
+def test_request_over_1_0_and_reply_over_0_9_1(session: Session, channel: Channel) -> None:
     answers = replies(session)
     session.sender("requests").send(request(address_of(answers)))
     taken = channel.get("requests")
@@ -105,7 +105,7 @@ def test_asked_in_1_0_answered_in_0_9_1(session: Session, channel: Channel) -> N
     assert properties_of(frame.payload).correlation_id == "request 1"
 
 
-def test_asked_in_0_9_1_answered_in_1_0(session: Session, channel: Channel) -> None:
+def test_request_over_0_9_1_and_reply_over_1_0(session: Session, channel: Channel) -> None:
     channel.declare("requests")
     channel.consume("amq.rabbitmq.reply-to", no_ack=True)
     channel.publish("requests", b"question", reply_to="amq.rabbitmq.reply-to", correlation_id="1")
@@ -119,7 +119,7 @@ def test_asked_in_0_9_1_answered_in_1_0(session: Session, channel: Channel) -> N
     assert properties_of_0_9_1(answer)["correlation_id"] == "1"
 
 
-def test_the_queue_goes_with_its_link(site: Site, session: Session) -> None:
+def test_the_queue_is_deleted_with_its_link(site: Site, session: Session) -> None:
     answers = replies(session)
     name = address_of(answers).removeprefix("/queues/")
     answers.detach()
@@ -129,14 +129,14 @@ def test_the_queue_goes_with_its_link(site: Site, session: Session) -> None:
     assert session.client.error(Detach)[0] == "amqp:not-found"
 
 
-def test_the_queue_goes_with_its_connection(site: Site, session: Session) -> None:
+def test_the_queue_is_deleted_with_its_connection(site: Site, session: Session) -> None:
     replies(session)
     before = len(site.vhost.queues)
     session.client.drop()
     assert len(site.vhost.queues) == before - 1
 
 
-def test_nobody_else_gets_the_answers(site: Site, session: Session) -> None:
+def test_other_links_cannot_get_the_replies(site: Site, session: Session) -> None:
     address = address_of(replies(session))
     thief = connect(site, container="thief").begin()
     assert thief.receiver(address, 1).attached.source is None
@@ -158,7 +158,7 @@ def test_bad_attaches(site: Site, session: Session, options: dict[str, object], 
     assert len(site.vhost.queues) == before
 
 
-def test_other_dynamic_sources_are_what_they_were(session: Session) -> None:
+def test_other_dynamic_sources_are_unchanged(session: Session) -> None:
     attached: Attach = session.receiver(None, source=Source(dynamic=True)).attached
     assert not attached.source.address.startswith(PREFIX)
 

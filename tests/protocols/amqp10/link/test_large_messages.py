@@ -1,4 +1,4 @@
-"""Messages that come in many frames: their application data goes to the spool while they come in."""
+"""Messages in many frames: their application data goes to the spool while it arrives."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def session(site: Site) -> Session:
 
 
 def is_empty(spool: FileSpool) -> bool:
-    """Whether no body is left in it, once its thread has done what there was to do."""
+    """Return whether no body is left, once its thread has finished its work."""
     spool.close()
     return not spool.blocks
 
 
 def begin(sender: Sender, payload: bytes = LARGE, *, size: int = 30_000, until: int = -1, **options: object) -> bytes:
-    """Send a delivery as far as `until` (all of it but its last frame) in frames; the result is the rest."""
+    """Send a delivery up to `until` (all but its last frame) in frames; return the rest."""
     number = sender.session.next_id
     sender.session.next_id += 1
     stop = len(payload) - size if until < 0 else until
@@ -73,7 +73,7 @@ def end(sender: Sender, rest: bytes, **options: object) -> None:
 
 
 @pytest.mark.parametrize("size", [7_000, 30_000, 65_000])
-def test_it_is_delivered_as_it_came(site: Site, session: Session, spool: FileSpool, size: int) -> None:
+def test_it_is_delivered_unchanged(site: Site, session: Session, spool: FileSpool, size: int) -> None:
     sender = session.sender()
     rest = begin(sender, size=size)
     connection = session.client.session
@@ -129,7 +129,7 @@ def test_many_sections(session: Session) -> None:
     assert got[split(got).bare :] == payload
 
 
-def test_an_abort_gives_everything_back(session: Session, spool: FileSpool) -> None:
+def test_an_abort_releases_everything(session: Session, spool: FileSpool) -> None:
     sender = session.sender()
     begin(sender)
     assert spool.blocks
@@ -141,7 +141,7 @@ def test_an_abort_gives_everything_back(session: Session, spool: FileSpool) -> N
 
 
 @pytest.mark.parametrize("how", ["detach", "end", "drop"])
-def test_who_leaves_gives_everything_back(site: Site, session: Session, spool: FileSpool, how: str) -> None:
+def test_a_detach_releases_everything(site: Site, session: Session, spool: FileSpool, how: str) -> None:
     sender = session.sender()
     begin(sender)
     assert spool.blocks
@@ -160,7 +160,7 @@ def test_who_leaves_gives_everything_back(site: Site, session: Session, spool: F
     b"\x00\x53\x76\x45", b"\x00\x53\x70\x45", b"nonsense", b"\x00\x53\x75\xa0\x10cut off",
     b"\x00\x53\x78\xc1\x03\x02\xa1\x00",
 ], ids=["another body", "header", "nonsense", "cut off", "footer"])
-def test_a_mistake_behind_the_body(site: Site, session: Session, spool: FileSpool, wrong: bytes) -> None:
+def test_an_error_after_the_body(site: Site, session: Session, spool: FileSpool, wrong: bytes) -> None:
     sender = session.sender()
     end(sender, begin(sender, message(BODY) + wrong))
     assert session.client.error(Detach)[0] == "amqp:decode-error"
@@ -201,7 +201,7 @@ def test_a_transaction_that_is_rolled_back(session: Session, spool: FileSpool) -
 
 
 def test_a_delivery_that_is_resumed_in_the_middle(session: Session, spool: FileSpool) -> None:
-    """What has come before the link was detached need not come again."""
+    """The part received before the detach need not be sent again."""
     source = Source("here", expiry_policy=Symbol("session-end"))
     sender = session.sender(name="link", source=source)
     begin(sender, until=600_000)

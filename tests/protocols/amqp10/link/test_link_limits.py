@@ -1,4 +1,4 @@
-"""What one client can make the broker keep, or do in one turn, by links that come and go."""
+"""Limits on the state and the work per turn that one client can cause with links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", list(REFUSED))
 @pytest.mark.parametrize("wrong", ["priority", "outcome"])
 def test_a_refused_link_leaves_no_queue(site: Site, kind: str, wrong: str) -> None:
-    """What was made for a link that is refused in the end goes again."""
+    """Objects created for a link that is finally refused are removed."""
     session = connect(site).begin()
     fields = dict(REFUSED[kind])
     properties = None
@@ -62,7 +62,7 @@ def test_a_refused_link_of_a_known_name_changes_nothing(site: Site) -> None:
 
 
 def test_suspended_links_of_a_session_are_few(site: Site) -> None:
-    """Links that asked for nothing are remembered by their session as far as links may be: the oldest go."""
+    """Links with default lifetime are remembered by their session up to the limit: the oldest are dropped."""
     fill(site, b"1")
     client = connect(site)
     session = client.begin()
@@ -76,7 +76,7 @@ def test_suspended_links_of_a_session_are_few(site: Site) -> None:
         session.sender(name=f"sender {number}", handle=0).detach(closed=False)
     assert [terminus.key[3] for terminus in site.protocols.amqp10.termini.all()] == [f"sender {n}" for n in range(42, 50)]
     assert (queue.unacked, queue.ready_count) == (0, 1)
-    # Those that asked for more are limited elsewhere.
+    # Those with a longer lifetime have another limit.
     for number in range(20):
         session.sender(name=f"kept {number}", target=Target("q", expiry_policy="never"), handle=0).detach(closed=False)
     assert len(site.protocols.amqp10.termini.all()) == 28
@@ -93,7 +93,7 @@ def test_names_of_links_are_short(site: Site) -> None:
     session.sender(name="n" * 1024)
 
 
-def test_what_is_kept_of_a_link_is_small(site: Site) -> None:
+def test_the_stored_state_of_a_link_is_small(site: Site) -> None:
     """The description of a terminus that outlives its session has a limit."""
     session = connect(site).begin()
     many = {Symbol("lifetime-policy"): None, Symbol("x"): "y" * 10_000}
@@ -119,7 +119,7 @@ def test_sharing_a_queue_is_limited_too(site: Site) -> None:
 
 
 def test_detaches_are_work(site: Site) -> None:
-    """A session with many deliveries unsettled looks at all of them when a link of it goes, so only some go in a turn."""
+    """A detach scans all unsettled deliveries of its session, so detaches are spread over turns."""
     fill(site, *[b"m"] * 20_000)
     client = connect(site)
     session = client.begin(incoming_window=1 << 30)
@@ -144,7 +144,7 @@ def resumable(session: Session, unsettled: Any = None, **options: Any) -> Sender
 
 
 def test_resumed_again_and_again(site: Site) -> None:
-    """A delivery has one delivery-id in a session, the last by which it was resumed."""
+    """A delivery has one delivery-id in a session: the last one with which it was resumed."""
     client = connect(site)
     session = client.begin()
     sender = resumable(session)
@@ -161,7 +161,7 @@ def test_resumed_again_and_again(site: Site) -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
-def test_what_nobody_knows_makes_no_room(site: Site) -> None:
+def test_unknown_deliveries_make_no_room(site: Site) -> None:
     """Deliveries that are resumed may not count for the credit, but only those that are known."""
     client = connect(site)
     session = client.begin()
@@ -199,7 +199,7 @@ def test_an_interrupted_delivery_of_many_sections(site: Site) -> None:
 
 
 def test_a_large_interrupted_delivery_of_many_sections(tmp_path: Path) -> None:
-    """It is not kept at all: it comes again as a new delivery."""
+    """It is not kept at all: it is sent again as a new delivery."""
     with LeveretProcess(tmp_path, config=basic_config() + "[storage]\nbody_spool_threshold = 4096\n").start() as broker:
         peer = Peer(broker.host, broker.port)
         peer.login()
@@ -224,17 +224,17 @@ def test_a_large_interrupted_delivery_of_many_sections(tmp_path: Path) -> None:
         broker.check_log()
 
 
-# What has not gone out
+# Unsent deliveries
 
 
-def test_attached_again_before_everything_went_out(site: Site) -> None:
-    """A link that is attached again in its session gets what had not been sent, too."""
+def test_attached_again_before_everything_was_sent(site: Site) -> None:
+    """A link that is attached again in its session also gets the unsent deliveries."""
     fill(site, b"a" * 300_000, b"b")
     client = connect(site)
     session = client.begin()
     receiver = session.receiver("q", name="link")
     receiver.flow(10, window=1)
-    assert len(client.all(Transfer)) == 1  # the beginning of the first one
+    assert len(client.all(Transfer)) == 1  # the start of the first one
     receiver.detach(closed=False)
     again = session.receiver("q", name="link")
     again.flow(10, window=1000, next_incoming_id=1)

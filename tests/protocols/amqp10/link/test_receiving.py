@@ -1,4 +1,4 @@
-"""Transfers to a client, and what its outcomes do (transport section 2.6, messaging sections 3.3 to 3.5)."""
+"""Transfers to a client, and the effects of its outcomes (transport section 2.6, messaging sections 3.3 to 3.5)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_credit(session: Session) -> None:
     assert receiver.bodies() == [b"1"]
     receiver.flow(2, delivery_count=1)
     assert receiver.bodies() == [b"2", b"3"]
-    # The limit is absolute: what was given before the client had seen the last two is used up.
+    # The limit is absolute: credit granted before the client had seen the last two is used up.
     receiver.flow(2, delivery_count=1)
     assert receiver.bodies() == []
     receiver.flow(5, delivery_count=3)
@@ -65,7 +65,7 @@ def test_deliveries(session: Session) -> None:
     assert transfers[0].message_format == 0
 
 
-def test_the_bare_message_is_what_was_sent(session: Session) -> None:
+def test_the_bare_message_is_unchanged(session: Session) -> None:
     bare = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x73\xd0\x00\x00\x00\x0a\x00\x00\x00\x01\xb1\x00\x00\x00\x01i"
     bare += b"\x00\x53\x75\xa0\x01a\x00\x53\x75\xb0\x00\x00\x00\x01b\x00\x53\x78\xc1\x01\x00"
     sender = session.sender()
@@ -92,7 +92,7 @@ def test_the_header_of_deliveries(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.1.ttl-reduced")
-def test_ttl_is_what_is_left(site: Site, session: Session) -> None:
+def test_ttl_is_the_remaining_time(site: Site, session: Session) -> None:
     from leveret.wire.amqp10.messaging import Header
 
     session.sender().send(message(header=Header(ttl=60000)))
@@ -101,7 +101,7 @@ def test_ttl_is_what_is_left(site: Site, session: Session) -> None:
     assert 19000 < split(session.receiver(credit=1).deliveries()[0].payload).ttl <= 20000
 
 
-def test_accepted_is_gone(site: Site, session: Session) -> None:
+def test_accepted_messages_are_removed(site: Site, session: Session) -> None:
     fill(session, b"1", b"2", b"3")
     receiver = session.receiver(credit=10)
     assert len(receiver.deliveries()) == 3
@@ -159,7 +159,7 @@ def test_dead_letters(site: Site, session: Session, state: Rejected | Modified) 
     assert body_of(payload) == b"1"
 
 
-def test_released_goes_back_to_its_place(session: Session) -> None:
+def test_released_messages_return_to_their_place(session: Session) -> None:
     fill(session, b"1", b"2", b"3")
     receiver = session.receiver(credit=2)
     receiver.deliveries()
@@ -265,7 +265,7 @@ def test_echo_and_available(session: Session) -> None:
     assert session.client.take(Flow).handle is None
 
 
-def test_credit_can_be_taken_back(session: Session) -> None:
+def test_credit_can_be_withdrawn(session: Session) -> None:
     receiver = session.receiver(credit=10)
     receiver.flow(0)
     fill(session, b"1")
@@ -285,7 +285,7 @@ def test_the_session_window(session: Session) -> None:
     assert receiver.bodies() == [b"4"]
 
 
-def test_a_large_message_comes_in_frames_within_the_window(site: Site) -> None:
+def test_a_large_message_is_sent_in_frames_within_the_window(site: Site) -> None:
     client = Client(site)
     client.open(max_frame_size=1000)
     session = client.begin()
@@ -343,7 +343,7 @@ def test_refused_sources(session: Session, source: Source | None, condition: str
     receiver = session.receiver(source=source)
     assert receiver.attached.source is None
     assert refused(session) == condition
-    # The session goes on, and the handle is free once the client has detached.
+    # The session continues, and the handle is free once the client has detached.
     session.client.send(Detach(receiver.handle, True))
     assert session.receiver(handle=receiver.handle).attached.source is not None
 
@@ -373,7 +373,7 @@ def test_an_exclusive_queue(site: Site, session: Session) -> None:
 
 
 @pytest.mark.parametrize("capability", ["temporary-queue", "temporary-topic"])
-def test_what_is_temporary_is_not_created_under_a_name(site: Site, session: Session, capability: str) -> None:
+def test_temporary_nodes_cannot_have_a_client_name(site: Site, session: Session, capability: str) -> None:
     session.receiver(source=Source("gone", capabilities=(capability,)))
     assert refused(session) == "amqp:not-found"
     assert "gone" not in site.vhost.queues
@@ -487,7 +487,7 @@ def test_a_range_of_dispositions_as_large_as_it_can_be(session: Session) -> None
     assert session.client.error(End)[0] == "amqp:invalid-field"
 
 
-def test_consumers_get_their_turns(site: Site, session: Session) -> None:
+def test_consumers_alternate(site: Site, session: Session) -> None:
     one = session.receiver(credit=10)
     two = session.receiver(credit=10)
     fill(session, b"1", b"2", b"3", b"4")
@@ -507,7 +507,7 @@ def test_open_twice(session: Session) -> None:
 
 
 class TestTemporaryTopics:
-    def test_all_subscribers_get_what_is_sent(self, site: Site, session: Session) -> None:
+    def test_all_subscribers_get_every_message(self, site: Site, session: Session) -> None:
         sender = session.sender(target=Target(None, dynamic=True, capabilities=("temporary-topic",)))
         address = sender.attached.target.address
         assert sender.attached.target.dynamic

@@ -76,7 +76,7 @@ class TestTheDecision:
         assert decide(SENDER[tag], tag in RECEIVER, RECEIVER.get(tag)) == self.EXPECTED[tag]
 
     @pytest.mark.parametrize("tag", [1, 5, 10])
-    def test_what_an_incomplete_map_does_not_tell(self, tag: int) -> None:
+    def test_deliveries_missing_from_an_incomplete_map(self, tag: int) -> None:
         assert decide(SENDER[tag], False, None, True) == WAIT
 
 
@@ -122,7 +122,7 @@ class TestTheBrokerSends:
         link = receiver(session, expiry_policy="never",
                         unsettled={bytes((number,)): state for number, state in RECEIVER.items()})
         assert states_of(link.attached.unsettled) == {bytes((number,)): state_of(state) for number, state in SENDER.items()}
-        # What needs no payload comes without credit.
+        # States without payload are sent without credit.
         told = {frame.delivery_tag[0]: frame for frame in client.all(Transfer) if frame.delivery_tag}
         assert {tag: (frame.settled, frame.aborted, state_of(frame.state)) for tag, frame in told.items()} == {
             3: (True, False, "Accepted"), 8: (True, False, "Accepted"), 12: (True, False, "Accepted"),
@@ -139,11 +139,11 @@ class TestTheBrokerSends:
         assert resumed[2].payload == b"".join(sections_of(self.payloads[1])[3:])
         assert resumed[4].payload == self.payloads[3]
         assert resumed[6].payload == b"".join(sections_of(self.payloads[5])[2:])
-        # 1 and 5 are sent anew; so are 7 and 9, of which the message is still there.
+        # 1 and 5 are sent again; so are 7 and 9, whose messages still exist.
         anew = [body_of(sections_of(frame.payload)[3]) for frame in frames if not frame.resume]
         assert anew == [b"01", b"05", b"07", b"09"]
         assert not {frame.delivery_tag for frame in frames if not frame.resume} & {bytes((number,)) for number in SENDER}
-        # 13: the client takes over our view and settles.
+        # 13: the client adopts our state and settles.
         session.dispose(told[13].delivery_id, state=Accepted())
         queue = site.vhost.queues["q"]
         # 3 and 8 are retired now, as 10 to 14 were before.
@@ -194,7 +194,7 @@ class TestTheBrokerReceives:
         session = client.begin()
         link = session.sender(name="s", target=Target("q", expiry_policy="never"), rcv_settle_mode=1,
                               unsettled={bytes((number,)): state for number, state in SENDER.items()})
-        # No data at all and nothing known but the tag are the same.
+        # An unknown delivery is the same as one without data.
         expected = {bytes((number,)): ("Received", 0, 0) if state is None else state_of(state)
                     for number, state in RECEIVER.items()}
         expected[b"\x02"] = ("Received", 2, len(self.sent(2)[2]))
@@ -220,7 +220,7 @@ class TestTheBrokerReceives:
         assert [outcome[3] for outcome in link.outcomes()] == ["Accepted"]
         link.send(self.payload(5), delivery_tag=b"\x05")
         assert [outcome[3] for outcome in link.outcomes()] == ["Accepted"]
-        # From the earliest position that the sender has: what is known of it is skipped.
+        # From the earliest position that the sender has: known data is skipped.
         resume(6, b"".join(self.sent(6)[1:])[150:], Received(1, 150))
         assert [outcome[3] for outcome in link.outcomes()] == ["Accepted"]
         resume(7, aborted=True)
@@ -244,7 +244,7 @@ class TestTheBrokerReceives:
         assert site.protocols.amqp10.termini.partial == 0
 
 
-# What else there is to receiving
+# More about receiving
 
 
 def sender(client: Client, name: str = "s", *, address: str = "q", mode: int = 1, **options: Any) -> Sender:
@@ -260,7 +260,7 @@ def resume(link: Sender, tag: bytes, payload: bytes = b"", **options: Any) -> in
     return number
 
 
-def test_what_is_resumed_is_not_stored_twice(site: Site) -> None:
+def test_resumed_deliveries_are_not_stored_twice(site: Site) -> None:
     client = connect(site)
     sender(client).send(message(b"1"), delivery_tag=b"t")
     client.drop()
@@ -276,7 +276,7 @@ def test_what_is_resumed_is_not_stored_twice(site: Site) -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
-def test_what_the_client_has_settled_is_forgotten(site: Site) -> None:
+def test_deliveries_settled_by_the_client_are_forgotten(site: Site) -> None:
     client = connect(site)
     link = sender(client)
     for tag in (b"1", b"2"):
@@ -289,7 +289,7 @@ def test_what_the_client_has_settled_is_forgotten(site: Site) -> None:
     assert sender(connect(site)).attached.unsettled == {}
 
 
-def test_the_outcome_of_a_transaction_is_what_is_remembered(site: Site) -> None:
+def test_the_outcome_of_a_transaction_is_remembered(site: Site) -> None:
     client = connect(site)
     routed = sender(client)
     controller = Controller(routed.session)
@@ -308,7 +308,7 @@ def test_the_outcome_of_a_transaction_is_what_is_remembered(site: Site) -> None:
     assert states_of(other.attached.unsettled) == {b"u": "Released"}
 
 
-def test_with_mode_first_nothing_is_remembered(site: Site) -> None:
+def test_with_mode_first_no_state_is_remembered(site: Site) -> None:
     client = connect(site)
     sender(client, mode=0).send(delivery_tag=b"t")
     client.drop()
@@ -320,7 +320,7 @@ def test_with_mode_first_nothing_is_remembered(site: Site) -> None:
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_a_delivery_that_goes_on_in_the_middle(site: Site, mode: int) -> None:
+def test_a_delivery_resumed_in_the_middle(site: Site, mode: int) -> None:
     whole = message(b"x" * 5000)
     client = connect(site)
     link = sender(client, mode=mode)
@@ -349,7 +349,7 @@ def test_a_delivery_that_is_interrupted_twice(site: Site) -> None:
         client.run()
         client.drop()
     link = sender(connect(site), unsettled={b"t": None})
-    # The sender begins at the start: what has come is skipped.
+    # The sender starts from the beginning: received data is skipped.
     resume(link, b"t", whole)
     assert len(link.outcomes()) == 1
     assert receiver(connect(site).begin(), credit=1).bodies() == [b"y" * 5000]
@@ -394,7 +394,7 @@ def test_resumed_deliveries_need_no_credit(site: Site) -> None:
     assert link.client.find(Detach) is None
 
 
-def test_an_outcome_that_is_not_on_disk_is_not_told() -> None:
+def test_an_outcome_that_is_not_on_disk_is_not_reported() -> None:
     held = HeldLog()
     site = make_site(log=held)
     site.vhost.declare_queue("q", None, durable=True)
@@ -407,7 +407,7 @@ def test_an_outcome_that_is_not_on_disk_is_not_told() -> None:
     client.drop()
     link = sender(connect(site), unsettled={b"t": None})
     assert link.attached.unsettled == {b"t": None}
-    # It is there all the same, and not stored again; its outcome comes with the commit.
+    # It is known, however, and not stored again; its outcome follows the commit.
     number = resume(link, b"t", message(b"1", durable=True))
     assert link.outcomes() == []
     for _ in range(2):
@@ -417,10 +417,10 @@ def test_an_outcome_that_is_not_on_disk_is_not_told() -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
-# What else there is to sending
+# More about sending
 
 
-def test_what_is_new_waits_for_what_is_resumed(site: Site) -> None:
+def test_new_deliveries_wait_for_resumed_ones(site: Site) -> None:
     fill(site, b"1", b"2", b"3", b"4")
     client = connect(site)
     tags = [frame.delivery_tag for frame in receiver(client.begin(), credit=2, expiry_policy="never").deliveries()]
@@ -451,7 +451,7 @@ def test_outcomes_in_the_map_take_place(site: Site, state: Any) -> None:
 
 
 def large(site: Site) -> tuple[Client, Receiver, bytes]:
-    """A message of 300,000 octets on its way in small frames, of which the client has seen some."""
+    """A message of 300,000 bytes being sent in small frames, of which the client has seen some."""
     fill(site, b"z" * 300_000)
     client = Client(site)
     client.open(max_frame_size=4096)
@@ -460,7 +460,7 @@ def large(site: Site) -> tuple[Client, Receiver, bytes]:
     return client, link, b"".join(frame.payload for frame in link.deliveries())
 
 
-def test_a_large_message_goes_on_in_the_middle(site: Site) -> None:
+def test_a_large_message_is_resumed_in_the_middle(site: Site) -> None:
     client, _, seen = large(site)
     assert 30_000 < len(seen) < 300_000
     client.drop()
@@ -474,7 +474,7 @@ def test_a_large_message_goes_on_in_the_middle(site: Site) -> None:
 
 
 def test_the_head_stays_as_it_was_sent(site: Site) -> None:
-    """So that a position in it means the same octets: the time to live has gone on meanwhile."""
+    """So that a position in it means the same bytes: the time to live has decreased meanwhile."""
     from leveret.wire.amqp10.messaging import Header
 
     client = connect(site)
@@ -508,7 +508,7 @@ def test_settling_while_a_large_message_is_resumed(site: Site) -> None:
 
 
 def test_our_map_does_not_fit(site: Site) -> None:
-    """What the client has is resumed; then both attach again (transport section 2.6.13)."""
+    """The client's deliveries are resumed; then both attach again (transport section 2.6.13)."""
     fill(site, *[b"%d" % number for number in range(100)])
     client = connect(site)
     tags = [frame.delivery_tag for frame in receiver(client.begin(), credit=100, expiry_policy="never").deliveries()]
@@ -519,7 +519,7 @@ def test_our_map_does_not_fit(site: Site) -> None:
     link = receiver(session, credit=50, expiry_policy="never", unsettled={tags[98]: Accepted(), tags[99]: None})
     assert link.attached.incomplete_unsettled
     assert 2 < len(link.attached.unsettled) < 100
-    # Nothing new, and nothing that was not told is given up.
+    # No new delivery is sent, and no delivery missing from the map is dropped.
     assert [(frame.delivery_tag, frame.settled) for frame in link.deliveries()] == [(tags[98], True), (tags[99], False)]
     left = terminus(site).unsettled_count()  # type: ignore[union-attr]
     assert left == 99 - (len(link.attached.unsettled) - 2)
@@ -581,7 +581,7 @@ def test_maps_with_other_keys_than_tags(site: Site, key: Any) -> None:
     assert session.channel == 0
 
 
-def test_a_position_behind_the_end(site: Site) -> None:
+def test_a_position_after_the_end(site: Site) -> None:
     fill(site, b"1")
     client = connect(site)
     receiver(client.begin(), credit=1, expiry_policy="never")

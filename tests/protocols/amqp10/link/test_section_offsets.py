@@ -41,7 +41,7 @@ def test_offsets(sections: list[bytes], stored: bool) -> None:
         begin += len(section)
     whole = len(HEAD) + len(octets) + len(FOOTER)
     assert section_offsets.offset_of(HEAD, body, FOOTER, 99, 0) == whole
-    # What is no position in the section is its end.
+    # An invalid position in the section is its end.
     assert section_offsets.offset_of(HEAD, body, FOOTER, 0, 999) == len(HEAD)
 
 
@@ -52,7 +52,7 @@ def test_a_body_whose_section_begins_in_the_head(stored: bool) -> None:
     assert section_offsets.offset_of(head, Stored(octets) if stored else octets, b"", 1, 100) == len(HEAD) + 100
 
 
-def test_what_has_come() -> None:
+def test_received_parts() -> None:
     whole = HEAD + SHORT + LONG
     assert section_offsets.end_of(b"") == (0, 0)
     assert section_offsets.end_of(HEAD) == (0, len(HEAD))
@@ -61,7 +61,7 @@ def test_what_has_come() -> None:
     for length in range(len(whole)):
         section, offset = section_offsets.end_of(whole[:length])
         assert section_offsets.offset_in(whole[:length], section, offset) == length
-    # The same place, as the beginning of a section that has not come.
+    # The same place, as the start of a section that has not arrived.
     assert section_offsets.offset_in(HEAD + SHORT, 2, 0) == len(HEAD + SHORT)
     assert section_offsets.offset_in(HEAD + SHORT, 2, 1) > len(HEAD + SHORT)
     assert section_offsets.offset_in(HEAD, 5, 0) > len(HEAD)

@@ -1,4 +1,4 @@
-"""Transfers of a client, and what it is told of them (transport section 2.6, messaging section 3.4)."""
+"""Transfers of a client, and their dispositions (transport section 2.6, messaging section 3.4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queued(site: Site, name: str = "q") -> list[bytes]:
     return [entry.message.body for entry in site.vhost.queues[name].backlog.head]  # type: ignore[misc]
 
 
-def test_a_message_is_stored_as_it_came(site: Site, session: Session) -> None:
+def test_a_message_is_stored_unchanged(site: Site, session: Session) -> None:
     annotations = b"\x00\x53\x72\xc1\x01\x00"
     footer = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x78\xd1\x00\x00\x00\x04\x00\x00\x00\x00"
     payload = message(b"body", durable=True, before=annotations, after=footer, properties=Properties("id"))
@@ -53,7 +53,7 @@ def test_priority_and_ttl(site: Site, session: Session) -> None:
     assert 59000 < stored.expires_at - site.broker.timers.now() <= 60000
 
 
-def test_outcomes_are_told_in_ranges(session: Session) -> None:
+def test_outcomes_are_sent_in_ranges(session: Session) -> None:
     sender = session.sender()
     for _ in range(5):
         sender.send(run=False)
@@ -61,7 +61,7 @@ def test_outcomes_are_told_in_ranges(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.1.durable-kept")
-def test_accepted_comes_after_the_commit() -> None:
+def test_accepted_is_sent_after_the_commit() -> None:
     held = HeldLog()
     site = make_site(log=held)
     session = connect(site).begin()
@@ -76,21 +76,21 @@ def test_accepted_comes_after_the_commit() -> None:
     assert sender.outcomes() == [(1, 2, True, "Accepted")]
 
 
-def test_settled_transfers_get_no_answer(site: Site, session: Session) -> None:
+def test_settled_transfers_get_no_disposition(site: Site, session: Session) -> None:
     sender = session.sender()
     sender.send(settled=True)
     assert sender.outcomes() == []
     assert len(queued(site)) == 1
 
 
-def test_nobody_gets_it(session: Session) -> None:
+def test_an_unroutable_message_is_released(session: Session) -> None:
     sender = session.sender("/exchanges/amq.direct/nowhere")
     sender.send()
     assert sender.outcomes() == [(0, 0, True, "Released")]
 
 
 @pytest.mark.parametrize("address", ["/topic/nobody", "topic://nobody"])
-def test_topics_take_everything(session: Session, address: str) -> None:
+def test_topics_accept_everything(session: Session, address: str) -> None:
     sender = session.sender(address)
     sender.send()
     assert sender.outcomes() == [(0, 0, True, "Accepted")]
@@ -147,7 +147,7 @@ def test_settled_in_the_last_frame(session: Session) -> None:
     assert session.client.find(Detach) is None
 
 
-def test_a_resumed_delivery_that_nobody_knows_is_ignored(site: Site, session: Session) -> None:
+def test_an_unknown_resumed_delivery_is_ignored(site: Site, session: Session) -> None:
     sender = session.sender()
     sender.send(resume=True)
     assert queued(site) == []
@@ -175,7 +175,7 @@ def test_more_than_the_credit() -> None:
         sender.part(b"", aborted=True)
         session.next_id += 1
     session.client.run()
-    # It got credit again when half of it was used up.
+    # It got credit again when half of it was used.
     assert session.client.all(Flow)
     endpoint = session.client.session.sessions[0]
     endpoint.handles[0].credit = 0
@@ -194,7 +194,7 @@ def test_no_credit_during_an_alarm() -> None:
     assert session.client.take(Flow).link_credit == 4
 
 
-def test_an_alarm_takes_credit_back(site: Site, session: Session) -> None:
+def test_an_alarm_withdraws_credit(site: Site, session: Session) -> None:
     sender = session.sender()
     site.services.set_alarm("memory")
     session.client.run()
@@ -244,7 +244,7 @@ def test_another_delivery_id_within_a_delivery(session: Session) -> None:
     assert refused(session) == "amqp:invalid-field"
 
 
-def test_what_comes_after_a_refusal_is_discarded(site: Site, session: Session) -> None:
+def test_transfers_after_a_refusal_are_discarded(site: Site, session: Session) -> None:
     sender = session.sender()
     sender.send(b"\xff", run=False)
     sender.send(run=False)
@@ -353,7 +353,7 @@ def test_permissions(site: Site) -> None:
         assert refused(session) in ("amqp:unauthorized-access", "amqp:not-found")
 
 
-def test_a_queue_that_goes_while_somebody_sends(site: Site, session: Session) -> None:
+def test_a_queue_deleted_while_a_client_sends(site: Site, session: Session) -> None:
     sender = session.sender()
     sender.send()
     site.vhost.delete_queue("q", None)
@@ -372,7 +372,7 @@ def test_other_clients_are_not_concerned_by_garbage(site: Site) -> None:
 
 
 def test_deliveries_that_are_not_complete() -> None:
-    """Together they hold no more than one message may have."""
+    """Together they use at most as much memory as one message may."""
     session = connect(make_site(max_message_size=3 << 20)).begin()
     one, two = session.sender("one"), session.sender("two")
     piece = b"x" * 100_000
@@ -390,7 +390,7 @@ def test_deliveries_that_are_not_complete() -> None:
     assert connection.partial == 0
 
 
-def test_credit_ends_with_what_is_unsettled() -> None:
+def test_unsettled_deliveries_limit_credit() -> None:
     session = connect(make_site(link_credit=10)).begin()
     endpoint = session.client.session.sessions[0]
     sender = session.sender(rcv_settle_mode=1)

@@ -1,4 +1,4 @@
-"""Much that goes back to its queue at once does so in steps, and in order all the same."""
+"""Many messages are requeued in steps, and yet in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queue_of(site: Site) -> Queue:
 
 
 def holding(site: Site) -> Session:
-    """A session that holds all messages of a queue."""
+    """A session with all messages of a queue unsettled."""
     sender = connect(site, container="filler").begin().sender("q")
     for number in range(MANY):
         sender.send(message(b"%d" % number), settled=True, run=number % 500 == 499)
@@ -44,7 +44,7 @@ def holding(site: Site) -> Session:
 
 
 def one_turn(client: Client, *frames: Any) -> None:
-    """What one read of the socket makes the broker do at once."""
+    """Do what one read of the socket makes the broker do at once."""
     output = Output(1 << 20)
     for frame in frames:
         output.send(frame)
@@ -52,7 +52,7 @@ def one_turn(client: Client, *frames: Any) -> None:
 
 
 def in_order(site: Site) -> None:
-    """All messages are back, and a consumer gets them in their order."""
+    """All messages are requeued, and a consumer gets them in order."""
     site.run()
     queue = queue_of(site)
     assert (queue.frozen, queue.ready_count, queue.unacked) == (0, MANY, 0)
@@ -63,7 +63,7 @@ def in_order(site: Site) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Released(), Modified(True)])
-def test_what_is_released_goes_back_in_steps(site: Site, outcome: Composite) -> None:
+def test_released_messages_are_requeued_in_steps(site: Site, outcome: Composite) -> None:
     session = holding(site)
     one_turn(session.client, Disposition(True, 0, MANY - 1, True, outcome))
     queue = queue_of(site)
@@ -73,7 +73,7 @@ def test_what_is_released_goes_back_in_steps(site: Site, outcome: Composite) -> 
 
 
 @pytest.mark.parametrize("how", ["detach", "end", "drop"])
-def test_what_a_link_or_session_held_goes_back_in_steps(site: Site, how: str) -> None:
+def test_unsettled_messages_of_a_link_or_session_are_requeued_in_steps(site: Site, how: str) -> None:
     session = holding(site)
     if how == "detach":
         one_turn(session.client, Detach(0, True))
@@ -86,7 +86,7 @@ def test_what_a_link_or_session_held_goes_back_in_steps(site: Site, how: str) ->
     in_order(site)
 
 
-def test_a_queue_that_is_deleted_meanwhile_keeps_nothing(site: Site) -> None:
+def test_a_queue_deleted_meanwhile_keeps_no_messages(site: Site) -> None:
     session = holding(site)
     one_turn(session.client, End())
     queue = queue_of(site)
@@ -95,7 +95,7 @@ def test_a_queue_that_is_deleted_meanwhile_keeps_nothing(site: Site) -> None:
     assert (queue.ready_count, queue.unacked) == (0, 0)
 
 
-def test_dynamic_nodes_go_in_steps(site: Site) -> None:
+def test_dynamic_nodes_are_deleted_in_steps(site: Site) -> None:
     many = MAX_AT_ONCE // QUEUE_WORK * 2
     session = connect(site).begin()
     for number in range(many):

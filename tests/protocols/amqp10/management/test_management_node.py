@@ -169,7 +169,7 @@ class TestLinkPair:
         assert condition == "amqp:invalid-field"
         assert "settled" in text
 
-    def test_the_property_means_nothing_elsewhere(self, site: Site, session: Session) -> None:
+    def test_the_property_has_no_meaning_elsewhere(self, site: Site, session: Session) -> None:
         sender = session.sender("q", "same", properties=PAIRED)
         sender.send()
         assert sender.outcomes() == [(0, 0, True, "Accepted")]
@@ -186,7 +186,7 @@ class TestLinkPair:
         frames = session.client.all(Transfer)
         assert [frame.handle for frame in frames] == [two.receiver.attached.handle]
 
-    def test_a_link_for_answers_may_come_again(self, node: Node) -> None:
+    def test_a_response_link_may_be_attached_again(self, node: Node) -> None:
         node.receiver.detach()
         node.send("PUT", "/queues/q", {})
         node.receiver = answers(node.session)
@@ -198,7 +198,7 @@ class TestLinkPair:
         relay.send(message(properties=Properties(to="/management")))
         assert relay.outcomes() == [(0, 0, True, "Rejected")]
 
-    def test_a_long_answer_comes_in_several_frames(self, site: Site) -> None:
+    def test_a_long_response_is_sent_in_several_frames(self, site: Site) -> None:
         client = Client(site)
         client.open(max_frame_size=512)
         node = Node(client.begin())
@@ -213,7 +213,7 @@ class TestLinkPair:
         _, bindings = read(b"".join(frame.payload for frame in frames))
         assert [binding["arguments"]["number"] for binding in bindings] == list(range(20))
 
-    def test_answers_that_nobody_takes_do_not_pile_up(self, site: Site, session: Session) -> None:
+    def test_responses_without_credit_are_limited(self, site: Site, session: Session) -> None:
         site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
         node = Node(session)
         node.receiver.detach()
@@ -255,7 +255,7 @@ class TestLinkPair:
         assert statuses == ["200"] * 14 + ["503"] * 6
 
     @pytest.mark.parametrize("first", ["requests", "answers"])
-    def test_what_a_pair_leaves_behind_counts_no_more(self, site: Site, session: Session, first: str) -> None:
+    def test_responses_of_a_closed_pair_no_longer_count(self, site: Site, session: Session, first: str) -> None:
         site.vhost.declare_queue("q", None, arguments={"x-note": "x" * 300_000})
         left = Node(session, "left", credit=1)
         for number in range(20):
@@ -277,7 +277,7 @@ class TestLinkPair:
         client.received.clear()
         assert Node(client.begin()).call("GET", "/queues/none")[0] == 404
 
-    def test_requests_are_taken_while_publishers_must_stop(self, site: Site, session: Session) -> None:
+    def test_requests_are_accepted_during_an_alarm(self, site: Site, session: Session) -> None:
         node = Node(session, credit=1000)
         assert node.call("PUT", "/queues/q", {})[0] == 201
         site.services.set_alarm("memory")
@@ -302,7 +302,7 @@ class TestRequests:
         (message(b"{}", properties=Properties("id", to="/queues/q", subject="PUT", reply_to="$me")), "amqp-value"),
     ], ids=["empty", "cut", "malformed", "no method", "no path", "no reply-to", "relative", "query", "octets", "lines",
             "data"])
-    def test_what_is_no_request_gets_an_answer(self, node: Node, payload: bytes, says: str) -> None:
+    def test_an_invalid_request_gets_a_response(self, node: Node, payload: bytes, says: str) -> None:
         node.sender.send(payload or b"\x00\x53\x77\x40", settled=True)
         [(properties, text)] = node.answers()
         assert properties.subject == "400"
@@ -417,7 +417,7 @@ class TestQueues:
 
     @pytest.mark.parametrize("count", [0, 10_000])
     @pytest.mark.parametrize("durable", [False, True])
-    def test_links_to_a_queue_end_behind_the_answer_that_it_is_gone(self, site: Site, node: Node, count: int,
+    def test_links_to_a_deleted_queue_end_after_the_response(self, site: Site, node: Node, count: int,
                                                                     durable: bool) -> None:
         node.call("PUT", "/queues/q", {"durable": durable})
         queue = site.vhost.queues["q"]
@@ -498,7 +498,7 @@ class TestExchangesAndBindings:
         assert node.call("GET", query) == (200, [])
         assert len(site.vhost.bindings()) == 1
 
-    def test_more_bindings_than_the_node_takes_are_refused(self, site: Site, node: Node,
+    def test_too_many_bindings_are_refused(self, site: Site, node: Node,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
         queue = site.vhost.declare_queue("q", None)
         for number in range(5):
@@ -576,7 +576,8 @@ class TestPermissions:
         ("DELETE", "/bindings/src=mine;dste=other;key=;args=", None, "write"),
     ], ids=["queue", "delete queue", "purge", "exchange", "delete exchange", "dead letters", "alternate", "bind",
             "bind exchange", "unbind", "unbind exchange"])
-    def test_what_0_9_1_refuses_is_refused(self, site: Site, method: str, path: str, body: Any, operation: str) -> None:
+    def test_operations_refused_over_0_9_1_are_refused(self, site: Site, method: str, path: str, body: Any,
+                                                       operation: str) -> None:
         site.allow("user", "/", Permission("mine", "mine", "mine"))
         site.vhost.declare_queue("other", None)
         site.vhost.declare_exchange("other", "direct")
@@ -589,7 +590,7 @@ class TestPermissions:
 
     @pytest.mark.parametrize("path", ["/queues/other", "/queues/none", "/bindings?src=other&dstq=mine&key=",
                                       "/bindings?src=mine&dstq=other&key="])
-    def test_nothing_is_shown_to_those_without_a_permission(self, site: Site, path: str) -> None:
+    def test_users_without_permissions_see_nothing(self, site: Site, path: str) -> None:
         site.allow("user", "/", Permission("^mine", "^mine", "^mine"))
         site.vhost.declare_queue("other", None)
         node = Node(connect(site).begin())
@@ -614,7 +615,7 @@ def test_in_strict_mode_it_is_the_same() -> None:
 
 
 class TestTokens:
-    def test_they_are_taken(self, node: Node) -> None:
+    def test_tokens_are_accepted(self, node: Node) -> None:
         assert node.call("PUT", "/auth/tokens", b"token") == (204, None)
         assert node.call("PUT", "/auth/tokens", "token")[0] == 400
 
@@ -627,11 +628,11 @@ def test_both_links_are_forgotten_with_their_session(site: Site, session: Sessio
 
 
 class TestQueuesOfALostConnection:
-    """A lost connection's exclusive queues, which are removed in steps, are gone for everyone at once."""
+    """A lost connection's exclusive queues, which are removed in steps, disappear for all clients at once."""
 
     @pytest.fixture
     def other(self, site: Site) -> Session:
-        """A session beside a connection that was lost and has queues still: `own0`, `own1`, ..."""
+        """A session, and a lost connection that still has the queues `own0`, `own1`, ..."""
         session = connect(site).begin()
         owner = site.channel()
         owner.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct")
@@ -656,7 +657,7 @@ class TestQueuesOfALostConnection:
         assert site.vhost.queues["own1"].durable and "own2" not in site.vhost.queues
 
     @pytest.mark.parametrize("address", ["own1", "/queue/own1", "queue://own1"])
-    def test_links_to_their_addresses_get_queues_of_their_own(self, site: Site, other: Session, address: str) -> None:
+    def test_links_to_their_addresses_get_new_queues(self, site: Site, other: Session, address: str) -> None:
         gone = site.vhost.queues["own1"]
         other.sender(address).send(message(b"m"))
         queue = site.vhost.queues["own1"]

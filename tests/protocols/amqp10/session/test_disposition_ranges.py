@@ -42,7 +42,7 @@ def both(site: Site, session: Session) -> tuple[Receiver, Receiver]:
 
 
 def state(site: Site, name: str) -> tuple[int, int]:
-    """What is ready in a queue, and what is unacknowledged."""
+    """Return the numbers of ready and unacked messages of a queue."""
     queue = site.vhost.queues[name]
     return queue.ready_count, queue.unacked
 
@@ -57,21 +57,21 @@ def test_one_range_settles_deliveries_of_several_links(site: Site, session: Sess
 
 @pytest.mark.parametrize(("outcome", "ready"), [
     (Accepted(), 0), (Rejected(), 0), (Released(), 2), (Modified(True), 2), (Modified(True, True), 2)])
-def test_every_outcome_counts_for_the_whole_range(site: Site, session: Session, outcome: Composite, ready: int) -> None:
+def test_every_outcome_applies_to_the_complete_range(site: Site, session: Session, outcome: Composite, ready: int) -> None:
     both(site, session)
     session.dispose(1, 4, outcome)
-    # There is no credit left for what comes back.
+    # There is no credit for redeliveries.
     assert (state(site, "q"), state(site, "r")) == ((ready, 1), (ready, 1))
 
 
-def test_what_is_settled_or_was_never_sent_is_passed_over(site: Site, session: Session) -> None:
+def test_settled_and_unsent_deliveries_are_skipped(site: Site, session: Session) -> None:
     both(site, session)
     session.dispose(1, 1, Accepted())
     session.dispose(4, None, Accepted())
     session.dispose(0, 100, Accepted())
     assert (state(site, "q"), state(site, "r")) == ((0, 0), (0, 0))
     session.dispose(50, 60, Accepted())
-    session.dispose(0, 5, Released())  # settled already: nothing comes back
+    session.dispose(0, 5, Released())  # settled already: no redelivery
     assert (state(site, "q"), state(site, "r")) == ((0, 0), (0, 0))
 
 
@@ -82,14 +82,14 @@ def test_a_range_that_ends_before_it_begins_is_refused(site: Site, session: Sess
     assert (state(site, "q"), state(site, "r")) == ((3, 0), (3, 0))
 
 
-def test_a_state_that_is_no_outcome_settles_nothing(site: Site, session: Session) -> None:
+def test_a_non_terminal_state_settles_nothing(site: Site, session: Session) -> None:
     both(site, session)
     session.dispose(0, 5, Received(0, 0), settled=False)
     session.dispose(0, 5, None, settled=False)
     assert (state(site, "q"), state(site, "r")) == ((0, 3), (0, 3))
 
 
-def test_the_default_outcome_counts_for_a_range_without_one(site: Site, session: Session) -> None:
+def test_the_default_outcome_applies_to_a_range_without_one(site: Site, session: Session) -> None:
     fill(site, "q", 3)
     session.receiver(credit=3, source=Source("q", default_outcome=Released()))
     session.client.all(Transfer)
@@ -104,7 +104,7 @@ def test_the_default_outcome_counts_for_a_range_without_one(site: Site, session:
 
 
 def test_outcomes_first_and_settled_later(site: Site, session: Session) -> None:
-    """A receiver of mode second: the broker settles what it was given an outcome for."""
+    """A receiver of mode second: the broker settles deliveries after their outcome."""
     fill(site, "q", 4)
     session.receiver("q", 4, rcv_settle_mode=1)
     session.client.all(Transfer)
@@ -160,7 +160,7 @@ def test_half_of_all_numbers_is_no_range(site: Site, session: Session) -> None:
     assert session.client.error(End)[0] == "amqp:invalid-field"
 
 
-def test_another_session_has_numbers_of_its_own(site: Site, session: Session) -> None:
+def test_sessions_number_deliveries_separately(site: Site, session: Session) -> None:
     both(site, session)
     other = session.client.begin(1)
     fill(site, "q", 1)

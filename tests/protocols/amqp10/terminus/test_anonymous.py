@@ -47,7 +47,7 @@ def test_a_rejected_message_is_named_by_its_tag(session: Session) -> None:
 @pytest.mark.parametrize(("settled", "source"), [
     (True, Source("here")), (None, Source("here", outcomes=("amqp:accepted:list",)))])
 @pytest.mark.parametrize("address", ["/queues/none", "/queues/a/b", "/exchanges/none/k", "/exchanges/secret/k"])
-def test_so_is_one_that_ends_the_link(site: Site, settled: bool | None, source: Source, address: str) -> None:
+def test_the_error_that_ends_the_link_has_the_tag(site: Site, settled: bool | None, source: Source, address: str) -> None:
     site.vhost.declare_exchange("secret", "direct")
     site.allow("user", "/", Permission(".*", "^(?!secret).*", ".*"))
     session = connect(site).begin()
@@ -57,7 +57,7 @@ def test_so_is_one_that_ends_the_link(site: Site, settled: bool | None, source: 
     assert error is not None and error.info == {"delivery-tag": b"which"}
 
 
-def test_other_links_say_nothing_of_tags(site: Site, session: Session) -> None:
+def test_errors_of_other_links_have_no_tag(site: Site, session: Session) -> None:
     site.vhost.declare_queue("full", None, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     session.sender("full").send()
     [state] = outcomes(session.client)
@@ -91,7 +91,7 @@ def test_a_queue_is_not_created_without_permission(options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("kind", "queues", "topics"), [(0, 1, 0), (1, 0, 1), (None, 0, 1), (9, 0, 1), (-1, 0, 1)])
-def test_jms_destinations_say_what_a_name_is(site: Site, session: Session, kind: int | None, queues: int,
+def test_jms_destinations_determine_the_kind_of_a_name(site: Site, session: Session, kind: int | None, queues: int,
                                              topics: int) -> None:
     site.vhost.declare_exchange("name", "fanout")
     site.vhost.declare_queue("bound", None)
@@ -103,7 +103,7 @@ def test_jms_destinations_say_what_a_name_is(site: Site, session: Session, kind:
     assert (created.ready_count if created is not None else 0) == queues
 
 
-def test_a_topic_of_jms_takes_what_nobody_is_subscribed_to(site: Site, session: Session) -> None:
+def test_a_jms_topic_accepts_messages_without_subscribers(site: Site, session: Session) -> None:
     receiver = session.receiver(source=Source("news", capabilities=("topic",)), credit=5)
     session.sender(None).send(to("news", 1))
     session.sender(None).send(to("olds", 1))
@@ -119,7 +119,7 @@ def test_temporary_queues_of_jms_are_not_created_by_name(site: Site, session: Se
     assert "gone" not in site.vhost.queues
 
 
-def test_a_queue_that_is_exclusive_to_another_takes_answers(site: Site, session: Session) -> None:
+def test_a_queue_that_is_exclusive_to_another_accepts_replies(site: Site, session: Session) -> None:
     site.vhost.declare_queue("answers", object(), exclusive=True)
     session.sender(None).send(to("/queues/answers"))
     session.sender("/queues/answers").send()

@@ -1,4 +1,4 @@
-"""Durable termini over a crash (messaging section 3.5.5): what was committed is there again, and nothing else."""
+"""Durable termini after a crash (messaging section 3.5.5): committed state is restored, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(log: HeldLog | None = None) -> Site:
 
 
 def crash(site: Site) -> Site:
-    """What a start finds that comes after a kill of the broker now."""
+    """The world after a kill of the broker now, and a start."""
     held = site.log
     assert isinstance(held, HeldLog)
     log, recovery = held.recovery()
@@ -67,7 +67,7 @@ def taker(client: Client, **options: Any) -> Receiver:
 
 
 @pytest.mark.parametrize("durable", [0, 1, 2])
-def test_what_of_a_terminus_is_there_again(site: Site, durable: int) -> None:
+def test_the_restored_properties_of_a_terminus(site: Site, durable: int) -> None:
     fill(site, b"1", b"2", durable=True)
     client = connect(site)
     link = receiver(client.begin(), credit=1, durable=durable, expiry_policy="never", timeout=5)
@@ -84,7 +84,7 @@ def test_what_of_a_terminus_is_there_again(site: Site, durable: int) -> None:
         assert answer.unsettled == ({tag: None} if durable == 2 else {})
 
 
-def test_nobody_else_gets_what_is_unsettled(site: Site) -> None:
+def test_unsettled_messages_are_not_delivered_to_others(site: Site) -> None:
     fill(site, b"1", b"2", b"3", durable=True)
     link = taker(connect(site), credit=2)
     first, second = link.deliveries()
@@ -95,7 +95,7 @@ def test_nobody_else_gets_what_is_unsettled(site: Site) -> None:
     frames = link.deliveries()
     assert [(frame.delivery_tag, frame.settled, frame.resume) for frame in frames] == [
         (first.delivery_tag, True, True), (second.delivery_tag, False, True)]
-    # Octet for octet what was sent before, also what says that nobody else had it.
+    # Byte for byte as sent before, including first-acquirer.
     assert frames[1].payload == second.payload
     link.accept(frames[1].delivery_id)
     assert site.vhost.queues["q"].settled == 2
@@ -104,7 +104,7 @@ def test_nobody_else_gets_what_is_unsettled(site: Site) -> None:
     assert not kept(site, metadata.LINK_STATE)
 
 
-def test_what_the_client_never_saw_comes_anew(site: Site) -> None:
+def test_messages_unknown_to_the_client_are_sent_as_new(site: Site) -> None:
     fill(site, b"1", durable=True)
     link = taker(connect(site), credit=1)
     tag = link.deliveries()[0].delivery_tag
@@ -125,7 +125,7 @@ def test_a_transfer_leaves_after_its_link_state(site: Site) -> None:
     assert link.deliveries() == []
     assert not kept(site, metadata.LINK_STATE)
     assert site.vhost.queues["q"].unacked == 2
-    # Killed now, nobody has seen them.
+    # If the broker is killed now, no client has seen them.
     assert crash(site).vhost.queues["q"].ready_count == 2
     log.release_all()
     site.run()
@@ -133,7 +133,7 @@ def test_a_transfer_leaves_after_its_link_state(site: Site) -> None:
     assert len(kept(site, metadata.LINK_STATE)) == 2
 
 
-def test_a_link_that_goes_before_its_transfers_leave(site: Site) -> None:
+def test_a_link_detached_before_its_transfers_are_sent(site: Site) -> None:
     log = site.log
     assert isinstance(log, HeldLog)
     fill(site, b"1", durable=True)
@@ -169,7 +169,7 @@ def test_more_than_may_wait_for_the_disk(site: Site) -> None:
 
 
 @pytest.mark.parametrize("how", ["accept", "release", "close", "operator", "expiry"])
-def test_link_states_go_with_what_ends_a_delivery(site: Site, how: str) -> None:
+def test_link_states_are_removed_with_the_end_of_the_delivery(site: Site, how: str) -> None:
     fill(site, b"1", durable=True)
     client = connect(site)
     options = {"expiry_policy": "session-end", "timeout": 60} if how == "expiry" else {}
@@ -194,8 +194,8 @@ def test_link_states_go_with_what_ends_a_delivery(site: Site, how: str) -> None:
     assert crash(site).vhost.queues["q"].ready_count == (0 if how == "accept" else 1)
 
 
-def test_a_large_message_goes_on_after_a_crash(site: Site) -> None:
-    """With the octets that were sent, so that the client's position is true: the header has a time to live."""
+def test_a_large_message_is_resumed_after_a_crash(site: Site) -> None:
+    """With the same bytes, so that the client's position is valid: the header has a time to live."""
     client = connect(site)
     client.begin().sender().send(message(b"z" * 300_000, header=MessageHeader(True, ttl=1_000_000)))
     client.drop()
@@ -230,7 +230,7 @@ def test_a_converted_message_is_the_same_after_a_crash(site: Site) -> None:
     assert body_of(seen + again) == b"x" * 200_000
 
 
-def test_tags_do_not_come_again_after_a_crash(site: Site) -> None:
+def test_tags_are_not_reused_after_a_crash(site: Site) -> None:
     fill(site, b"1", b"2", durable=True)
     first = taker(connect(site), credit=1).deliveries()[0].delivery_tag
     site = crash(site)
@@ -264,7 +264,7 @@ def test_without_a_timeout_a_stop_ends_it(site: Site) -> None:
     assert not kept(site, metadata.LINK_STATE)
 
 
-def test_close_leaves_nothing(site: Site) -> None:
+def test_close_leaves_no_state(site: Site) -> None:
     link = taker(connect(site))
     site.run()
     assert kept(site, metadata.TERMINUS)
@@ -274,7 +274,7 @@ def test_close_leaves_nothing(site: Site) -> None:
     assert terminus(crash(site)) is None
 
 
-def test_durability_that_is_given_up(site: Site) -> None:
+def test_durability_that_is_reduced(site: Site) -> None:
     fill(site, b"1", durable=True)
     client = connect(site)
     tag = taker(client, credit=1).deliveries()[0].delivery_tag
@@ -286,7 +286,7 @@ def test_durability_that_is_given_up(site: Site) -> None:
     assert crash(site).vhost.queues["q"].ready_count == 1
 
 
-def test_durability_that_comes_later(site: Site) -> None:
+def test_durability_that_is_added_later(site: Site) -> None:
     fill(site, b"1", durable=True)
     client = connect(site)
     tag = receiver(client.begin(), credit=1, expiry_policy="never").deliveries()[0].delivery_tag
@@ -302,7 +302,7 @@ def test_a_transient_queue_has_no_durable_links(site: Site) -> None:
     assert taker(connect(site), address="t").attached.source.durable == 0
 
 
-def test_the_queue_is_gone(site: Site) -> None:
+def test_the_queue_was_deleted(site: Site) -> None:
     fill(site, b"1", durable=True)
     taker(connect(site), credit=1)
     site.run()
@@ -331,8 +331,8 @@ def test_under_a_transaction(site: Site) -> None:
     assert not kept(site, metadata.LINK_STATE)
 
 
-def test_settlements_are_told_when_they_are_on_disk(site: Site) -> None:
-    """With settle mode second the client forgets a delivery then, so it must not come again after a crash."""
+def test_settlements_are_reported_once_they_are_on_disk(site: Site) -> None:
+    """With settle mode second the client then forgets a delivery, so it must not be redelivered after a crash."""
     log = site.log
     assert isinstance(log, HeldLog)
     fill(site, b"1", b"2", b"3", durable=True)
@@ -368,7 +368,7 @@ def test_settlements_are_told_when_they_are_on_disk(site: Site) -> None:
 # Targets
 
 
-def test_what_was_sent_is_not_stored_twice(site: Site) -> None:
+def test_resumed_messages_are_not_stored_twice(site: Site) -> None:
     client = connect(site)
     link = sender(client)
     link.send(message(b"1", durable=True), delivery_tag=b"t")
@@ -402,25 +402,25 @@ def test_outcome_and_message_share_a_commit(site: Site, commits: int) -> None:
     assert states_of(link.attached.unsettled) == ({b"t": "Accepted"} if commits else {})
 
 
-def test_transient_messages_leave_nothing(site: Site) -> None:
+def test_transient_messages_have_no_stored_state(site: Site) -> None:
     sender(connect(site)).send(message(b"1"), delivery_tag=b"t")
     site.run()
     assert not kept(site, metadata.LINK_STATE)
 
 
-def test_mode_first_leaves_nothing(site: Site) -> None:
+def test_mode_first_has_no_stored_state(site: Site) -> None:
     sender(connect(site), mode=0).send(message(b"1", durable=True), delivery_tag=b"t")
     site.run()
     assert not kept(site, metadata.LINK_STATE)
 
 
-def test_an_interrupted_delivery_goes_on_after_a_crash(site: Site) -> None:
+def test_an_interrupted_delivery_is_resumed_after_a_crash(site: Site) -> None:
     whole = message(b"x" * 5000, durable=True)
     client = connect(site)
     link = sender(client)
     link.part(whole[:3000], delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
     client.run()
-    # Killed now, nothing is claimed of what has come.
+    # If the broker is killed now, it reports nothing as received.
     assert sender(connect(crash(site)), unsettled={b"t": None}).attached.unsettled == {}
     client.drop()
     site = crash(site)
@@ -428,7 +428,7 @@ def test_an_interrupted_delivery_goes_on_after_a_crash(site: Site) -> None:
     section, offset = 1, 3000 - section_ranges(whole)[0][2]
     assert states_of(link.attached.unsettled) == {b"t": ("Received", section, offset)}
     number = resume(link, b"t", whole[3000:4000], state=Received(section, offset), more=True)
-    # What was claimed stays claimed until all of it is there.
+    # The reported part stays reported until the message is complete.
     again = sender(connect(crash(site)), unsettled={b"t": Received(section, offset)})
     assert states_of(again.attached.unsettled) == {b"t": ("Received", section, offset)}
     link.part(whole[4000:])
@@ -440,7 +440,7 @@ def test_an_interrupted_delivery_goes_on_after_a_crash(site: Site) -> None:
     assert connect(site, container="c").begin().receiver("q", credit=1).bodies() == [b"x" * 5000]
 
 
-def test_what_is_not_on_disk_is_not_claimed(site: Site) -> None:
+def test_parts_that_are_not_on_disk_are_not_reported(site: Site) -> None:
     log = site.log
     assert isinstance(log, HeldLog)
     client = connect(site)
@@ -454,7 +454,7 @@ def test_what_is_not_on_disk_is_not_claimed(site: Site) -> None:
 
 
 def test_a_posting_that_was_committed(site: Site) -> None:
-    """Its outcome is told again after the crash, and it is not stored twice."""
+    """Its outcome is reported again after the crash, and it is not stored twice."""
     client = connect(site)
     session = client.begin()
     link = session.sender(name="s", target=Target("q", **KEPT), rcv_settle_mode=1)
@@ -503,8 +503,8 @@ def test_a_durable_dynamic_node(site: Site) -> None:
     assert address not in site.vhost.queues
 
 
-def test_headers_of_what_is_given_back(site: Site) -> None:
-    """After a crash nobody is its first acquirer any more."""
+def test_headers_of_requeued_messages(site: Site) -> None:
+    """After a crash, no consumer is the first acquirer any more."""
     fill(site, b"1", durable=True)
     taker(connect(site), credit=1)
     site = crash(site)

@@ -56,7 +56,7 @@ def test_filters(session: Session, descriptor: Any, value: Any, bodies: list[byt
     in_place = receiver.attached.source.filter
     assert list(in_place) == ["any name"]
     assert in_place["any name"].value == value
-    # The others are there for everybody else.
+    # The others stay for other consumers.
     assert len(connect(session.client.site).begin().receiver(credit=10).bodies()) == 6 - len(bodies)
 
 
@@ -80,7 +80,7 @@ def test_filters_that_cannot_be_understood(session: Session, descriptor: Any, va
     assert error.condition == "amqp:invalid-field"
 
 
-def test_the_position_of_the_mistake(session: Session) -> None:
+def test_the_position_of_the_error(session: Session) -> None:
     filtered(session, "apache.org:selector-filter:string", "n >= ) 5", credit=0)
     error = session.client.take(Detach).error
     assert error is not None
@@ -130,7 +130,7 @@ def test_bindings_of_subscriptions(site: Site, session: Session) -> None:
     assert not any(frame.payload.endswith(b"no") for frame in frames)
 
 
-def test_filters_see_what_outcomes_have_added(session: Session) -> None:
+def test_filters_see_the_changes_of_outcomes(session: Session) -> None:
     """Messaging section 3.5.1: a filter may change its mind when the state or the annotations of a message change."""
     sender = session.sender()
     sender.send(message(b"a"))

@@ -1,4 +1,4 @@
-"""Subscriptions as JMS has them: durable ones, shared ones, and their end by an attach without a source."""
+"""Subscriptions as in JMS: durable and shared ones, and unsubscribing by an attach without a source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def site() -> Site:
 
 def subscribe(client: Client, name: str = "sub", *, everywhere: bool = False, address: str = TOPIC, credit: int = 0,
               selector: str = "", session: Session | None = None, **options: Any) -> Receiver:
-    """A shared subscriber; durable unless the options say something else."""
+    """A shared subscriber; durable by default."""
     capabilities = ("topic", "shared", "global") if everywhere else ("topic", "shared")
     filters = {Symbol("jms-selector"): Described(ULong(0x0000468C00000004), selector)} if selector else None
     source = Source(address, **{**KEPT, **options}, capabilities=capabilities, filter=filters)
@@ -33,7 +33,7 @@ def subscribe(client: Client, name: str = "sub", *, everywhere: bool = False, ad
 
 
 def unsubscribe(client: Client, name: str = "sub", *, everywhere: bool = False) -> Receiver:
-    """What Qpid JMS does: attach without a source, then close."""
+    """Unsubscribe like Qpid JMS: attach without a source, then close."""
     desired = ("shared", "global") if everywhere else ()
     session = client.begin()
     handle, attached = session.attach(name, True, source=None, target=Target("here"), desired_capabilities=desired)
@@ -71,14 +71,14 @@ def test_looking_a_subscription_up(site: Site) -> None:
     assert client.error(Detach)[0] == "amqp:not-found"
 
 
-def test_it_is_only_found_by_its_own_container(site: Site) -> None:
+def test_only_its_own_container_finds_it(site: Site) -> None:
     receiver(connect(site).begin(), "sub", address=TOPIC, **KEPT)
     client = connect(site, container="other")
     assert unsubscribe(client).attached.source is None
     assert client.error(Detach)[0] == "amqp:not-found"
 
 
-def test_a_target_is_looked_up_too(site: Site) -> None:
+def test_a_target_is_found_too(site: Site) -> None:
     client = connect(site)
     client.begin().sender("q", name="s", target=Target("q", expiry_policy="never"))
     client.drop()
@@ -93,7 +93,7 @@ def test_a_changed_subscription_is_another(site: Site, change: str) -> None:
     receiver(client.begin(), "sub", address=TOPIC, filter=selector, **KEPT)
     client.drop()
     before = queues(site)
-    # The same again keeps what has come.
+    # The same again keeps the messages.
     fill(site, b"1", address=TOPIC)
     client = connect(site)
     receiver(client.begin(), "sub", address=TOPIC, filter=dict(selector), **KEPT)
@@ -108,7 +108,7 @@ def test_a_changed_subscription_is_another(site: Site, change: str) -> None:
     assert site.vhost.queues[queues(site)[0]].ready_count == 0
 
 
-def test_a_subscription_that_becomes_durable(site: Site) -> None:
+def test_a_subscription_made_durable(site: Site) -> None:
     client = connect(site)
     receiver(client.begin(), "sub", address=TOPIC, expiry_policy="never")
     client.drop()
@@ -133,7 +133,7 @@ def test_links_share_a_subscription(site: Site, everywhere: bool) -> None:
     assert len(site.vhost.queues) == 1
 
 
-def test_what_does_not_share(site: Site) -> None:
+def test_separate_subscriptions(site: Site) -> None:
     """Other containers, and durable and volatile subscriptions of one name."""
     subscribe(connect(site))
     subscribe(connect(site, container="other"))
@@ -147,7 +147,7 @@ def test_a_durable_one_stays_without_links(site: Site) -> None:
     subscribe(client, "sub|global", everywhere=True, credit=1)
     fill(site, b"1", b"2", address=TOPIC, durable=True)
     client.drop()
-    # What the link held has gone back: nobody comes again with its name.
+    # The link's messages were requeued: it cannot be resumed.
     assert site.vhost.queues[queues(site)[0]].ready_count == 2
     assert terminus(site, "sub|global") is None
     client = connect(site, container="c2")
@@ -155,7 +155,7 @@ def test_a_durable_one_stays_without_links(site: Site) -> None:
     assert link.bodies() == [b"1", b"2"]
 
 
-def test_a_durable_one_after_a_crash(site: Site) -> None:
+def test_a_durable_one_survives_a_crash(site: Site) -> None:
     subscribe(connect(site), "sub|global", everywhere=True)
     fill(site, b"1", address=TOPIC, durable=True)
     site = crash(site)
@@ -164,7 +164,7 @@ def test_a_durable_one_after_a_crash(site: Site) -> None:
     assert list(site.protocols.amqp10.termini.describe())[-1].role == "shared-durable"
 
 
-def test_a_volatile_one_goes_with_its_last_link(site: Site) -> None:
+def test_a_volatile_one_ends_with_its_last_link(site: Site) -> None:
     session = connect(site).begin()
     links = [subscribe(session.client, f"sub|volatile{number}", session=session, durable=0, expiry_policy="link-detach")
              for number in (1, 2)]
@@ -175,7 +175,7 @@ def test_a_volatile_one_goes_with_its_last_link(site: Site) -> None:
     assert not site.protocols.amqp10.termini.shared
 
 
-def test_a_volatile_one_goes_with_its_last_connection(site: Site) -> None:
+def test_a_volatile_one_ends_with_its_last_connection(site: Site) -> None:
     clients = [connect(site), connect(site)]
     for number, client in enumerate(clients):
         subscribe(client, f"sub|{number}", durable=0, expiry_policy="link-detach")
@@ -233,7 +233,7 @@ def test_closing_one_of_several(site: Site) -> None:
     assert len(queues(site)) == 1
 
 
-def test_another_filter_while_somebody_is_there(site: Site) -> None:
+def test_another_filter_while_links_are_attached(site: Site) -> None:
     first = connect(site)
     subscribe(first, "sub|1", selector="a = 1")
     client = connect(site)
@@ -255,7 +255,7 @@ def test_a_link_attached_again_in_its_session(site: Site) -> None:
     assert site.vhost.queues[queues(site)[0]].settled == 1
 
 
-def test_nothing_is_left(site: Site) -> None:
+def test_no_state_is_left(site: Site) -> None:
     client = connect(site)
     subscribe(client, durable=0, expiry_policy="link-detach", credit=5)
     client.drop()

@@ -1,4 +1,4 @@
-"""Termini that outlive their links: expiry, identity, what is unsettled (transport 2.6, messaging 3.5)."""
+"""Termini that outlive their links: expiry, identity, unsettled deliveries (transport 2.6, messaging 3.5)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pass_time(site: Site, seconds: float) -> None:
 @pytest.mark.rule("1.0", "messaging.3.5.6.never-expires")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_expiry_policies(site: Site, policy: str) -> None:
-    """When the policy's event has happened, and not before, a terminus without timeout is gone: what it held goes back."""
+    """A terminus without timeout ends with the event of its policy, not before: its messages are requeued."""
     fill(site, b"1")
     queue = site.vhost.queues["q"]
     client = connect(site)
@@ -139,7 +139,7 @@ def test_whose_it_is(site: Site) -> None:
 
 
 def test_deliveries_of_a_detached_link_are_alive(site: Site) -> None:
-    """Their outcomes are applied while the session is there (transport section 2.7.6)."""
+    """Their outcomes are applied while the session exists (transport section 2.7.6)."""
     fill(site, b"1", b"2", b"3")
     queue = site.vhost.queues["q"]
     session = connect(site).begin()
@@ -148,7 +148,7 @@ def test_deliveries_of_a_detached_link_are_alive(site: Site) -> None:
     link.detach(closed=False)
     session.dispose(0, state=Accepted())
     assert (queue.unacked, queue.settled) == (2, 1)
-    # Attached again without a map they go on as they are.
+    # Attached again without a map, they continue unchanged.
     again = receiver(session)
     assert again.attached.unsettled is None
     assert again.deliveries() == []
@@ -158,7 +158,7 @@ def test_deliveries_of_a_detached_link_are_alive(site: Site) -> None:
     assert queue.ready_count == 0
 
 
-def test_deliveries_of_a_link_attached_again_are_its_own(site: Site) -> None:
+def test_deliveries_of_a_reattached_link_belong_to_it(site: Site) -> None:
     fill(site, b"1")
     session = connect(site).begin()
     receiver(session, credit=1).detach(closed=False)
@@ -178,7 +178,7 @@ def test_tags_are_unique_for_the_life_of_a_terminus(site: Site) -> None:
     assert len(set(tags)) == 3
 
 
-def test_an_error_does_not_destroy_what_was_asked_to_stay(site: Site) -> None:
+def test_an_error_does_not_destroy_a_long_lived_terminus(site: Site) -> None:
     fill(site, b"1")
     session = connect(site).begin()
     link = receiver(session, credit=1, expiry_policy="never")
@@ -228,7 +228,7 @@ def test_a_subscription_lives_with_its_terminus(site: Site) -> None:
     assert not any(name.startswith("test/") for name in site.vhost.queues)
 
 
-def test_stealing_takes_what_is_unsettled(site: Site) -> None:
+def test_stealing_takes_over_unsettled_deliveries(site: Site) -> None:
     fill(site, b"1")
     first = connect(site)
     receiver(first.begin(), credit=1)
@@ -241,7 +241,7 @@ def test_stealing_takes_what_is_unsettled(site: Site) -> None:
 
 
 def test_a_client_that_remembers_nothing(site: Site) -> None:
-    """An attach without a map on another session: nobody knows what became of the deliveries, so they have failed once."""
+    """An attach without a map on another session: the results are unknown, so the deliveries count as failed once."""
     fill(site, b"1", b"2")
     client = connect(site)
     receiver(client.begin(), credit=2, expiry_policy="never")
@@ -271,8 +271,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_replaces_nothing(site: Site, wanted: dict[str, Any]) -> None:
-    """A subscription goes only when the one in its place is there."""
+def test_a_refused_attach_replaces_nothing(site: Site, wanted: dict[str, Any]) -> None:
+    """A subscription is destroyed only when its replacement exists."""
     client = connect(site)
     receiver(client.begin(), address="topic://news", expiry_policy="never")
     client.drop()
@@ -308,7 +308,7 @@ def test_one_of_the_most_may_be_replaced(site: Site) -> None:
     assert receiver(session, "2", expiry_policy="never").attached.source is None
 
 
-def test_a_queue_that_is_gone(site: Site) -> None:
+def test_a_deleted_queue(site: Site) -> None:
     fill(site, b"1", durable=True)
     site.vhost.remove_queue(site.vhost.queues["q"])
     fill(site, b"1", b"2", durable=True)
@@ -376,7 +376,7 @@ def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
 
 
 def test_links_are_described_one_by_one(site: Site) -> None:
-    """An operator's list of them is made over several turns."""
+    """The list for operators is created over several turns."""
     fill(site)
     session = connect(site).begin()
     for number in range(3):

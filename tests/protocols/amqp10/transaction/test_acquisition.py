@@ -41,7 +41,7 @@ def fill(session: Session, count: int = 3, size: int = 0) -> None:
 
 
 def acquire(receiver: Receiver, id: Any, credit: int = 10, **options: Any) -> list[Transfer]:
-    """Give credit under a transaction; what comes."""
+    """Grant credit under a transaction; return the deliveries."""
     receiver.flow(credit, properties={Symbol("txn-id"): id}, **options)
     return receiver.deliveries()
 
@@ -72,7 +72,7 @@ def test_a_commit_applies_the_outcomes(session: Session) -> None:
     assert queue_of(session).unacked == 3
     assert isinstance(controller.discharge(id), Accepted)
     assert queue_of(session).unacked == 1
-    # What has no outcome stays with the client, outside of any transaction.
+    # Deliveries without an outcome stay with the client, outside of any transaction.
     session.dispose(numbers[2], numbers[2], Accepted())
     assert (queue_of(session).unacked, queue_of(session).ready_count) == (0, 0)
 
@@ -89,7 +89,7 @@ def test_a_roll_back_undoes_both(session: Session, settled: bool) -> None:
     assert isinstance(controller.discharge(id, True), Accepted)
     queue = queue_of(session)
     assert (queue.unacked, queue.ready_count) == (0, 3)
-    # The client is told of those that it still knows.
+    # The client is notified of those that it still knows.
     told = [frame.first for frame in session.client.all(Disposition) if not frame.role and frame.settled]
     assert sorted(told) == (numbers[2:] if settled else numbers)
     again = session.receiver(credit=10).deliveries()
@@ -119,7 +119,7 @@ def test_a_discharge_ends_it_but_not_the_credit(session: Session) -> None:
     assert frame.state is None
 
 
-def test_the_broker_says_which_transaction_comes_next(session: Session) -> None:
+def test_flows_of_the_broker_name_the_transaction(session: Session) -> None:
     controller = Controller(session)
     id = controller.declare()
     receiver = session.receiver()
@@ -142,7 +142,7 @@ def test_draining_under_a_transaction(session: Session) -> None:
 
 @pytest.mark.parametrize("fail", [False, True], ids=["commit", "roll-back"])
 def test_settled_deliveries(session: Session, fail: bool) -> None:
-    """Their outcome holds if the transaction is committed; else they come back."""
+    """Their outcome takes effect if the transaction is committed; otherwise they are requeued."""
     fill(session)
     controller = Controller(session)
     id = controller.declare()
@@ -153,7 +153,7 @@ def test_settled_deliveries(session: Session, fail: bool) -> None:
     assert queue_of(session).unacked == 3
     controller.discharge(id, fail)
     assert (queue_of(session).unacked, queue_of(session).ready_count) == (0, 3 if fail else 0)
-    # From now on they are gone as they are sent.
+    # From now on they are removed when they are sent.
     receiver.flow(10, delivery_count=3)
     fill(session, 1)
     receiver.deliveries()
@@ -176,7 +176,7 @@ def test_a_link_that_browses_acquires_nothing(session: Session) -> None:
 
 @pytest.mark.rule("1.0", "transactions.4.4.3.acquisition-refused")
 def test_a_link_whose_unsettled_state_is_durable(session: Session) -> None:
-    """Its deliveries would have to be forgotten on disk by a roll-back; it says that it does not support that."""
+    """Its deliveries would have to be removed from the log by a rollback; the broker refuses that."""
     id = Controller(session).declare()
     receiver = session.receiver(source=Source("q", durable=2, expiry_policy=Symbol("never")))
     assert receiver.attached.source.durable == 2
@@ -217,7 +217,7 @@ def test_a_controller_that_vanishes(session: Session) -> None:
     assert queue_of(session).ready_count == 3
 
 
-def test_a_link_that_is_closed_gives_back_what_has_no_outcome(session: Session) -> None:
+def test_a_closed_link_requeues_deliveries_without_an_outcome(session: Session) -> None:
     fill(session)
     controller = Controller(session)
     id = controller.declare()

@@ -1,4 +1,4 @@
-"""Transactions (transactions chapter): what is done under one takes place with its discharge, or not at all."""
+"""Transactions (transactions chapter): the work of one takes effect with its discharge, or not at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Controller:
         self.link: Sender = session.sender(target=Coordinator(("amqp:local-transactions",)), **options)
 
     def send(self, body: Composite, **options: Any) -> Composite | None:
-        """The outcome of a message to the coordinator, None where there is none (yet)."""
+        """Return the outcome of a message to the coordinator, None if there is none (yet)."""
         number = self.link.send(b"\x00\x53\x77" + encode_composite(body), **options)
         for frame in self.session.client.all(Disposition):
             if frame.role and frame.first <= number <= (frame.first if frame.last is None else frame.last):
@@ -91,8 +91,8 @@ def test_posting(site: Site, session: Session) -> None:
     assert ready(site) == 1
 
 
-def test_an_alarm_leaves_the_coordinator_alone(site: Site, session: Session) -> None:
-    """Who consumes in transactions may be what ends it."""
+def test_an_alarm_does_not_affect_the_coordinator(site: Site, session: Session) -> None:
+    """A client that consumes in transactions may end the alarm."""
     sender = session.sender()
     for _ in range(2):
         sender.send(message())
@@ -149,7 +149,7 @@ def test_settled_postings(site: Site, session: Session) -> None:
     assert ready(site) == 1
 
 
-def test_what_nobody_gets_will_be_released(session: Session) -> None:
+def test_unroutable_postings_will_be_released(session: Session) -> None:
     controller = Controller(session)
     answer = post(session.sender("/exchanges/amq.direct/nowhere"), controller.declare())
     assert answer is not None
@@ -197,13 +197,13 @@ def test_retirement(site: Site, session: Session) -> None:
     assert session.client.find(Disposition) is None
     assert isinstance(controller.discharge(id), Accepted)
     assert (queue.unacked, queue.ready_count) == (0, 0)
-    # The broker settles what the controller has not (Proton never does).
+    # The broker settles deliveries that the controller did not (Proton never does).
     answers = session.client.all(Disposition)
     assert sorted(frame.first for frame in answers) == [0, 1, 2]
     assert all(not frame.role and frame.settled for frame in answers)
 
 
-def test_a_link_that_goes_before_the_discharge(site: Site, session: Session) -> None:
+def test_a_link_detached_before_the_discharge(site: Site, session: Session) -> None:
     receiver = filled(session, 2)
     controller = Controller(session)
     id = controller.declare()
@@ -327,7 +327,7 @@ def test_distributed_transactions(session: Session) -> None:
     assert isinstance(state, Rejected)
 
 
-def test_a_controller_that_takes_no_rejections(session: Session) -> None:
+def test_a_controller_without_the_outcome_rejected(session: Session) -> None:
     controller = Controller(session, source=Source(outcomes=("amqp:accepted:list",)))
     controller.discharge(b"none")
     assert session.client.error(Detach)[0] == "amqp:transaction:unknown-id"
@@ -399,7 +399,7 @@ def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, ses
 
 
 def refused_by_nobody(site: Site) -> None:
-    """Nothing is in the way."""
+    """Nothing prevents the commit."""
 
 
 def refused_by_a_full_queue(site: Site) -> None:
@@ -420,7 +420,7 @@ def refused_by_absence(site: Site) -> None:
     (refused_by_the_user, "amqp:transaction:rollback"), (refused_by_absence, "amqp:transaction:rollback")])
 def test_a_settled_posting_that_fails_fails_everything_in_its_transaction(
         site: Site, session: Session, refuse: Callable[[Site], None], condition: str, anonymous: bool) -> None:
-    """Its sender is told of no outcome, so the discharge says it (transactions section 4.4.4.1)."""
+    """Its sender gets no outcome, so the discharge fails (transactions section 4.4.4.1)."""
     if refuse is not refused_by_a_full_queue:
         site.vhost.declare_queue("to", None)
     filled(session, 1, credit=1)
@@ -443,14 +443,14 @@ def test_a_settled_posting_that_fails_fails_everything_in_its_transaction(
     assert isinstance(answer, Rejected)
     assert answer.error is not None
     assert answer.error.condition == condition
-    # Nothing of it took place: what was acquired is still, or again, in its queue.
+    # Nothing of it took effect: acquired messages are still, or again, in their queue.
     queue = site.vhost.queues["q"]
     assert (queue.ready_count, queue.unacked) == (1, 0)
     assert "to" not in site.vhost.queues or ready(site, "to") == 0
 
 
-def test_a_queue_that_goes_before_the_discharge_fails_it(site: Site, session: Session) -> None:
-    """The outcome that its sender was told cannot be had any more (transactions section 4.4.4.1)."""
+def test_deleting_a_queue_before_the_discharge_fails_it(site: Site, session: Session) -> None:
+    """The outcome that its sender received is no longer possible (transactions section 4.4.4.1)."""
     site.vhost.declare_queue("to", None)
     controller = Controller(session)
     id = controller.declare()
@@ -466,7 +466,7 @@ def test_a_queue_that_goes_before_the_discharge_fails_it(site: Site, session: Se
     assert ready(site) == 0
 
 
-def test_what_will_be_released_goes_to_no_queue_of_later(site: Site, session: Session) -> None:
+def test_postings_to_be_released_reach_no_later_queue(site: Site, session: Session) -> None:
     controller = Controller(session)
     id = controller.declare()
     answer = post(session.sender("/exchanges/amq.direct/key"), id)
@@ -489,7 +489,7 @@ def test_a_refused_message_outside_of_it_does_not_fail_a_transaction(site: Site,
 
 
 @pytest.mark.parametrize(("address", "outcome"), [("q", Accepted), ("/exchanges/amq.direct/nowhere", Released)])
-def test_who_settles_second_is_told_what_was_applied(session: Session, address: str, outcome: type[Composite]) -> None:
+def test_mode_second_is_notified_of_the_outcome(session: Session, address: str, outcome: type[Composite]) -> None:
     controller = Controller(session)
     sender = session.sender(address, rcv_settle_mode=1)
     id = controller.declare()
@@ -501,7 +501,7 @@ def test_who_settles_second_is_told_what_was_applied(session: Session, address: 
     assert not applied.settled
 
 
-def test_who_settles_second_is_told_of_a_roll_back(session: Session) -> None:
+def test_mode_second_is_notified_of_a_rollback(session: Session) -> None:
     controller = Controller(session)
     sender = session.sender(rcv_settle_mode=1)
     id = controller.declare()
@@ -514,7 +514,7 @@ def test_who_settles_second_is_told_of_a_roll_back(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "transactions.transaction-error.transaction-timeout.choice")
-def test_a_transaction_that_takes_too_long() -> None:
+def test_a_transaction_that_times_out() -> None:
     site = make_site(transaction_timeout=5)
     site.vhost.declare_queue("q", None, durable=True)
     session = connect(site).begin()
