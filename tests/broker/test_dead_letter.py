@@ -466,8 +466,8 @@ class TestOverflow:
         assert [queue.ready_count for queue in queues] == [1] * 7
         assert (letters.overflow, letters.dropped) == (0, 0)
         first, last = [record.getMessage() for record in caplog.records if "dead letters" in record.getMessage()]
-        assert first.startswith("dead letters to queue 'q") and "more than 100 deaths" in first
-        assert last.startswith("dead letters in vhost '/' are not dropped any more: ")
+        assert first.startswith("dropping dead letters to queue 'q") and "more than 100 deaths" in first
+        assert last.startswith("no longer dropping dead letters in vhost '/': ")
 
     def test_below_the_limit_no_dead_letter_is_dropped(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         queues = mesh(world, 4)

@@ -46,7 +46,7 @@ merge_below = 0
 
         def said() -> bool:
             text = process.log_path.read_text("utf-8", "replace")
-            return "stay unsealed: " in text and "No space left" in text
+            return "remain unsealed: " in text and "No space left" in text
 
         number = publish(process, confirmed, 0, lambda: said() or len(confirmed) > 20_000)
         assert said(), "the disk was not full"

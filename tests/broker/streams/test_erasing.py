@@ -94,7 +94,7 @@ def test_one_erasure_at_a_time_and_none_without_segments() -> None:
     queue = stream(world)
     fill(world, queue, 0, 5)
     queue.erase(["3"], False, True)
-    with pytest.raises(PreconditionFailed, match="is under way"):
+    with pytest.raises(PreconditionFailed, match="is in progress"):
         queue.erase(["3"], False, False)
     settle(world)
     while store.waiting:

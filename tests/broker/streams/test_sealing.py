@@ -352,7 +352,7 @@ class TestMerging:
                 store.fault = (FAILED, "no space is left") if len(queue.segments) == 2 and store.number == 3 else None
                 store.answer(1)
                 world.run()
-        assert "are not merged: no space is left" in caplog.text
+        assert "cannot be merged: no space is left" in caplog.text
         assert [(one.first, one.last) for one in queue.segments] == [(0, 1), (2, 3), (4, 5)]
         store.fault = None
         store.held = False
@@ -389,7 +389,7 @@ class TestFailures:
         fill(world, queue, 0, 30)
         assert queue.segments == []
         assert "no space is left" in caplog.text
-        assert caplog.text.count("stay unsealed") == 1
+        assert caplog.text.count("remain unsealed") == 1
         reader = Reading(queue)
         world.run()
         assert reader.bodies() == bodies(0, 30)

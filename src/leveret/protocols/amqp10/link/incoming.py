@@ -228,7 +228,7 @@ class IncomingLink(Link):
         """Refuse a frame that does not continue the incomplete delivery (transport 2.7.5)."""
         if frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
             raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
-                              f" {self.delivery_id} is not complete")
+                              f" {self.delivery_id} is incomplete")
         if frame.delivery_tag is not None and frame.delivery_tag != self.tag:
             raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the delivery-tag"
                               f" {frame.delivery_tag[:MAX_TAG]!r}; expected {self.tag!r}, as on the first one")
