@@ -555,7 +555,7 @@ def test_a_small_branch_whose_commit_fails_can_be_decided_again(is_prepared: boo
     assert left(world) == []
 
 
-def test_nothing_is_kept_of_a_branch_whose_prepare_fails() -> None:
+def test_a_failed_prepare_leaves_no_records() -> None:
     log = FailingLog()
     world = World(log=log)
     queue = world.queue(durable=True)

@@ -55,7 +55,7 @@ def test_settings_exist(page: Path) -> None:
 @pages
 def test_methods_exist(page: Path) -> None:
     if page.name.startswith("conformance") or page.parent.name == "client":
-        return  # the one is generated, and the paths of its rules look like methods; the other has objects of these names
+        return  # the first is generated and has rules that look like methods; the second has objects with these names
     known = {*V0_9_1.by_name, *V0_9.by_name, *VHOST_OPERATIONS}
     classes = {name.split(".")[0] for name in V0_9_1.by_name}
     for text in code(page):

@@ -26,11 +26,11 @@ def world() -> World:
 
 @pytest.fixture
 def context(world: World) -> VhostContext:
-    """The context of somebody who may read everything."""
+    """The context of a user who may read everything."""
     return VhostContext(world.vhost, Operator(), None)
 
 
-def test_it_is_made_in_steps(context: VhostContext, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_created_in_steps(context: VhostContext, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "STEP_WORK", 3 * leases.LEASE_WORK)
     found: list[Any] = []
     list_leases(context, OfQueue()).when_resolved(found.append)

@@ -31,10 +31,10 @@ SLICE: Final = 512
 class Transaction(CommitWaiter):
     """One transaction that is being committed.
 
-    publish   a message to the queues it was routed to, where it becomes visible at `due` (0: with the commit)
-    settle    an acquired entry, with one of ACCEPT, REQUEUE, REJECT
-    forced    full queues take it, too: that was promised
-    durable   something of it is on its way to the disk
+    publish   adds a message for the queues that it was routed to; visible at `due` (0: with the commit)
+    settle    adds an acquired entry, with one of ACCEPT, REQUEUE, REJECT
+    forced    whether full queues accept it, too, as was promised
+    durable   whether a part of it is written to the log
 
     Dead letters of rejected entries are prepared like publishes. Requeues come last, when nothing else can fail.
     """
@@ -45,11 +45,11 @@ class Transaction(CommitWaiter):
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen: dict[Queue, None] = {}
-        # Settlements that are written, and those of them that are requeues, which are still to be done. While one is
-        # written: how many entries of its queue were acquired before.
+        # Settlements that are written, and the requeues among them, which are still to be done. While one is written: how
+        # many entries of its queue were acquired before.
         self.settled = 0
         self.returned: list[Entry] = []
-        # How other outcomes than those of `settle` are applied, and failed attempts at the delivery of what is removed.
+        # Other outcomes than those of `settle`, and failed delivery attempts of removed entries.
         self.applied: dict[Entry, Callable[[Entry], None]] = {}
         self.attempts: dict[Entry, int] = {}
         self.settling = False
@@ -84,7 +84,7 @@ class Transaction(CommitWaiter):
             pass
         self.finish(done, None)
 
-    # In steps: `begin`, `writing` and `write_settlement` as often as it takes, `returning` if all went well, `end`, and
+    # In steps: `begin`, `writing` and `write_settlement` as often as necessary, `returning` on success, `end`, and
     # then `finish`
 
     def begin(self, jobs: Jobs) -> None:
@@ -104,7 +104,7 @@ class Transaction(CommitWaiter):
     def undoing(self) -> Iterator[int]:
         """Undo what was written, in steps and in the same log commit, after a failure.
 
-        Afterwards `settlements` has the entries, which are acquired as before, for the caller to requeue or to keep.
+        Afterwards, `settlements` has the entries, which are acquired as before, for the caller to requeue or to keep.
         """
         self.returned = []
         prepared = self.prepared
@@ -204,8 +204,7 @@ class Transaction(CommitWaiter):
             self.durable = self.durable or entry.row is not None
 
     def write_settlement(self, entry: Entry, outcome: int, apply: Callable[[Entry], None] | None = None) -> None:
-        """Add a settlement, and write it: all before it are written. `apply` rejects or requeues the entry in a way of its
-        own."""
+        """Add and write a settlement. All earlier ones are written. `apply` replaces the usual reject or requeue."""
         self.settlements.append((entry, outcome))
         if apply is not None:
             self.applied[entry] = apply

@@ -54,7 +54,7 @@ def kept(site: Site) -> int:
 
 
 def is_clean(site: Site, queue: str = "q") -> bool:
-    """Whether nothing is left of any channel."""
+    """Return whether no state of any channel is left."""
     interrupted = site.protocols.amqp09.interrupted
     found = site.vhost.queues.get(queue)
     return (not interrupted.open and not interrupted.kept and not interrupted.of_user and not site.broker.holders
@@ -534,7 +534,7 @@ def test_others_of_the_connection_time_out_still(site: Site, channel: Channel, c
     assert kept(site) == 0
 
 
-def test_nothing_is_kept_where_the_setting_says_so(site: Site, channel: Channel) -> None:
+def test_channels_are_not_kept_if_the_setting_is_0(site: Site, channel: Channel) -> None:
     site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=0.0)
     channel.declare()
     channel.consume()
@@ -562,7 +562,7 @@ def test_each_user_has_so_many(site: Site) -> None:
     resume(other, connect(site, user="other"))
 
 
-def test_the_oldest_goes_with_what_it_held(site: Site, channel: Channel) -> None:
+def test_the_oldest_is_dropped_and_its_messages_requeued(site: Site, channel: Channel) -> None:
     site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0, resume_channels=1)
     channel.declare()
     channel.declare("own", exclusive=True)

@@ -27,7 +27,7 @@ def test_open_ok_names_the_known_hosts(site: Site) -> None:
     assert client.opened.arguments["known_hosts"] == "one:5672,two:5672"
 
 
-def test_who_does_not_insist_is_redirected(site: Site) -> None:
+def test_a_client_that_does_not_insist_is_redirected(site: Site) -> None:
     site.protocols.amqp09.settings = Amqp09Settings(known_hosts="one:5672", redirect="two:5672")
     client = connect(site)
     redirect = client.take("connection.redirect")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from leveret.broker.branch import Branch, meant, shown
 from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT
-from leveret.broker.errors import MISTAKE, BrokerError, NotFound
+from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound
 from leveret.management.operations.operation import Context, InVhost, Later, NamedInVhost, Operation, Operations, Reply
 
 
@@ -109,7 +109,7 @@ class _Waiter:
 
     def done(self, outcome: int) -> None:
         if outcome == FAILED:
-            self.later.fail(BrokerError(MISTAKE))
+            self.later.fail(BrokerError(INTERNAL_ERROR))
         else:
             name = self.wanted if outcome == DONE else "timed out" if outcome == HAS_TIMED_OUT else "rolled back"
             self.later.answer(Outcome(outcome=name))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from leveret.broker.errors import MISTAKE, BrokerError, NotFound, PreconditionFailed
+from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
@@ -446,7 +446,7 @@ class Matching(Job):
         return False
 
     def failed(self) -> None:
-        self.later.fail(BrokerError(MISTAKE))
+        self.later.fail(BrokerError(INTERNAL_ERROR))
 
 
 def match(context: VhostContext, request: Match) -> Later[StreamNames]:

@@ -299,7 +299,7 @@ def test_a_target_that_is_refused_replaces_nothing(site: Site, address: str) -> 
     assert terminus(site, "s", receives=True) is known
 
 
-def test_one_of_the_most_may_be_replaced(site: Site) -> None:
+def test_a_terminus_may_be_replaced_at_the_limit(site: Site) -> None:
     site.protocols.amqp10.settings.kept_links = 1
     session = connect(site).begin()
     receiver(session, "1", expiry_policy="never").detach(closed=False)
@@ -323,7 +323,7 @@ def test_a_deleted_queue(site: Site) -> None:
     assert terminus(site).unsettled_count() == 0  # type: ignore[union-attr]
 
 
-def test_the_most_that_a_user_may_keep(site: Site) -> None:
+def test_the_limit_of_a_user(site: Site) -> None:
     site.protocols.amqp10.settings.kept_links = 2
     session = connect(site).begin()
     for name in ("1", "2"):

@@ -74,7 +74,7 @@ def requeue(entry: Entry) -> None:
 
 
 def settle_by(entry: Entry, default: Any) -> None:
-    """The default outcome of a source, or a failed attempt where it has none."""
+    """Apply the default outcome of a source, or count a failed attempt if it has none."""
     if default is not None and default.kind in OUTCOMES:
         apply_one(entry, default)
     else:

@@ -169,7 +169,7 @@ class TerminusRegistry(Holder):
     # For operators
 
     def describe(self) -> Iterator[LinkInfo]:
-        """For `leveret links`: one by one, since there may be many."""
+        """Yield descriptions for `leveret links`, one by one since there may be many."""
         for terminus in self.all():
             if not terminus.removed:
                 yield describe(terminus)
