@@ -57,6 +57,11 @@ class VhostSession(Session):
         self.routes[address] = route
         return route
 
+    @property
+    def session(self) -> object:
+        """The owner of the exclusive queues that the session declares: itself."""
+        return self
+
     def check_peer(self) -> None:
         self.ingress.check_peer()
 

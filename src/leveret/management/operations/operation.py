@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound="Request")
 R = TypeVar("R")
 
+PERMISSIONS: Final = ("configure", "write", "read")
 UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
@@ -160,6 +161,13 @@ class VhostContext:
                                 f" for user '{self.user}'")
 
 
+    def check_any(self, resource: str) -> None:
+        """Raise `AccessRefused` unless the principal has any permission for an exchange or queue."""
+        if not any(self.may(permission, resource) for permission in PERMISSIONS):
+            raise AccessRefused(f"access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user"
+                                f" '{self.user}'")
+
+
 class Later(Generic[R]):
     """A reply that is not known yet. Exactly one of `answer` and `fail` is called once."""
 
@@ -278,6 +286,13 @@ def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) 
         if resource is not None:
             context.check(right.permission, resource)
     return operation.function(context, request)
+
+
+def perform_now(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> R:
+    """Check the right of the principal, and execute an operation that has its reply at once. Raises `BrokerError`."""
+    result = perform(operation, context, request)
+    assert not isinstance(result, Later)
+    return result
 
 
 def admit(name: str, operation: Operation[Q, R], context: Context) -> None:

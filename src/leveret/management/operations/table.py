@@ -8,6 +8,7 @@ from leveret.management.operations import (
     bindings,
     branches,
     connections,
+    definitions,
     exchanges,
     leases,
     links,
@@ -41,7 +42,9 @@ OPERATIONS: Final[Operations] = {
     **vhosts.OPERATIONS,
     **permissions.OPERATIONS,
 }
-# Operations inside of the vhost of the principal.
+# Definitions of exchanges, queues and bindings by clients, inside of the vhost of the principal.
+DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS
+# Operations inside of the vhost of the principal that clients request from `leveret.control`.
 VHOST_OPERATIONS: Final[VhostOperations] = {
     **queues.VHOST_OPERATIONS,
     **leases.VHOST_OPERATIONS,

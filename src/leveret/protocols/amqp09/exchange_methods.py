@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import NotAllowed, NotFound
-from leveret.protocols import definitions
+from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE
 from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored

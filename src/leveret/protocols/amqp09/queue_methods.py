@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFound, ResourceLocked
 from leveret.broker.queues.queue import Queue
-from leveret.protocols import definitions
+from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
 from leveret.protocols.amqp091 import queue_methods

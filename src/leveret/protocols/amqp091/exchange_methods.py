@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.broker.errors import AccessRefused
-from leveret.protocols import definitions
+from leveret.management.operations import definitions
 from leveret.protocols.amqp091.channel import Channel
 from leveret.protocols.amqp091.names import without_line_ends
 from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored

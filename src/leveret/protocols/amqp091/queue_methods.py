@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
-from leveret.protocols import definitions
+from leveret.management.operations import definitions
 from leveret.protocols.amqp091.channel import REPLY_TO, Channel
 from leveret.protocols.amqp091.names import without_line_ends
 from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored

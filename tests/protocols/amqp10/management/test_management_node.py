@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from leveret.broker.message import Message, make_address
+from leveret.management.operations import definitions
 from leveret.protocols.amqp10.management import bindings
 from leveret.protocols.amqp10.management.messages import MAX_VALUES, Request
 from leveret.protocols.amqp10.management.router import PATHS
@@ -506,10 +507,10 @@ class TestExchangesAndBindings:
         site.vhost.bind(queue, "amq.headers", "k", {})
         _, listed = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
         assert len(listed) == 6
-        monkeypatch.setattr(bindings, "MAX_LISTED", 5)
+        monkeypatch.setattr(definitions, "MAX_LISTED", 5)
         status, text = node.call("GET", "/bindings?src=amq.headers&dstq=q&key=k")
         assert status == 400 and "at most 5" in text
-        monkeypatch.setattr(bindings, "MAX_HASHED", 5)
+        monkeypatch.setattr(definitions, "MAX_COMPARED", 5)
         status, text = node.call("DELETE", listed[0]["location"])
         assert status == 400 and "at most 5" in text
         [plain] = [binding["location"] for binding in listed if not binding["arguments"]]
@@ -526,7 +527,7 @@ class TestExchangesAndBindings:
         asked.query = {"src": "amq.headers", "dstq": "q", "key": "k"}
         before = site.broker.work
         assert len(bindings.show(node.client.session, asked).body) == 500
-        assert site.broker.work - before >= 500 * bindings.LISTED
+        assert site.broker.work - before >= 500 * definitions.LIST_WORK
 
     def test_bindings_between_exchanges(self, site: Site, node: Node) -> None:
         node.call("PUT", "/exchanges/a", {})

@@ -9,12 +9,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from leveret.broker.exchanges.base import Binding, freeze
-from leveret.protocols import definitions
-from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused, fields_of, name_in, shown
+from leveret.broker.exchanges.base import freeze
+from leveret.management.operations.definitions import (
+    BINDING_ADD,
+    BINDING_COMPARE,
+    BINDING_DELETE,
+    BINDING_LIST,
+    Bindings,
+    OneBinding,
+)
+from leveret.management.operations.operation import perform_now
+from leveret.protocols.amqp10.management.messages import (
+    Answer,
+    Request,
+    RequestRefused,
+    context_of,
+    fields_of,
+    name_in,
+    shown,
+)
 from leveret.protocols.convert.values import text_of
 
 if TYPE_CHECKING:
@@ -23,18 +40,10 @@ if TYPE_CHECKING:
 FIELDS: Final[dict[str, type]] = {
     "source": str, "destination_queue": str, "destination_exchange": str, "binding_key": str, "arguments": dict,
 }
-# By the parameter of the destination: whether it is a queue, and its field in a map.
-DESTINATIONS: Final[dict[str, tuple[bool, str]]] = {
-    "dstq": (True, "destination_queue"), "dste": (False, "destination_exchange"),
+# By the parameter of the destination: its kind, and its field in a map.
+DESTINATIONS: Final[dict[str, tuple[Literal["queue", "exchange"], str]]] = {
+    "dstq": ("queue", "destination_queue"), "dste": ("exchange", "destination_exchange"),
 }
-# Maximum number of bindings that one reply lists or that are compared with a hash, which limits the time.
-MAX_LISTED: Final = 1000
-MAX_HASHED: Final = 5000
-# Units of work to list a binding, and to compare one.
-LISTED: Final = 8
-HASHED: Final = 2
-# Bindings (as a power of two) scanned in 1 µs.
-SEARCH_SHIFT: Final = 4
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
 
@@ -45,13 +54,13 @@ def bind(connection: Connection, request: Request) -> Answer:
     exchange = fields.get("destination_exchange")
     key = fields.get("binding_key", "")
     arguments = fields.get("arguments", {})
-    if source is not None and queue is not None and exchange is None:
-        definitions.bind_queue(connection, queue, source, key, arguments)
-    elif source is not None and exchange is not None and queue is None:
-        definitions.bind_exchange(connection, exchange, source, key, arguments)
-    else:
+    kind: Literal["queue", "exchange"] = "exchange" if queue is None else "queue"
+    destination = exchange if queue is None else queue
+    if source is None or destination is None or (queue is not None and exchange is not None):
         raise RequestRefused(400, "a binding was expected to have a source, and a destination_queue or a"
                                   " destination_exchange")
+    perform_now(BINDING_ADD, context_of(connection), OneBinding(
+        source=source, destination=destination, kind=kind, routing_key=key, arguments=arguments))
     return Answer(204, kept=True)
 
 
@@ -60,23 +69,19 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
     wanted = [name for name in DESTINATIONS if name in parts]
     if set(parts) != {"src", "key", "args", *wanted} or len(wanted) != 1:
         raise RequestRefused(400, f"'{segment}' names no binding: expected {EXPECTED}")
-    is_queue, _ = DESTINATIONS[wanted[0]]
+    context = context_of(connection)
+    kind, _ = DESTINATIONS[wanted[0]]
     source = name_in(parts["src"], "an exchange")
     destination = name_in(parts[wanted[0]], "a destination")
     key = name_in(parts["key"], "a binding key")
-    if is_queue:
-        definitions.check_queue_binding(connection, destination, source)
-    else:
-        definitions.check_exchange_binding(connection, destination, source)
-    if not parts["args"]:
-        found = _without_arguments(connection, source, is_queue, destination, key)
-    else:
-        found = _between(connection, source, is_queue, destination, key, MAX_HASHED, HASHED)
-    for binding in found:
-        if hash_of(binding.arguments) == parts["args"]:
-            remove = definitions.unbind_queue if is_queue else definitions.unbind_exchange
-            remove(connection, destination, source, key, binding.arguments)
-            break
+    arguments: Mapping[str, Any] | None = {}
+    if parts["args"]:
+        candidates = perform_now(BINDING_COMPARE, context, Bindings(
+            source=source, destination=destination, kind=kind, routing_key=key))
+        arguments = next((table.fields for table in candidates.arguments if hash_of(table.fields) == parts["args"]), None)
+    if arguments is not None:
+        perform_now(BINDING_DELETE, context, OneBinding(
+            source=source, destination=destination, kind=kind, routing_key=key, arguments=dict(arguments)))
     return Answer(204, kept=True)
 
 
@@ -86,55 +91,21 @@ def show(connection: Connection, request: Request) -> Answer:
     if "src" not in query or "key" not in query or len(wanted) != 1:
         raise RequestRefused(400, f"the query of '{request.target}' was expected to be src=EXCHANGE&dstq=QUEUE&key=KEY (or"
                                   " dste=EXCHANGE)")
-    is_queue, field = DESTINATIONS[wanted[0]]
+    kind, field = DESTINATIONS[wanted[0]]
     source = query["src"]
     destination = query[wanted[0]]
     key = query["key"]
-    connection.check_any(source)
-    connection.check_any(destination)
+    found = perform_now(BINDING_LIST, context_of(connection), Bindings(
+        source=source, destination=destination, kind=kind, routing_key=key))
     return Answer(200, [
         {"source": text_of(source), field: text_of(destination), "binding_key": text_of(key),
-         "arguments": shown(binding.arguments),
+         "arguments": shown(table.fields),
          "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
-                     f";args={hash_of(binding.arguments)}"}
-        for binding in _between(connection, source, is_queue, destination, key, MAX_LISTED, LISTED)])
+                     f";args={hash_of(table.fields)}"}
+        for table in found.arguments])
 
 
-def _own(connection: Connection, source: str, is_queue: bool, destination: str) -> dict[tuple[str, Any], Binding]:
-    """Return the bindings from an exchange to a destination."""
-    vhost = connection.vhost
-    exchange = vhost.exchanges.get(source)
-    target: Any = vhost.find_queue(destination) if is_queue else vhost.exchanges.get(destination)
-    if exchange is None or target is None:
-        return {}
-    own: dict[tuple[str, Any], Binding] = exchange.by_destination.get(target, {})
-    return own
-
-
-def _without_arguments(connection: Connection, source: str, is_queue: bool, destination: str, key: str) -> list[Binding]:
-    """Return the binding with this key and no arguments, in a list; empty if there is none."""
-    binding = _own(connection, source, is_queue, destination).get((key, freeze({})))
-    return [] if binding is None else [binding]
-
-
-def _between(connection: Connection, source: str, is_queue: bool, destination: str, key: str, limit: int,
-             work: int) -> list[Binding]:
-    """Return the bindings with this key from an exchange to a destination, at `work` units of work each.
-
-    Raises RequestRefused for more than `limit`.
-    """
-    own = _own(connection, source, is_queue, destination)
-    found = [binding for binding in own.values() if binding.routing_key == key]
-    connection.broker.work += len(own) >> SEARCH_SHIFT
-    if len(found) > limit:
-        raise RequestRefused(400, f"{len(found)} bindings lead from exchange '{source}' to '{destination}' with this key;"
-                                  f" the management node takes at most {limit}: unbind over AMQP 0-9-1, or list them with"
-                                  " `leveret bindings list`")
-    connection.broker.work += len(found) * work
-    return found
-
-
-def hash_of(arguments: dict[str, Any]) -> str:
+def hash_of(arguments: Mapping[str, Any]) -> str:
     """Return the hash of binding arguments for a path; empty for no arguments."""
     if not arguments:
         return ""

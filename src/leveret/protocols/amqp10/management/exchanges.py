@@ -9,33 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotAllowed, PreconditionFailed
-from leveret.protocols import definitions
-from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused, fields_of, name_in
+from leveret.management.operations.definitions import EXCHANGE_DECLARE, EXCHANGE_DELETE, DeclareExchange, OneExchange
+from leveret.management.operations.operation import perform_now
+from leveret.protocols.amqp10.management.messages import (
+    Answer,
+    Request,
+    RequestRefused,
+    context_of,
+    fields_of,
+    kinds_of,
+    name_in,
+)
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
 
-FIELDS: Final[dict[str, type]] = {"type": str, "durable": bool, "auto_delete": bool, "internal": bool, "arguments": dict}
+FIELDS: Final[dict[str, type]] = kinds_of(DeclareExchange)
 
 
 def declare(connection: Connection, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "an exchange")
-    fields = fields_of(request, "exchange", FIELDS)
+    wanted = DeclareExchange(name=name, **fields_of(request, "exchange", FIELDS))
     existed = name in connection.vhost.exchanges
     try:
-        found = definitions.declare_exchange(
-            connection, name, fields.get("type", "direct"), durable=fields.get("durable", True),
-            auto_delete=fields.get("auto_delete", False), internal=fields.get("internal", False),
-            arguments=fields.get("arguments", {}))
+        found = perform_now(EXCHANGE_DECLARE, context_of(connection), wanted)
     except (PreconditionFailed, NotAllowed) as error:
         raise RequestRefused(409 if existed else 400, str(error)) from None
-    return Answer(204, kept=found.durable)
+    return Answer(204, kept=found.stored)
 
 
 def delete(connection: Connection, request: Request, quoted: str) -> Answer:
-    name = name_in(quoted, "an exchange")
-    if name in connection.vhost.exchanges or name.startswith("amq."):
-        definitions.delete_exchange(connection, name)
-    else:
-        connection.check("configure", name)  # nothing else, also in strict mode
+    perform_now(EXCHANGE_DELETE, context_of(connection), OneExchange(name=name_in(quoted, "an exchange")))
     return Answer(204, kept=True, removed=True)

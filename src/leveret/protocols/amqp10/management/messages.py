@@ -7,15 +7,22 @@ response has `subject` = status, `correlation-id` = the request's message-id wit
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, get_origin
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
+
+from leveret.management.operations import operation
 from leveret.protocols.convert.values import plain, text_of, typed
 from leveret.wire.amqp10 import descriptors, message
 from leveret.wire.amqp10.composites import decode_value
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.values import Described, Int, Map
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp10.connection.connection import Connection
 
 REPLY_TO: Final = "$me"
 # Descriptors of the body, by number and by name, and those of the other kinds of body.
@@ -143,6 +150,17 @@ def name_in(part: str, what: str) -> str:
     return name
 
 
+def context_of(connection: Connection) -> operation.VhostContext:
+    """Return the context of an operation that a connection requests."""
+    return operation.VhostContext(connection.vhost, operation.User(connection.user, connection.services.users), connection)
+
+
+def kinds_of(struct: type[operation.Request]) -> dict[str, type]:
+    """Return the types of the fields of an operation's request without the name, which is in the path."""
+    return {field.encode_name: get_origin(field.type) or field.type for field in msgspec.structs.fields(struct)
+            if field.name != "name"}
+
+
 def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, Any]:
     """Return the fields of the body, each of the type in `kinds`; absent and null fields are omitted.
 
@@ -168,7 +186,7 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, 
 _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: "a map"}
 
 
-def shown(arguments: dict[str, Any]) -> Any:
+def shown(arguments: Mapping[str, Any]) -> Any:
     """Convert arguments for a response.
 
     The width of numbers is not stored. Those that fit become `int`, which most clients send: RabbitMQ's Java client finds a

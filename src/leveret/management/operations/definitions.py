@@ -1,0 +1,366 @@
+"""What clients of every protocol declare, bind, purge and delete: the permissions that it takes, and the order in which
+they are checked (RabbitMQ's access control). A session is the owner of the exclusive queues that it declares.
+
+The sessions of AMQP 0-x call the functions; the management node of AMQP 1.0 performs the operations, which call them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from msgspec import field
+
+from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.queues.queue import Queue
+from leveret.management.json_values import FieldTable
+from leveret.management.operations.operation import (
+    EACH,
+    Messages,
+    Reply,
+    Request,
+    Right,
+    VhostContext,
+    VhostOperation,
+    VhostOperations,
+)
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
+# Bindings in one reply, and bindings that are compared to find one: few enough that others do not wait for long.
+MAX_LISTED: Final = 1000
+MAX_COMPARED: Final = 5000
+# Units of work to list a binding, and to compare one.
+LIST_WORK: Final = 8
+COMPARE_WORK: Final = 2
+# So many bindings, as a power of two, are searched in 1 µs.
+SEARCH_SHIFT: Final = 4
+
+
+class Definer(Protocol):
+    """Who declares: a session, or the context of an operation. `session` owns the exclusive queues."""
+
+    @property
+    def vhost(self) -> Vhost: ...
+
+    @property
+    def session(self) -> object: ...
+
+    def check(self, permission: str, resource: str, /) -> None:
+        """Raise `AccessRefused` unless an exchange or queue may be configured, written or read."""
+
+
+def declare_queue(definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool,
+                  arguments: dict[str, Any]) -> Queue:
+    """Declare a queue, or check that the one of that name is equal."""
+    definer.check("configure", name)
+    target = arguments.get("x-dead-letter-exchange")
+    if isinstance(target, str):
+        definer.check("read", name)
+        definer.check("write", target)
+    return definer.vhost.declare_queue(name, definer.session, durable=durable, exclusive=exclusive,
+                                       auto_delete=auto_delete, arguments=arguments)
+
+
+def delete_queue(definer: Definer, name: str, *, if_unused: bool = False,
+                 if_empty: bool = False) -> tuple[int, bool]:
+    """How many messages it held ready, and whether the log has to keep that it is gone."""
+    definer.check("configure", name)
+    found = definer.vhost.find_queue(name)
+    if found is not None:
+        found.catch_up()
+    stored = found is not None and found.stored
+    return definer.vhost.delete_queue(name, definer.session, if_unused=if_unused, if_empty=if_empty), stored
+
+
+def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
+    """How many messages are gone, and whether the log has to keep that."""
+    definer.check("read", name)
+    found = definer.vhost.queue(name, definer.session)
+    found.catch_up()
+    return found.purge(), found.stored
+
+
+def declare_exchange(definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool,
+                     arguments: dict[str, Any]) -> Exchange:
+    """Declare an exchange, or check that the one of that name is equal."""
+    if name:
+        definer.check("configure", name)
+    alternate = arguments.get("alternate-exchange")
+    if isinstance(alternate, str):
+        definer.check("read", name)
+        definer.check("write", alternate)
+    return definer.vhost.declare_exchange(name, type_name, durable=durable, auto_delete=auto_delete, internal=internal,
+                                          arguments=arguments)
+
+
+def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> None:
+    if name:
+        definer.check("configure", name)
+    definer.vhost.delete_exchange(name, if_unused=if_unused)
+
+
+def check_queue_binding(definer: Definer, queue: str, source: str) -> None:
+    """Raise AccessRefused unless the definer may bind this queue to this exchange, and unbind it."""
+    definer.vhost.check_bindable(source)
+    definer.check("write", queue)
+    definer.check("read", source)
+
+
+def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: dict[str, Any]) -> Queue:
+    check_queue_binding(definer, queue, source)
+    vhost = definer.vhost
+    vhost.exchange(source)
+    found = vhost.queue(queue, definer.session)
+    vhost.bind(found, source, routing_key, arguments)
+    return found
+
+
+def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+    """What is not bound is unbound already, whoever may use the queue, except in strict mode."""
+    check_queue_binding(definer, queue, source)
+    vhost = definer.vhost
+    if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):
+        vhost.unbind(vhost.queue(queue, definer.session), source, routing_key, arguments)
+
+
+def check_exchange_binding(definer: Definer, destination: str, source: str) -> None:
+    """Raise AccessRefused unless the definer may bind the destination to the source, and unbind it."""
+    if not destination or not source:
+        raise AccessRefused("the default exchange cannot be bound to another exchange")
+    definer.check("write", destination)
+    definer.check("read", source)
+
+
+def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
+                  arguments: dict[str, Any]) -> None:
+    check_exchange_binding(definer, destination, source)
+    vhost = definer.vhost
+    vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
+
+
+def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
+                    arguments: dict[str, Any]) -> None:
+    """What is not bound is unbound already, except in strict mode."""
+    check_exchange_binding(definer, destination, source)
+    vhost = definer.vhost
+    if vhost.strict or (destination in vhost.exchanges and source in vhost.exchanges):
+        vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
+
+
+class OneQueue(Request, kw_only=True):
+    name: str
+
+
+class DeclareQueue(OneQueue, kw_only=True):
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class OneExchange(Request, kw_only=True):
+    name: str
+
+
+class DeclareExchange(OneExchange, kw_only=True):
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Bindings(Request, kw_only=True):
+    """The bindings with one key from an exchange to a destination."""
+
+    source: str
+    destination: str
+    kind: Literal["queue", "exchange"]
+    routing_key: str
+
+
+class OneBinding(Bindings, kw_only=True):
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class QueueDefinition(Reply, kw_only=True):
+    """A queue. `stored` says whether the log keeps it."""
+
+    vhost: str
+    name: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    type: str
+    arguments: FieldTable
+    messages: int
+    consumers: int
+    stored: bool
+
+
+class ExchangeDefinition(Reply, kw_only=True):
+    """An exchange. `stored` says whether the log keeps it."""
+
+    name: str
+    stored: bool
+
+
+class RemovedMessages(Messages, kw_only=True):
+    """The number of removed messages, and whether the log keeps that."""
+
+    stored: bool
+
+
+class BindingArguments(Reply, kw_only=True):
+    """The arguments of each of the bindings."""
+
+    arguments: list[FieldTable]
+
+
+def _describe(queue: Queue) -> QueueDefinition:
+    queue.catch_up()
+    return QueueDefinition(
+        vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
+        auto_delete=queue.auto_delete, type=queue.settings.type, arguments=FieldTable(queue.arguments),
+        messages=queue.ready_count, consumers=len(queue.consumers), stored=queue.stored)
+
+
+def perform_declare_queue(context: VhostContext, request: DeclareQueue) -> QueueDefinition:
+    """Declare a queue. An equal queue may exist already."""
+    return _describe(declare_queue(
+        context, request.name, durable=request.durable, exclusive=request.exclusive, auto_delete=request.auto_delete,
+        arguments=request.arguments))
+
+
+def perform_show_queue(context: VhostContext, request: OneQueue) -> QueueDefinition:
+    """Return a queue to a user who has any permission for it."""
+    context.check_any(request.name)
+    queue = context.vhost.find_queue(request.name)
+    if queue is None:
+        raise NotFound(f"no queue '{request.name}' in vhost '{context.vhost.name}'")
+    return _describe(queue)
+
+
+def perform_delete_queue(context: VhostContext, request: OneQueue) -> RemovedMessages:
+    """Delete a queue. Returns the number of its ready messages; deleting a missing queue succeeds."""
+    if context.vhost.find_queue(request.name) is None:
+        return RemovedMessages(messages=0, stored=False)  # in strict mode too
+    messages, stored = delete_queue(context, request.name)
+    return RemovedMessages(messages=messages, stored=stored)
+
+
+def perform_purge_queue(context: VhostContext, request: OneQueue) -> RemovedMessages:
+    """Drop the ready messages of a queue."""
+    messages, stored = purge_queue(context, request.name)
+    return RemovedMessages(messages=messages, stored=stored)
+
+
+def perform_declare_exchange(context: VhostContext, request: DeclareExchange) -> ExchangeDefinition:
+    """Declare an exchange. An equal exchange may exist already."""
+    exchange = declare_exchange(
+        context, request.name, request.type, durable=request.durable, auto_delete=request.auto_delete,
+        internal=request.internal, arguments=request.arguments)
+    return ExchangeDefinition(name=exchange.name, stored=exchange.durable)
+
+
+def perform_delete_exchange(context: VhostContext, request: OneExchange) -> Reply:
+    """Delete an exchange. Deleting a missing exchange succeeds, in strict mode too."""
+    if request.name in context.vhost.exchanges or request.name.startswith("amq."):
+        delete_exchange(context, request.name)
+    else:
+        context.check("configure", request.name)
+    return Reply()
+
+
+def perform_bind(context: VhostContext, request: OneBinding) -> Reply:
+    """Add a binding. An equal binding may exist already."""
+    if request.kind == "queue":
+        bind_queue(context, request.destination, request.source, request.routing_key, request.arguments)
+    else:
+        bind_exchange(context, request.destination, request.source, request.routing_key, request.arguments)
+    return Reply()
+
+
+def perform_unbind(context: VhostContext, request: OneBinding) -> Reply:
+    """Remove a binding. Removing a missing binding succeeds, in strict mode too."""
+    is_queue = request.kind == "queue"
+    check = check_queue_binding if is_queue else check_exchange_binding
+    check(context, request.destination, request.source)
+    binding = _own(context.vhost, request).get((request.routing_key, freeze(request.arguments)))
+    if binding is not None:
+        unbind = unbind_queue if is_queue else unbind_exchange
+        unbind(context, request.destination, request.source, request.routing_key, binding.arguments)
+    return Reply()
+
+
+def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
+    """List the bindings with one key between two objects for which the user has any permission."""
+    context.check_any(request.source)
+    context.check_any(request.destination)
+    found = between(context.vhost, request, MAX_LISTED, LIST_WORK)
+    return BindingArguments(arguments=[FieldTable(binding.arguments) for binding in found])
+
+
+def perform_compare_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
+    """List the bindings with one key between two objects which the user may unbind."""
+    check = check_queue_binding if request.kind == "queue" else check_exchange_binding
+    check(context, request.destination, request.source)
+    found = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
+    return BindingArguments(arguments=[FieldTable(binding.arguments) for binding in found])
+
+
+def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Binding]:
+    """Return the bindings with one key between two objects.
+
+    Args:
+        vhost: The vhost.
+        request: The exchange, the destination and the key.
+        limit: The maximum number of bindings. Raises `PreconditionFailed` if they are more.
+        work: The units of work that each takes.
+    """
+    own = _own(vhost, request)
+    found = [binding for binding in own.values() if binding.routing_key == request.routing_key]
+    vhost.broker.work += len(own) >> SEARCH_SHIFT
+    if len(found) > limit:
+        raise PreconditionFailed(
+            f"{len(found)} bindings lead from exchange '{request.source}' to '{request.destination}' with this key;"
+            f" expected at most {limit}: unbind over AMQP 0-9-1, or list them with `leveret bindings list`")
+    vhost.broker.work += len(found) * work
+    return found
+
+
+def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Any], Binding]:
+    exchange = vhost.exchanges.get(request.source)
+    target: Queue | Exchange | None
+    if request.kind == "queue":
+        target = vhost.find_queue(request.destination)
+    else:
+        target = vhost.exchanges.get(request.destination)
+    return {} if exchange is None or target is None else exchange.by_destination.get(target, {})
+
+
+QUEUE_DECLARE: Final = VhostOperation(perform_declare_queue, DeclareQueue, QueueDefinition, Right("configure", "name"))
+QUEUE_SHOW: Final = VhostOperation(perform_show_queue, OneQueue, QueueDefinition, EACH)
+QUEUE_DELETE: Final = VhostOperation(perform_delete_queue, OneQueue, RemovedMessages, Right("configure", "name"))
+QUEUE_PURGE: Final = VhostOperation(perform_purge_queue, OneQueue, RemovedMessages, Right("read", "name"))
+EXCHANGE_DECLARE: Final = VhostOperation(perform_declare_exchange, DeclareExchange, ExchangeDefinition, EACH)
+EXCHANGE_DELETE: Final = VhostOperation(perform_delete_exchange, OneExchange, Reply, EACH)
+BINDING_ADD: Final = VhostOperation(perform_bind, OneBinding, Reply, EACH)
+BINDING_DELETE: Final = VhostOperation(perform_unbind, OneBinding, Reply, EACH)
+BINDING_LIST: Final = VhostOperation(perform_list_bindings, Bindings, BindingArguments, EACH)
+BINDING_COMPARE: Final = VhostOperation(perform_compare_bindings, Bindings, BindingArguments, EACH)
+
+DEFINITIONS: VhostOperations = {
+    "queue.declare": QUEUE_DECLARE,
+    "queue.show": QUEUE_SHOW,
+    "queue.delete": QUEUE_DELETE,
+    "queue.purge": QUEUE_PURGE,
+    "exchange.declare": EXCHANGE_DECLARE,
+    "exchange.delete": EXCHANGE_DELETE,
+    "binding.add": BINDING_ADD,
+    "binding.delete": BINDING_DELETE,
+    "binding.list": BINDING_LIST,
+    "binding.compare": BINDING_COMPARE,
+}
