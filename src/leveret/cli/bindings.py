@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -34,7 +32,7 @@ _binding = together(
 
 
 @listing("List, add and delete bindings.", vhost_option)
-def bindings(vhost: str | None, **_: Any) -> None:
+def bindings(vhost: str | None) -> None:
     """List bindings, except those of the default exchange."""
     current().show_list("bindings.list", COLUMNS, ("vhost", "source", "destination", "routing_key"), vhost=vhost)
 
@@ -42,8 +40,7 @@ def bindings(vhost: str | None, **_: Any) -> None:
 @bindings.command()
 @_binding
 @remote_options
-def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...],
-        **_: Any) -> None:
+def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...]) -> None:
     """Bind DESTINATION, a queue, to SOURCE, an exchange."""
     _call("bindings.add", source, destination, vhost, routing_key, to_exchange, arguments)
     click.echo(f"bound '{destination}' to exchange '{source}'")
@@ -52,8 +49,8 @@ def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange
 @bindings.command()
 @_binding
 @remote_options
-def delete(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...],
-           **_: Any) -> None:
+def delete(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool,
+           arguments: tuple[str, ...]) -> None:
     """Delete the binding of DESTINATION to SOURCE with the given routing key and arguments."""
     _call("bindings.delete", source, destination, vhost, routing_key, to_exchange, arguments)
     click.echo(f"deleted the binding of '{destination}' to exchange '{source}'")

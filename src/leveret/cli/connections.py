@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.failed import Failed
@@ -33,7 +31,7 @@ def _list(call: str, columns: Columns, vhost: str | None) -> None:
 
 
 @listing("List and close connections.", vhost_option)
-def connections(vhost: str | None, **_: Any) -> None:
+def connections(vhost: str | None) -> None:
     """List connections."""
     _list("connections.list", CONNECTIONS, vhost)
 
@@ -43,7 +41,7 @@ def connections(vhost: str | None, **_: Any) -> None:
 @click.option("--user", help="Close all connections of this user.")
 @click.option("--reason", help="Text for the client.")
 @remote_options
-def close(number: int | None, user: str | None, reason: str | None, **_: Any) -> None:
+def close(number: int | None, user: str | None, reason: str | None) -> None:
     """Close the connection with this number, or all connections of a user. The client gets 320, connection-forced."""
     if (number is None) == (user is None):
         raise click.UsageError("expected either the number of a connection or --user")
@@ -61,7 +59,7 @@ def close(number: int | None, user: str | None, reason: str | None, **_: Any) ->
 @click.command()
 @vhost_option
 @remote_options
-def channels(vhost: str | None, **_: Any) -> None:
+def channels(vhost: str | None) -> None:
     """List channels."""
     _list("channels.list", CHANNELS, vhost)
 
@@ -69,6 +67,6 @@ def channels(vhost: str | None, **_: Any) -> None:
 @click.command()
 @vhost_option
 @remote_options
-def consumers(vhost: str | None, **_: Any) -> None:
+def consumers(vhost: str | None) -> None:
     """List consumers."""
     _list("consumers.list", CONSUMERS, vhost)

@@ -21,7 +21,7 @@ remember_option = click.option("--remember", is_flag=True, help="Keep the outcom
 
 
 @listing("List and resolve branches of distributed transactions, for coordinators or in their place.", vhost_option)
-def dtx(vhost: str | None, **_: Any) -> None:
+def dtx(vhost: str | None) -> None:
     """List branches with their contents. Prepared branches wait for a decision, even across restarts."""
     current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
 
@@ -30,7 +30,7 @@ def dtx(vhost: str | None, **_: Any) -> None:
 @click.argument("branch")
 @in_vhost_option
 @remote_options
-def prepare(branch: str, vhost: str, **_: Any) -> None:
+def prepare(branch: str, vhost: str) -> None:
     """Prepare a branch: it survives restarts, and a later commit cannot fail."""
     _decide("prepare", branch, "prepared", vhost=vhost)
 
@@ -41,7 +41,7 @@ def prepare(branch: str, vhost: str, **_: Any) -> None:
 @remember_option
 @in_vhost_option
 @remote_options
-def commit(branch: str, one_phase: bool, remember: bool, vhost: str, **_: Any) -> None:
+def commit(branch: str, one_phase: bool, remember: bool, vhost: str) -> None:
     """Commit a branch: publish its messages and settle its acknowledged messages."""
     _decide("commit", branch, "committed", vhost=vhost, one_phase=one_phase, remember=remember)
 
@@ -51,7 +51,7 @@ def commit(branch: str, one_phase: bool, remember: bool, vhost: str, **_: Any) -
 @remember_option
 @in_vhost_option
 @remote_options
-def rollback(branch: str, remember: bool, vhost: str, **_: Any) -> None:
+def rollback(branch: str, remember: bool, vhost: str) -> None:
     """Roll back a branch: discard its messages and return its acknowledged messages to their queues."""
     _decide("rollback", branch, "rolled back", vhost=vhost, remember=remember)
 
@@ -60,7 +60,7 @@ def rollback(branch: str, remember: bool, vhost: str, **_: Any) -> None:
 @click.argument("branch")
 @in_vhost_option
 @remote_options
-def forget(branch: str, vhost: str, **_: Any) -> None:
+def forget(branch: str, vhost: str) -> None:
     """Forget a branch that has timed out, or whose outcome is remembered."""
     current().call("dtx.forget", name=branch, vhost=vhost)
     click.echo(f"forgot branch '{branch}'")

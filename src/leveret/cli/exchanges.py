@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.broker.exchanges.registry import TYPES
@@ -30,7 +28,7 @@ COLUMNS = (
 
 
 @listing("List, add and delete exchanges.", vhost_option)
-def exchanges(vhost: str | None, **_: Any) -> None:
+def exchanges(vhost: str | None) -> None:
     """List exchanges."""
     current().show_list("exchanges.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
@@ -46,7 +44,7 @@ def exchanges(vhost: str | None, **_: Any) -> None:
 @argument_option
 @remote_options
 def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool,
-        arguments: tuple[str, ...], **_: Any) -> None:
+        arguments: tuple[str, ...]) -> None:
     """Declare an exchange."""
     current().call("exchanges.add", name=name, vhost=vhost, type=type_name, durable=not transient,
                    auto_delete=auto_delete, internal=internal, arguments=read_arguments(arguments))
@@ -58,7 +56,7 @@ def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: boo
 @in_vhost_option
 @click.option("--if-unused", is_flag=True, help="Only if it has no bindings.")
 @remote_options
-def delete(name: str, vhost: str, if_unused: bool, **_: Any) -> None:
+def delete(name: str, vhost: str, if_unused: bool) -> None:
     """Delete an exchange with its bindings."""
     current().call("exchanges.delete", name=name, vhost=vhost, if_unused=if_unused)
     click.echo(f"deleted exchange '{name}'")

@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 @listing("List and release leases.", vhost_option)
-def leases(vhost: str | None, **_: Any) -> None:
+def leases(vhost: str | None) -> None:
     """List leases with their batches."""
     current().show_list("leases.list", COLUMNS, ("vhost", "queue", "lease"), vhost=vhost)
 
@@ -38,7 +38,7 @@ def leases(vhost: str | None, **_: Any) -> None:
 @click.argument("lease")
 @in_vhost_option
 @remote_options
-def release(queue: str, lease: str, vhost: str, **_: Any) -> None:
+def release(queue: str, lease: str, vhost: str) -> None:
     """End an abandoned lease, and return its messages to the queue. A reader may have processed some of them already."""
     result = current().call("leases.release", name=queue, vhost=vhost, lease=lease)
     click.echo(f"returned {result['messages']} messages of lease '{lease}' to queue '{queue}'")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -28,7 +26,7 @@ _link = together(
 
 
 @listing("List, release and delete AMQP 1.0 links, attached and suspended.", vhost_option)
-def links(vhost: str | None, **_: Any) -> None:
+def links(vhost: str | None) -> None:
     """List links with their unsettled deliveries and expiry."""
     current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
 
@@ -37,7 +35,7 @@ def links(vhost: str | None, **_: Any) -> None:
 @click.argument("name")
 @_link
 @remote_options
-def release(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
+def release(name: str, vhost: str, container: str | None, user: str | None, role: str | None) -> None:
     """Return the unsettled messages of a suspended link to their queue."""
     result = current().call("links.release", name=name, vhost=vhost, container=container, user=user, role=role)
     click.echo(f"returned {result['messages']} messages of link '{name}' to their queue")
@@ -47,7 +45,7 @@ def release(name: str, vhost: str, container: str | None, user: str | None, role
 @click.argument("name")
 @_link
 @remote_options
-def delete(name: str, vhost: str, container: str | None, user: str | None, role: str | None, **_: Any) -> None:
+def delete(name: str, vhost: str, container: str | None, user: str | None, role: str | None) -> None:
     """Delete a link with its subscription. An attached link is detached."""
     current().call("links.delete", name=name, vhost=vhost, container=container, user=user, role=role)
     click.echo(f"deleted link '{name}'")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -17,7 +15,7 @@ COLUMNS = (
 
 @listing("List, set and delete permissions. Change those of users in the configuration file there.",
          vhost_option, click.option("--user", help="Only this user."))
-def permissions(vhost: str | None, user: str | None, **_: Any) -> None:
+def permissions(vhost: str | None, user: str | None) -> None:
     """List permissions."""
     current().show_list("permissions.list", COLUMNS, vhost=vhost, user=user)
 
@@ -29,7 +27,7 @@ def permissions(vhost: str | None, user: str | None, **_: Any) -> None:
 @click.option("--write", required=True, metavar="REGEX", help="Names that the user may publish to.")
 @click.option("--read", required=True, metavar="REGEX", help="Names that the user may consume from.")
 @remote_options
-def set_permission(user: str, vhost: str, configure: str, write: str, read: str, **_: Any) -> None:
+def set_permission(user: str, vhost: str, configure: str, write: str, read: str) -> None:
     """Set a user's permissions in a vhost. An expression matches anywhere in a name; an empty one matches nothing."""
     current().call("permissions.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
     click.echo(f"set the permissions of user '{user}' in vhost '{vhost}'")
@@ -39,7 +37,7 @@ def set_permission(user: str, vhost: str, configure: str, write: str, read: str,
 @click.argument("user")
 @in_vhost_option
 @remote_options
-def delete(user: str, vhost: str, **_: Any) -> None:
+def delete(user: str, vhost: str) -> None:
     """Delete a user's permissions in a vhost."""
     current().call("permissions.delete", user=user, vhost=vhost)
     click.echo(f"deleted the permissions of user '{user}' in vhost '{vhost}'")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -25,7 +23,7 @@ COLUMNS = (
 
 
 @listing("List, add, delete and purge queues.", vhost_option)
-def queues(vhost: str | None, **_: Any) -> None:
+def queues(vhost: str | None) -> None:
     """List queues with their statistics."""
     current().show_list("queues.list", COLUMNS, ("vhost", "name"), vhost=vhost)
 
@@ -37,7 +35,7 @@ def queues(vhost: str | None, **_: Any) -> None:
 @click.option("--auto-delete", is_flag=True, help="Delete the queue after its last consumer is gone.")
 @argument_option
 @remote_options
-def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...], **_: Any) -> None:
+def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...]) -> None:
     """Declare a queue."""
     broker = current()
     broker.call("queues.add", name=name, vhost=vhost, durable=not transient, auto_delete=auto_delete,
@@ -51,7 +49,7 @@ def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tu
 @click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
 @click.option("--if-empty", is_flag=True, help="Only if it has no messages.")
 @remote_options
-def delete(name: str, vhost: str, if_unused: bool, if_empty: bool, **_: Any) -> None:
+def delete(name: str, vhost: str, if_unused: bool, if_empty: bool) -> None:
     """Delete a queue with its messages."""
     result = current().call("queues.delete", name=name, vhost=vhost, if_unused=if_unused, if_empty=if_empty)
     click.echo(f"deleted queue '{name}' with {result['messages']} ready messages")
@@ -61,7 +59,7 @@ def delete(name: str, vhost: str, if_unused: bool, if_empty: bool, **_: Any) -> 
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def purge(name: str, vhost: str, **_: Any) -> None:
+def purge(name: str, vhost: str) -> None:
     """Drop the ready messages of a queue; unacked messages stay."""
     result = current().call("queues.purge", name=name, vhost=vhost)
     click.echo(f"dropped {result['messages']} messages of queue '{name}'")

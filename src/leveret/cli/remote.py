@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,11 +15,25 @@ from leveret.cli.output import Columns, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
+_DATA_DIR: Final = f"{__name__}.data_dir"
+_CONFIG: Final = f"{__name__}.config"
+_JSON: Final = f"{__name__}.json"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Path | bool | None) -> None:
+    """Keep the value of an option for `current`. Subcommands come after their groups, so that their options win."""
+    if value is not None:
+        context.meta[f"{__name__}.{parameter.name}"] = value
+
+
 # The options of every command that talks to a broker. They may precede or follow the name of a subcommand.
 remote_options = together(
-    click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory."),
-    click.option("--config", "config_path", type=click.Path(path_type=Path), help="The broker's config file."),
-    click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON."),
+    click.option("--data-dir", "data_dir", type=click.Path(path_type=Path), callback=_keep, expose_value=False,
+                 help="The broker's data directory."),
+    click.option("--config", "config", type=click.Path(path_type=Path), callback=_keep, expose_value=False,
+                 help="The broker's config file."),
+    click.option("--json", "json", is_flag=True, default=None, callback=_keep, expose_value=False,
+                 help="Print JSON."),
 )
 # --vhost of lists, which default to all vhosts.
 vhost_option = click.option("--vhost", help="Only this vhost.")
@@ -78,18 +92,11 @@ class Remote:
 
 def current() -> Remote:
     """Return the broker that the options of the running command and its group select."""
-    context: click.Context | None = click.get_current_context()
-    found: dict[str, Any] = {}
-    while context is not None:
-        for name in ("data_dir", "config_path", "as_json"):
-            value = context.params.get(name)
-            if value is not None:
-                found.setdefault(name, value)
-        context = context.parent
-    data_dir = found.get("data_dir")
+    kept = click.get_current_context().meta
+    data_dir: Path | None = kept.get(_DATA_DIR)
     if data_dir is None:
-        data_dir = _configured(found.get("config_path"))
-    return Remote(data_dir.absolute(), bool(found.get("as_json")))
+        data_dir = _configured(kept.get(_CONFIG))
+    return Remote(data_dir.absolute(), bool(kept.get(_JSON)))
 
 
 def _configured(path: Path | None) -> Path:

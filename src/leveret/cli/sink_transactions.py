@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -21,7 +19,7 @@ APP_COLUMNS: Columns = (
 
 
 @listing("List and abort sink transactions: batches that sinks publish atomically.", vhost_option)
-def sink_transactions(vhost: str | None, **_: Any) -> None:
+def sink_transactions(vhost: str | None) -> None:
     """List sink transactions with their messages, and the seconds since their last use."""
     current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
 
@@ -29,7 +27,7 @@ def sink_transactions(vhost: str | None, **_: Any) -> None:
 @sink_transactions.command()
 @vhost_option
 @remote_options
-def apps(vhost: str | None, **_: Any) -> None:
+def apps(vhost: str | None) -> None:
     """List sinks with the last batch of each, and the progress of a commit."""
     current().show_list("stages.apps", APP_COLUMNS, ("vhost", "app"), vhost=vhost)
 
@@ -38,7 +36,7 @@ def apps(vhost: str | None, **_: Any) -> None:
 @click.argument("transaction", nargs=-1, required=True)
 @in_vhost_option
 @remote_options
-def abort(transaction: tuple[str, ...], vhost: str, **_: Any) -> None:
+def abort(transaction: tuple[str, ...], vhost: str) -> None:
     """Abort sink transactions and drop their messages."""
     result = current().call("stages.discard", stages=list(transaction), vhost=vhost)
     click.echo(f"aborted {result['discarded']} sink transactions")
@@ -48,7 +46,7 @@ def abort(transaction: tuple[str, ...], vhost: str, **_: Any) -> None:
 @click.argument("app")
 @in_vhost_option
 @remote_options
-def forget(app: str, vhost: str, **_: Any) -> None:
+def forget(app: str, vhost: str) -> None:
     """Forget the last batch of a sink. If the sink commits that batch again, it is published again."""
     current().call("stages.forget", name=app, vhost=vhost)
     click.echo(f"forgot the last batch of app '{app}'")

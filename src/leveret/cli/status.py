@@ -16,7 +16,7 @@ _SIZES = ("memory", "queue_memory", "memory_limit", "free", "size", "bytes", "oc
 
 @click.command()
 @remote_options
-def status(**_: Any) -> None:
+def status() -> None:
     """Show the state of the broker: listeners, totals, memory, and whether it blocks publishers."""
     broker = current()
     found = broker.call("status")

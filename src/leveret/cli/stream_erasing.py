@@ -35,7 +35,7 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 @in_vhost_option
 @remote_options
 def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str,
-          rules_path: Path | None, seal: bool, dry_run: bool, vhost: str, **_: Any) -> None:
+          rules_path: Path | None, seal: bool, dry_run: bool, vhost: str) -> None:
     """Rewrite the sealed segments of a stream, or of all partitions of a super stream, by rules.
 
     Offsets do not change. The old files are removed after the grace period and after the read leases on them end.

@@ -34,7 +34,7 @@ SEGMENTS: Final = (
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def segments(name: str, vhost: str, **_: Any) -> None:
+def segments(name: str, vhost: str) -> None:
     """List the sealed segments of a stream, oldest first."""
     current().show_list("streams.segments", SEGMENTS, name=name, vhost=vhost)
 
@@ -49,7 +49,7 @@ def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def seal(name: str, vhost: str, **_: Any) -> None:
+def seal(name: str, vhost: str) -> None:
     """Seal all current messages of a stream, or of all partitions of a super stream, and wait for it."""
     broker = current()
     done = [_seal(broker, stream, vhost) for stream in streams_of(broker, name, vhost)]

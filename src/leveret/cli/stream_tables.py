@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ TABLES = (("vhost", "vhost"), ("name", "stream"), ("table", "table"), ("files", 
 
 
 @listing("List and update the Iceberg tables of streams.", vhost_option)
-def iceberg(vhost: str | None, **_: Any) -> None:
+def iceberg(vhost: str | None) -> None:
     """List the tables, and whether they are up to date with the segments."""
     _show(current(), vhost, None)
 
@@ -30,7 +29,7 @@ def _show(broker: Remote, vhost: str | None, name: str | None) -> None:
 @click.argument("name", required=False)
 @vhost_option
 @remote_options
-def sync(name: str | None, vhost: str | None, **_: Any) -> None:
+def sync(name: str | None, vhost: str | None) -> None:
     """Update the tables of all streams, or of one, now, and wait for it. This also retries failed updates."""
     broker = current()
     broker.call("streams.sync_tables", vhost=vhost, name=name)

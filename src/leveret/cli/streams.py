@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli import stream_erasing, stream_segments, stream_tables
@@ -33,7 +31,7 @@ CONSUMERS = (("stream", "stream"), ("consumer", "consumer"), ("next_offset", "ne
 
 
 @listing("List, inspect and change streams.", vhost_option)
-def streams(vhost: str | None, **_: Any) -> None:
+def streams(vhost: str | None) -> None:
     """List streams with their statistics."""
     broker = current()
     found = broker.call("streams.list", vhost=vhost)
@@ -50,7 +48,7 @@ def streams(vhost: str | None, **_: Any) -> None:
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def show(name: str, vhost: str, **_: Any) -> None:
+def show(name: str, vhost: str) -> None:
     """Show all details of a stream."""
     current().show_one("streams.show", name=name, vhost=vhost)
 
@@ -59,7 +57,7 @@ def show(name: str, vhost: str, **_: Any) -> None:
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def consumers(name: str, vhost: str, **_: Any) -> None:
+def consumers(name: str, vhost: str) -> None:
     """List the named consumers of a stream, or of all partitions of a super stream, with their lag."""
     current().show_list("streams.consumers", CONSUMERS, name=name, vhost=vhost)
 
@@ -70,7 +68,7 @@ def consumers(name: str, vhost: str, **_: Any) -> None:
 @click.argument("offset", type=click.IntRange(min=0))
 @in_vhost_option
 @remote_options
-def rewind(name: str, consumer: str, offset: int, vhost: str, **_: Any) -> None:
+def rewind(name: str, consumer: str, offset: int, vhost: str) -> None:
     """Make a named consumer that is not reading resume from an offset, earlier or later."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer, offset=offset)
     click.echo(f"consumer '{consumer}' of stream '{name}' resumes from offset {offset}")
@@ -81,7 +79,7 @@ def rewind(name: str, consumer: str, offset: int, vhost: str, **_: Any) -> None:
 @click.argument("consumer")
 @in_vhost_option
 @remote_options
-def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
+def forget(name: str, consumer: str, vhost: str) -> None:
     """Delete the stored position of a named consumer."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer)
     click.echo(f"deleted the position of consumer '{consumer}' of stream '{name}'")
@@ -90,7 +88,7 @@ def forget(name: str, consumer: str, vhost: str, **_: Any) -> None:
 @streams.command("supers")
 @vhost_option
 @remote_options
-def supers(vhost: str | None, **_: Any) -> None:
+def supers(vhost: str | None) -> None:
     """List super streams with the totals of their partitions."""
     current().show_list("streams.list_supers", SUPERS, ("vhost", "name"), vhost=vhost)
 
@@ -101,7 +99,7 @@ def supers(vhost: str | None, **_: Any) -> None:
 @in_vhost_option
 @argument_option
 @remote_options
-def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...], **_: Any) -> None:
+def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]) -> None:
     """Declare a super stream: an exchange and the streams that are its partitions."""
     result = current().call("streams.add_super", name=name, vhost=vhost, partitions=partitions,
                             arguments=read_arguments(arguments))
@@ -112,7 +110,7 @@ def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]
 @click.argument("name")
 @in_vhost_option
 @remote_options
-def delete_super(name: str, vhost: str, **_: Any) -> None:
+def delete_super(name: str, vhost: str) -> None:
     """Delete a super stream with all its partitions."""
     result = current().call("streams.delete_super", name=name, vhost=vhost)
     click.echo(f"deleted super stream '{name}' with {result['messages']} messages")

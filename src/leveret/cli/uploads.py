@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -27,7 +25,7 @@ _upload = together(
 
 @listing("List uploads of AMQP 0-9 (staged content): incomplete ones, and complete ones that are not published.",
          vhost_option)
-def uploads(vhost: str | None, **_: Any) -> None:
+def uploads(vhost: str | None) -> None:
     """List uploads with the bytes received so far, and the seconds left for the sender to resume."""
     current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
 
@@ -36,7 +34,7 @@ def uploads(vhost: str | None, **_: Any) -> None:
 @_upload
 @in_vhost_option
 @remote_options
-def show(identifier: str, user: str | None, kind: str | None, vhost: str, **_: Any) -> None:
+def show(identifier: str, user: str | None, kind: str | None, vhost: str) -> None:
     """Show an upload with its checkpoints."""
     current().show_one("staged.show", name=identifier, user=user, kind=kind, vhost=vhost)
 
@@ -45,7 +43,7 @@ def show(identifier: str, user: str | None, kind: str | None, vhost: str, **_: A
 @_upload
 @in_vhost_option
 @remote_options
-def discard(identifier: str, user: str | None, kind: str | None, vhost: str, **_: Any) -> None:
+def discard(identifier: str, user: str | None, kind: str | None, vhost: str) -> None:
     """Discard an upload with its bytes. A client that is sending it gets an error."""
     result = current().call("staged.discard", name=identifier, user=user, kind=kind, vhost=vhost)
     click.echo(f"discarded upload '{identifier}' ({size(result['discarded'])})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,7 +19,7 @@ COLUMNS = (
 
 
 @listing("List, add, change and delete users. Change users in the configuration file there.")
-def users(**_: Any) -> None:
+def users() -> None:
     """List users."""
     current().show_list("users.list", COLUMNS)
 
@@ -34,7 +33,7 @@ def users(**_: Any) -> None:
 @click.option("--max-channels", type=click.IntRange(0), default=0, help="0: no limit.")
 @remote_options
 def add(name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int,
-        max_channels: int, **_: Any) -> None:
+        max_channels: int) -> None:
     """Add a user. Ask for the password, or read it from --password-file."""
     if no_password and password_file is not None:
         raise click.UsageError("expected either --password-file or --no-password")
@@ -55,7 +54,7 @@ def add(name: str, password_file: Path | None, no_password: bool, tags: tuple[st
 @click.option("--max-channels", type=click.IntRange(0), help="0: no limit.")
 @remote_options
 def change(name: str, ask: bool, password_file: Path | None, tags: tuple[str, ...], no_tags: bool,
-           max_connections: int | None, max_channels: int | None, **_: Any) -> None:
+           max_connections: int | None, max_channels: int | None) -> None:
     """Change a user. Settings that are not given stay."""
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
@@ -70,7 +69,7 @@ def change(name: str, ask: bool, password_file: Path | None, tags: tuple[str, ..
 @users.command()
 @click.argument("name")
 @remote_options
-def delete(name: str, **_: Any) -> None:
+def delete(name: str) -> None:
     """Delete a user and close its connections."""
     closed = current().call("users.delete", name=name)["connections"]
     click.echo(f"deleted user '{name}', closed {closed} connections")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
@@ -28,7 +26,7 @@ _settings = together(
 
 
 @listing("List, add, change and delete vhosts. Change vhosts in the configuration file there.")
-def vhosts(**_: Any) -> None:
+def vhosts() -> None:
     """List vhosts."""
     current().show_list("vhosts.list", COLUMNS)
 
@@ -38,7 +36,7 @@ def vhosts(**_: Any) -> None:
 @_settings
 @remote_options
 def add(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
-        consumer_timeout: float | None, **_: Any) -> None:
+        consumer_timeout: float | None) -> None:
     """Add a vhost. Set permissions before users can access it."""
     current().call("vhosts.add", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
                    qos_global=qos_global, consumer_timeout=consumer_timeout)
@@ -50,7 +48,7 @@ def add(name: str, strict: bool | None, max_queues: int | None, max_connections:
 @_settings
 @remote_options
 def change(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
-           consumer_timeout: float | None, **_: Any) -> None:
+           consumer_timeout: float | None) -> None:
     """Change a vhost. Settings that are not given stay."""
     current().call("vhosts.change", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
                    qos_global=qos_global, consumer_timeout=consumer_timeout)
@@ -60,7 +58,7 @@ def change(name: str, strict: bool | None, max_queues: int | None, max_connectio
 @vhosts.command()
 @click.argument("name")
 @remote_options
-def delete(name: str, **_: Any) -> None:
+def delete(name: str) -> None:
     """Delete a vhost with everything in it, and close its connections."""
     current().call("vhosts.delete", name=name)
     click.echo(f"deleted vhost '{name}'")
