@@ -15,6 +15,6 @@ def test_an_order_arrives(channel: BlockingChannel, body: bytes) -> None:
     assert (method.redelivered, properties.content_type, received) == (False, "text/plain", body)
 
 
-def test_an_order_that_nobody_takes_comes_back(channel: BlockingChannel) -> None:
+def test_an_unroutable_order_is_returned(channel: BlockingChannel) -> None:
     with pytest.raises(pika.exceptions.UnroutableError):
         channel.basic_publish("", "nobody", b"one tea", mandatory=True)

@@ -38,7 +38,7 @@ def test_delivery_tags_without_acknowledgement_are_not_zero_either(channel: Chan
 
 
 @pytest.mark.rule("0-9-1", "redelivered.implementation")
-def test_what_was_not_acknowledged_comes_again_as_redelivered(connect: Connect, name: str) -> None:
+def test_unacknowledged_messages_are_redelivered(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     channel.queue(name, exclusive=False)
@@ -151,7 +151,7 @@ def test_consumers_without_acknowledgement(channel: Channel, other: Channel, nam
 
 
 @pytest.mark.rule("0-9-1", "basic.10")
-def test_what_was_acknowledged_is_gone_and_the_rest_comes_again(connect: Connect, name: str) -> None:
+def test_only_unacknowledged_messages_are_redelivered(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     channel.queue(name, exclusive=False)
@@ -192,7 +192,7 @@ def test_a_single_message_larger_than_the_window_is_delivered(channel: Channel, 
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.01")
 @pytest.mark.rule("0-9-1", "basic.qos.prefetch-count.text.both-windows")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
-def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel, name: str) -> None:
+def test_the_size_window_applies_before_the_count_window(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(count=10, size=1000)
     channel.consume(name, "c")
@@ -430,7 +430,7 @@ def test_cancelling_another_channels_consumer_is_not_allowed(peer: Peer, name: s
 
 @pytest.mark.rule("0-9-1", "basic.consume.consumer-tag.02")
 @pytest.mark.mode("rabbitmq")
-def test_cancelling_another_channels_consumer_does_nothing(peer: Peer, name: str) -> None:
+def test_cancelling_another_channels_consumer_has_no_effect(peer: Peer, name: str) -> None:
     first, second = peer.channel(1), peer.channel(2)
     first.queue(name)
     first.consume(name, "one")
@@ -452,7 +452,7 @@ def test_exclusive_access_needs_a_queue_without_consumers(channel: Channel, othe
 @pytest.mark.rule("0-9-1", "basic.consume.exclusive.01")
 @pytest.mark.rule("0-9-1", "basic.consume.exclusive.text.alone")
 @pytest.mark.rule("0-9-1", "access-refused.constant")
-def test_an_exclusive_consumer_keeps_others_away(channel: Channel, other: Channel, name: str) -> None:
+def test_an_exclusive_consumer_excludes_others(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     channel.consume(name, "c", exclusive=True)
     other.send(Basic.Consume, queue=name, consumer_tag="x")
@@ -465,7 +465,7 @@ def test_an_exclusive_consumer_keeps_others_away(channel: Channel, other: Channe
 
 @pytest.mark.rule("0-9-1", "no-local.text.own-messages")
 @pytest.mark.ahead_of_rabbitmq("ignores it")
-def test_no_local_keeps_own_messages_away(connect: Connect, name: str) -> None:
+def test_no_local_excludes_own_messages(connect: Connect, name: str) -> None:
     peer = connect()
     channel, sibling, other = peer.channel(1), peer.channel(2), connect().channel()
     channel.queue(name, exclusive=False)
@@ -482,7 +482,7 @@ def test_no_local_keeps_own_messages_away(connect: Connect, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "basic.cancel.01")
-def test_a_cancel_is_answered_also_when_the_queue_is_gone(channel: Channel, other: Channel, name: str) -> None:
+def test_a_cancel_is_answered_after_the_queue_was_deleted(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     channel.consume(name, "c")
     other.call(Queue.Delete, Queue.DeleteOk, queue=name)
@@ -491,7 +491,7 @@ def test_a_cancel_is_answered_also_when_the_queue_is_gone(channel: Channel, othe
 
 
 @pytest.mark.rule("0-9-1", "basic.cancel.text.no-more-messages")
-def test_after_cancel_ok_nothing_comes_and_acknowledgements_still_count(channel: Channel, name: str) -> None:
+def test_after_cancel_ok_there_are_no_deliveries_and_acknowledgements_still_count(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
     channel.consume(name, "c")

@@ -52,7 +52,7 @@ def test_a_blank_exchange_is_the_default_one(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.exchange.02")
-def test_an_internal_exchange_takes_no_publishes(channel: Channel, name: str) -> None:
+def test_an_internal_exchange_refuses_publishes(channel: Channel, name: str) -> None:
     channel.exchange(name, "fanout", internal=True)
     channel.queue(name)
     channel.bind(name, name)
@@ -70,7 +70,7 @@ def test_an_internal_exchange_takes_no_publishes(channel: Channel, name: str) ->
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.01")
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.text.returned")
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.text.dropped")
-def test_mandatory_messages_without_a_route_come_back(channel: Channel, name: str) -> None:
+def test_mandatory_messages_without_a_route_are_returned(channel: Channel, name: str) -> None:
     channel.exchange(name, "direct", auto_delete=True)
     channel.publish(b"unroutable", "k", name, mandatory=True, message_id="m1", headers={"a": 1})
     returned = channel.expect_content(Basic.Return)
@@ -87,7 +87,7 @@ def test_mandatory_messages_without_a_route_come_back(channel: Channel, name: st
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.01")
-def test_a_return_comes_before_its_confirm(channel: Channel, name: str) -> None:
+def test_a_return_precedes_its_confirm(channel: Channel, name: str) -> None:
     channel.confirm_select()
     channel.publish(b"x", name, mandatory=True)
     channel.expect_content(Basic.Return)
@@ -95,7 +95,7 @@ def test_a_return_comes_before_its_confirm(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.mandatory.01")
-def test_an_empty_body_comes_back_too(channel: Channel, name: str) -> None:
+def test_an_empty_body_is_returned_too(channel: Channel, name: str) -> None:
     channel.publish(b"", name, mandatory=True)
     assert channel.expect_content(Basic.Return).body == b""
 
@@ -105,7 +105,7 @@ def test_an_empty_body_comes_back_too(channel: Channel, name: str) -> None:
 @pytest.mark.rule("0-9-1", "basic.publish.immediate.text.queued")
 @pytest.mark.rule("0-9-1", "no-consumers.constant")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
-def test_immediate_messages_without_a_ready_consumer_come_back(peer: Peer, name: str) -> None:
+def test_immediate_messages_without_a_ready_consumer_are_returned(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
     channel.publish(b"nobody", name, immediate=True)
@@ -128,7 +128,7 @@ def test_immediate_messages_without_a_ready_consumer_come_back(peer: Peer, name:
 
 @pytest.mark.rule("0-9-1", "basic.publish.immediate.01")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
-def test_immediate_is_delivered_to_those_who_are_ready(channel: Channel, unique: Callable[[], str]) -> None:
+def test_immediate_is_delivered_to_ready_consumers(channel: Channel, unique: Callable[[], str]) -> None:
     ready, idle = channel.queue(unique()), channel.queue(unique())
     exchange = channel.exchange(unique(), "fanout", auto_delete=True)
     channel.bind(ready, exchange)
@@ -221,7 +221,7 @@ def test_content_out_of_order_is_an_error_of_the_connection(peer: Peer, frames: 
 
 @pytest.mark.rule("0-9-1", "content-too-large.constant")
 @pytest.mark.ahead_of_rabbitmq("reads it all first")
-def test_a_body_that_is_larger_than_the_server_takes_is_311(connect: Connect, name: str) -> None:
+def test_a_body_above_the_limit_of_the_server_is_311(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     second = peer.channel(2)

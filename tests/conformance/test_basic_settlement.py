@@ -14,7 +14,7 @@ STRICT_LIMIT = 5
 
 
 @pytest.mark.rule("0-9-1", "delivery-tag.channel-local")
-def test_a_tag_means_nothing_on_another_channel(peer: Peer, name: str) -> None:
+def test_a_tag_is_unknown_on_another_channel(peer: Peer, name: str) -> None:
     first, second = peer.channel(1), peer.channel(2)
     first.queue(name)
     first.publish(b"x", name)
@@ -31,7 +31,7 @@ def test_a_tag_means_nothing_on_another_channel(peer: Peer, name: str) -> None:
 @pytest.mark.rule("0-9-1", "basic.ack.multiple.exists")
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("tag", [2, 1 << 40, (1 << 63) - 1])
-def test_a_tag_that_was_never_given_is_406(channel: Channel, name: str, tag: int, multiple: bool) -> None:
+def test_an_unknown_tag_is_406(channel: Channel, name: str, tag: int, multiple: bool) -> None:
     channel.queue(name)
     channel.publish(b"x", name)
     channel.get(name, no_ack=False)
@@ -86,7 +86,7 @@ def test_on_a_transacted_channel_a_second_ack_is_checked_at_once(channel: Channe
 
 @pytest.mark.rule("0-9-1", "basic.ack.multiple.exists")
 @pytest.mark.rule("0-9-1", "basic.ack.multiple.text.all")
-def test_zero_with_multiple_means_all_even_none(channel: Channel, name: str) -> None:
+def test_zero_with_multiple_means_all_even_if_there_are_none(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.ack(0, multiple=True)
     for _ in range(5):
@@ -141,7 +141,7 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
 
 @pytest.mark.rule("0-9-1", "basic.reject.02")
 @pytest.mark.ahead_of_rabbitmq("prefers nobody")
-def test_a_requeued_message_goes_to_whoever_can_process_it(channel: Channel, other: Channel, name: str) -> None:
+def test_a_requeued_message_is_delivered_to_another_consumer(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     channel.qos(1)
     channel.consume(name, "c")
@@ -158,7 +158,7 @@ def test_a_requeued_message_goes_to_whoever_can_process_it(channel: Channel, oth
 
 @pytest.mark.rule("0-9-1", "basic.reject.02")
 @pytest.mark.rule("0-9-1", "basic.reject.requeue.text.requeued")
-def test_a_requeued_message_goes_back_to_its_place(peer: Peer, name: str) -> None:
+def test_a_requeued_message_returns_to_its_place(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
     for number in range(4):
@@ -191,7 +191,7 @@ def test_without_requeue_a_message_is_discarded_or_dead_lettered(channel: Channe
 
 @pytest.mark.rule("0-9-1", "basic.reject.requeue.01")
 @pytest.mark.mode("strict")
-def test_a_requeued_message_does_not_come_back_to_the_same_channel(peer: Peer, connect: Connect, name: str) -> None:
+def test_a_requeued_message_is_not_redelivered_to_the_same_channel(peer: Peer, connect: Connect, name: str) -> None:
     channel, sibling = peer.channel(1), peer.channel(2)
     channel.queue(name, exclusive=False)
     channel.consume(name, "c")
@@ -217,7 +217,7 @@ def test_a_requeued_message_does_not_come_back_to_the_same_channel(peer: Peer, c
 
 @pytest.mark.rule("0-9-1", "basic.reject.requeue.01")
 @pytest.mark.mode("strict")
-def test_the_message_is_free_again_when_the_channel_is_gone(peer: Peer, name: str) -> None:
+def test_the_message_is_available_again_when_the_channel_is_closed(peer: Peer, name: str) -> None:
     channel, sibling = peer.channel(1), peer.channel(2)
     channel.queue(name)
     channel.consume(name, "c")
@@ -233,7 +233,7 @@ def test_the_message_is_free_again_when_the_channel_is_gone(peer: Peer, name: st
 
 @pytest.mark.rule("0-9-1", "basic.reject.requeue.01")
 @pytest.mark.mode("rabbitmq")
-def test_a_requeued_message_may_come_back_when_there_is_nobody_else(channel: Channel, name: str) -> None:
+def test_a_requeued_message_may_return_to_the_only_consumer(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.consume(name, "c")
     channel.publish(b"x", name)
@@ -246,7 +246,7 @@ def test_a_requeued_message_may_come_back_when_there_is_nobody_else(channel: Cha
 
 @pytest.mark.rule("0-9-1", "basic.deliver.01")
 @pytest.mark.mode("strict")
-def test_after_some_failures_a_message_goes_to_the_dead_letter_queue(connect: Connect, name: str) -> None:
+def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, name: str) -> None:
     probe = connect().channel()
     probe.call(Queue.Purge, Queue.PurgeOk, queue="amq.dead")
     probe.queue(name, exclusive=False)
@@ -275,7 +275,7 @@ def test_after_some_failures_a_message_goes_to_the_dead_letter_queue(connect: Co
 
 @pytest.mark.rule("0-9-1", "basic.deliver.01")
 @pytest.mark.mode("rabbitmq")
-def test_without_a_limit_a_message_is_redelivered_as_often_as_it_takes(channel: Channel, name: str) -> None:
+def test_without_a_limit_a_message_is_redelivered_indefinitely(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.publish(b"x", name)
     for _ in range(50):
@@ -411,7 +411,7 @@ def test_a_limit_drops_the_oldest_messages(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "basic.05")
-def test_a_limit_drops_what_would_be_delivered_next(channel: Channel, name: str) -> None:
+def test_a_limit_drops_the_head(channel: Channel, name: str) -> None:
     channel.queue(name, arguments={"x-max-length": 4, "x-max-priority": 9})
     for number, priority in enumerate((9, 1, 9, 1, 5, 9)):
         channel.publish(b"%d" % number, name, priority=priority)
@@ -467,7 +467,7 @@ def test_without_a_limit_every_message_stays(channel: Channel, name: str, unique
 
 
 @pytest.mark.rule("0-9-1", "basic.04")
-def test_more_transient_bytes_than_a_queue_holds_in_memory_come_back(connect: Connect, name: str) -> None:
+def test_more_transient_bytes_than_fit_in_memory_are_delivered(connect: Connect, name: str) -> None:
     channel = connect().channel()
     channel.queue(name)
     body = b"z" * 50_000

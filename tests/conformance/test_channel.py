@@ -71,7 +71,7 @@ def test_a_channel_may_be_paused_right_after_its_opening(channel: Channel, name:
 @pytest.mark.rule("0-9-1", "channel.flow.active.text.stops")
 @pytest.mark.rule("0-9-1", "channel.flow-ok.active.text.repeats")
 @pytest.mark.ahead_of_rabbitmq("540, not implemented")
-def test_a_paused_channel_gets_no_content_and_its_publishes_go_on(peer: Peer, name: str) -> None:
+def test_a_paused_channel_gets_no_content_but_can_publish(peer: Peer, name: str) -> None:
     paused, active = peer.channel(1), peer.channel(2)
     paused.queue(name)
     paused.consume(name, "p", no_ack=True)
@@ -124,7 +124,7 @@ def test_flow_is_answered_in_the_middle_of_a_stream_of_content(connect: Connect,
 
 @pytest.mark.rule("0-9-1", "channel.close.stability")
 @pytest.mark.rule("0-9-1", "errors.discard")
-def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(peer: Peer, name: str) -> None:
+def test_after_its_close_the_server_accepts_only_close_and_close_ok(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
     channel.send(Queue.Declare, queue=name + ".none", passive=True)
@@ -154,7 +154,7 @@ def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Pe
 
 
 @pytest.mark.rule("0-9-1", "channel.close.stability")
-def test_closing_a_channel_gives_back_what_it_held(peer: Peer, name: str) -> None:
+def test_closing_a_channel_requeues_its_unacked_messages(peer: Peer, name: str) -> None:
     first, second = peer.channel(1), peer.channel(2)
     first.queue(name)
     for number in range(5):

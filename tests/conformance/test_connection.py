@@ -24,7 +24,7 @@ def send_close(peer: Peer) -> None:
 
 @pytest.mark.rule("0-9-1", "connection.close.stability")
 @pytest.mark.rule("0-9-1", "errors.discard")
-def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect: Connect, name: str) -> None:
+def test_after_its_close_the_server_accepts_only_close_and_close_ok(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     channel.send(ChannelClass.Open)  # an error of connection scope
@@ -91,7 +91,7 @@ def test_a_socket_that_ends_without_channel_close_ok_is_logged(leveret: LeveretP
 @pytest.mark.rule("0-9-1", "errors.connection")
 @pytest.mark.rule("0-9-1", "errors.others-unharmed")
 @pytest.mark.rule("0-9-1", "command-invalid.constant")
-def test_an_error_of_connection_scope_leaves_other_connections_alone(connect: Connect, name: str) -> None:
+def test_an_error_of_connection_scope_does_not_affect_other_connections(connect: Connect, name: str) -> None:
     bystander = connect().channel()
     bystander.queue(name)
     bystander.consume(name, "c")
@@ -104,7 +104,7 @@ def test_an_error_of_connection_scope_leaves_other_connections_alone(connect: Co
 
 @pytest.mark.rule("0-9-1", "errors.channel")
 @pytest.mark.rule("0-9-1", "errors.others-unharmed")
-def test_an_error_of_channel_scope_leaves_other_channels_alone(peer: Peer, name: str) -> None:
+def test_an_error_of_channel_scope_does_not_affect_other_channels(peer: Peer, name: str) -> None:
     first, second = peer.channel(1), peer.channel(2)
     second.queue(name)
     second.consume(name, "c")

@@ -78,7 +78,7 @@ def confirmed(channel: Channel, queue: str, bodies: list[bytes]) -> None:
 @pytest.mark.rule("0-9-1", "queue.declare.durable.persistence")
 @pytest.mark.rule("0-9-1", "queue.declare.durable.text.survives")
 @pytest.mark.rule("0-9-1", "queue.declare.durable.text.transient")
-def test_durable_queues_come_back(fresh: Open, restart: Callable[[], None]) -> None:
+def test_durable_queues_survive(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("kept", exclusive=False, durable=True, arguments={"x-max-length": 10})
     channel.queue("transient", exclusive=False)
@@ -98,7 +98,7 @@ def test_durable_queues_come_back(fresh: Open, restart: Callable[[], None]) -> N
 @pytest.mark.rule("0-9-1", "exchange.declare.durable.text.marks")
 @pytest.mark.rule("0-9-1", "exchange.declare.durable.text.survives")
 @pytest.mark.rule("0-9-1", "exchange.declare.durable.text.transient")
-def test_bindings_of_durable_queues_to_durable_exchanges_come_back(fresh: Open, restart: Callable[[], None]) -> None:
+def test_bindings_of_durable_queues_to_durable_exchanges_survive(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.exchange("kept", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})
     channel.exchange("transient", "topic")
@@ -120,7 +120,7 @@ def test_bindings_of_durable_queues_to_durable_exchanges_come_back(fresh: Open, 
 
 
 @pytest.mark.rule("0-9-1", "basic.01")
-def test_persistent_messages_come_back_as_they_were(fresh: Open, restart: Callable[[], None]) -> None:
+def test_persistent_messages_survive_unchanged(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("q", exclusive=False, durable=True)
     large = bytes(range(256)) * 8192
@@ -140,7 +140,7 @@ def test_persistent_messages_come_back_as_they_were(fresh: Open, restart: Callab
 
 
 @pytest.mark.rule("0-9-1", "basic.01")
-def test_what_was_settled_stays_settled_and_what_was_held_comes_again(fresh: Open, restart: Callable[[], None]) -> None:
+def test_settled_messages_stay_settled_and_unacked_ones_are_redelivered(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("q", exclusive=False, durable=True)
     confirmed(channel, "q", [b"%d" % number for number in range(10)])
@@ -174,7 +174,7 @@ def test_priorities_are_kept(fresh: Open, restart: Callable[[], None]) -> None:
 
 
 @pytest.mark.rule("0-9-1", "queue.purge.03")
-def test_purged_messages_do_not_come_back(fresh: Open, restart: Callable[[], None]) -> None:
+def test_purged_messages_stay_purged(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("q", exclusive=False, durable=True)
     confirmed(channel, "q", [b"x" * 1000] * 500)
@@ -206,7 +206,7 @@ def stored(broker: LeveretProcess) -> int:
 
 
 @pytest.mark.rule("0-9-1", "tx.not-multiple-queues")
-def test_a_committed_transaction_comes_back_whole(fresh: Open, restart: Callable[[], None]) -> None:
+def test_a_committed_transaction_survives_completely(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     for queue in ("a", "b", "c"):
         channel.queue(queue, exclusive=False, durable=True)
@@ -228,7 +228,7 @@ def test_a_committed_transaction_comes_back_whole(fresh: Open, restart: Callable
 
 @pytest.mark.rule("0-9-1", "basic.deliver.01")
 @pytest.mark.mode("strict")
-def test_the_strict_limit_holds_after_a_restart(fresh: Open, restart: Callable[[], None], peers: list[Peer]) -> None:
+def test_the_strict_limit_applies_after_a_restart(fresh: Open, restart: Callable[[], None], peers: list[Peer]) -> None:
     channel = fresh()
     channel.queue("q", exclusive=False, durable=True)
     confirmed(channel, "q", [b"poison"])
@@ -246,7 +246,7 @@ def test_the_strict_limit_holds_after_a_restart(fresh: Open, restart: Callable[[
 
 @pytest.mark.rule("0-9-1", "basic.02")
 @pytest.mark.mode("strict")
-def test_the_dead_letter_queue_comes_back_with_its_messages(fresh: Open, restart: Callable[[], None]) -> None:
+def test_the_dead_letter_queue_survives_with_its_messages(fresh: Open, restart: Callable[[], None]) -> None:
     channel = fresh()
     channel.queue("q", exclusive=False, durable=True, arguments={"x-max-length": 1})
     confirmed(channel, "q", [b"1", b"2", b"3"])

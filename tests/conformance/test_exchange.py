@@ -69,7 +69,7 @@ def test_every_standard_type_has_its_instance(channel: Channel, kind: str, name:
 
 
 @pytest.mark.rule("0-9-1", "exchange.default-exchange")
-def test_the_default_exchange_takes_publishes(channel: Channel, name: str) -> None:
+def test_the_default_exchange_accepts_publishes(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.publish(b"by name", name, "")
     assert channel.drain(name) == [b"by name"]
@@ -192,7 +192,7 @@ def test_an_unknown_type_is_an_error_of_the_connection(peer: Peer, name: str, ki
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.not-found")
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.text.asserts")
-def test_a_passive_declare_of_nothing_is_404_and_declares_nothing(channel: Channel, name: str) -> None:
+def test_a_passive_declare_of_a_missing_exchange_is_404_and_declares_none(channel: Channel, name: str) -> None:
     for _ in range(2):
         channel.send(Exchange.Declare, exchange=name, exchange_type="direct", passive=True)
         channel.expect_close(404, Exchange.Declare)
@@ -226,7 +226,7 @@ def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.text.others-ignored")
-def test_a_passive_declare_compares_nothing(channel: Channel, name: str) -> None:
+def test_a_passive_declare_compares_no_fields(channel: Channel, name: str) -> None:
     channel.exchange(name, "topic", auto_delete=True)
     channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True,
                  durable=True)
@@ -245,21 +245,21 @@ def test_durable_and_transient_exchanges(channel: Channel, name: str, durable: b
 
 @pytest.mark.rule("0-9-1", "exchange.delete.exchange.exists")
 @pytest.mark.mode("strict")
-def test_deleting_what_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_object_is_404(channel: Channel, name: str) -> None:
     channel.send(Exchange.Delete, exchange=name)
     channel.expect_close(404, Exchange.Delete)
 
 
 @pytest.mark.rule("0-9-1", "exchange.delete.exchange.exists")
 @pytest.mark.mode("rabbitmq")
-def test_deleting_what_is_not_there_succeeds(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_object_succeeds(channel: Channel, name: str) -> None:
     channel.call(Exchange.Delete, Exchange.DeleteOk, exchange=name)
 
 
 @pytest.mark.rule("0-9-1", "exchange.delete.if-unused.in-use")
 @pytest.mark.rule("0-9-1", "exchange.delete.if-unused.text.only-unused")
 @pytest.mark.rule("0-9-1", "exchange.delete.if-unused.text.else-error")
-def test_an_exchange_in_use_stays_if_asked_so(channel: Channel, name: str) -> None:
+def test_if_unused_keeps_an_exchange_in_use(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.queue(name)
     channel.bind(name, name, "k")
@@ -275,7 +275,7 @@ def test_an_exchange_in_use_stays_if_asked_so(channel: Channel, name: str) -> No
 
 
 @pytest.mark.rule("0-9-1", "exchange.delete.text.bindings")
-def test_deleting_an_exchange_takes_its_bindings(channel: Channel, name: str) -> None:
+def test_deleting_an_exchange_deletes_its_bindings(channel: Channel, name: str) -> None:
     channel.exchange(name, "fanout")
     channel.queue(name)
     channel.bind(name, name)
@@ -303,7 +303,7 @@ def test_no_wait_sends_no_answer(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.reserved-2.reserved")
-def test_an_auto_delete_exchange_goes_with_its_last_binding(connect: Connect, name: str) -> None:
+def test_an_auto_delete_exchange_is_deleted_with_its_last_binding(connect: Connect, name: str) -> None:
     channel = connect().channel()
     channel.exchange(name, "fanout", auto_delete=True)
     channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, passive=True)  # it waits for its first

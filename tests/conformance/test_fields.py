@@ -47,7 +47,7 @@ NO_WAIT: Final[dict[str, tuple[type[Frame], dict[str, Any], int]]] = {
 
 @pytest.mark.rule(V, "no-wait.text.failure-told")
 @pytest.mark.parametrize("what", NO_WAIT)
-def test_a_failure_is_told_also_when_no_reply_was_wanted(channel: Channel, name: str, what: str) -> None:
+def test_a_failure_is_reported_even_with_nowait(channel: Channel, name: str, what: str) -> None:
     kind, fields, code = NO_WAIT[what]
     channel.send(kind, nowait=True, **{field: name if value == "NAME" else value for field, value in fields.items()})
     channel.expect_close(code, kind)
@@ -143,7 +143,7 @@ TICKETS: Final[dict[str, tuple[int, int, Callable[[str], bytes], type[Frame]]]] 
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=checks(V, f"{what}.reserved-1.reserved")) for what in TICKETS])
-def test_any_ticket_is_taken(channel: Channel, name: str, what: str) -> None:
+def test_any_ticket_is_accepted(channel: Channel, name: str, what: str) -> None:
     class_id, method_id, rest, answer = TICKETS[what]
     channel.queue(name)
     channel.exchange(name + ".x", auto_delete=True)
@@ -171,7 +171,7 @@ def test_a_publish_may_have_any_ticket_and_cluster_id(channel: Channel, name: st
 @pytest.mark.rule(V, "channel.open.reserved-1.reserved")
 @pytest.mark.rule(V, "channel.open-ok.reserved-1.reserved")
 @pytest.mark.rule(V, "basic.get-empty.reserved-1.reserved")
-def test_what_opens_has_no_reserved_values_and_takes_any(raw: Callable[..., Peer]) -> None:
+def test_reserved_fields_of_open_are_empty_and_ignored(raw: Callable[..., Peer]) -> None:
     peer = raw()
     peer.start()
     peer.start_ok()
@@ -302,7 +302,7 @@ def test_no_queue_was_declared_in_strict_mode(channel: Channel, kind: type[Frame
 
 
 @pytest.mark.rule(V, "queue.declare.passive.text.others-ignored")
-def test_a_passive_declare_of_a_queue_compares_nothing(channel: Channel, name: str) -> None:
+def test_a_passive_declare_of_a_queue_compares_no_fields(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.call(Queue.Declare, Queue.DeclareOk, queue=name, passive=True, durable=True, exclusive=False,
                  auto_delete=True, arguments={"x-max-length": 1})
@@ -310,7 +310,7 @@ def test_a_passive_declare_of_a_queue_compares_nothing(channel: Channel, name: s
 
 @pytest.mark.rule(V, "queue.text.needs-binding")
 @pytest.mark.rule(V, "queue.bind.text.unbound")
-def test_an_exchange_gives_nothing_to_a_queue_that_is_not_bound_to_it(channel: Channel, name: str) -> None:
+def test_an_exchange_does_not_route_to_an_unbound_queue(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.exchange(name, "fanout", auto_delete=True)
     channel.publish(b"before", "", name)
@@ -428,7 +428,7 @@ def test_an_empty_content_has_no_body_frame(channel: Channel, name: str) -> None
 @pytest.mark.rule(V, "types.table-duplicates")
 @pytest.mark.parametrize("table", [b"\x03oneI\x00\x00\x00\x01\x03oneI\x00\x00\x00\x02",
                                    b"\xff" + b"n" * 255 + b"t\x01"], ids=["duplicate", "255"])
-def test_tables_pass_as_they_are(channel: Channel, name: str, table: bytes) -> None:
+def test_tables_are_passed_unchanged(channel: Channel, name: str, table: bytes) -> None:
     """Names that are not unique, or longer than they should be, are the receiver's business: the broker changes nothing."""
     headers = struct.pack(">I", len(table)) + table
     channel.queue(name)

@@ -55,7 +55,7 @@ def fill(channel: Channel) -> None:
 @pytest.mark.rule("0-9-1", "channel.flow.chassis.server")
 @pytest.mark.rule("0-9-1", "channel.flow.response.flow-ok")
 @pytest.mark.rule("0-9-1", "channel.flow-ok.chassis.server")
-def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess) -> None:
+def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess) -> None:
     publisher, consumer = connect(tight).channel(), connect(tight).channel()
     bystander = connect(tight).channel()
     knowing = connect(tight, properties={"capabilities": {"connection.blocked": True}}).channel()
@@ -77,7 +77,7 @@ def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess) 
 
 
 @pytest.mark.rule("0-9-1", "channel.flow.expected-behaviour")
-def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
+def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess) -> None:
     rude, polite = connect(tight).channel(), connect(tight).channel()
     fill(rude)
     rude.peer.socket.settimeout(3.0)
@@ -97,7 +97,7 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess) -> None:
 
 
 @pytest.mark.rule("0-9-1", "heartbeats.throttled")
-def test_who_is_not_read_is_not_blamed_for_missing_heartbeats(tight: LeveretProcess) -> None:
+def test_missing_heartbeats_of_a_paused_connection_are_ignored(tight: LeveretProcess) -> None:
     watcher, filler = connect(tight).channel(), connect(tight).channel()
     watcher.queue("q", exclusive=False)
     fill(filler)

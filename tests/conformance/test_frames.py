@@ -95,7 +95,7 @@ NO_FRAMES = [
 @pytest.mark.rule("0-9-1", "frame-error.constant")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("sent", NO_FRAMES)
-def test_the_peer_learns_what_was_wrong_with_a_frame(connect: Connect, sent: bytes) -> None:
+def test_the_peer_gets_the_reason_for_a_framing_error(connect: Connect, sent: bytes) -> None:
     peer = connect()
     peer.send_bytes(sent)
     assert "frame" in str(peer.read_connection_close(501).reply_text)
@@ -148,7 +148,7 @@ def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None
 
 
 @pytest.mark.rule("0-9-1", "framing.frame-max")
-def test_four_gigabytes_are_announced_and_nothing_is_kept(connect: Connect, witness: Callable[[], None]) -> None:
+def test_an_announced_body_of_four_gigabytes_reserves_no_memory(connect: Connect, witness: Callable[[], None]) -> None:
     peer = connect()
     peer.channel()
     peer.send_bytes(struct.pack(">BHI", METHOD_FRAME, 1, 0xFFFFFFFF) + b"x")
@@ -206,7 +206,7 @@ def test_heartbeats_that_were_not_agreed_do_no_harm(connect: Connect) -> None:
 
 @pytest.mark.rule("0-9-1", "content.other-frames")
 @pytest.mark.rule("0-9-1", "frame-heartbeat.constant")
-def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) -> None:
+def test_a_heartbeat_may_be_sent_in_the_middle_of_a_content(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
     for data in (b"ab", b"cd"):
@@ -221,7 +221,7 @@ def test_a_heartbeat_may_come_in_the_middle_of_a_content(peer: Peer, name: str) 
 @pytest.mark.rule("0-9-1", "frame-method.constant")
 @pytest.mark.rule("0-9-1", "frame-header.constant")
 @pytest.mark.rule("0-9-1", "frame-body.constant")
-def test_frames_may_come_byte_by_byte(connect: Connect, name: str) -> None:
+def test_frames_may_be_sent_byte_by_byte(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.channel()
     channel.queue(name)

@@ -255,13 +255,13 @@ DIALOGUES: Final[dict[str, Callable[[Channel, str], Any]]] = {
 
 @pytest.mark.ahead_of_rabbitmq("refuses channel.flow")
 @pytest.mark.parametrize("dialogue", [pytest.param(dialogue, marks=of_dialogue(V, dialogue)) for dialogue in DIALOGUES])
-def test_a_dialogue_goes_as_its_grammar_says(channel: Channel, name: str, dialogue: str) -> None:
+def test_a_dialogue_follows_its_grammar(channel: Channel, name: str, dialogue: str) -> None:
     DIALOGUES[dialogue](channel, name)
 
 
 @pytest.mark.rule(V, "basic.recover-async.requeue.text.requeued")
 @pytest.mark.ahead_of_rabbitmq("does not redeliver in order")
-def test_recover_async_puts_back_what_is_not_settled(channel: Channel, name: str) -> None:
+def test_recover_async_requeues_unacked_messages(channel: Channel, name: str) -> None:
     channel.queue(name)
     for body in (b"1", b"2"):
         channel.publish(body, name)
@@ -350,7 +350,7 @@ MOMENTS: Final = {
 @pytest.mark.parametrize(("moment", "what"), [
     pytest.param(moment, what, id=f"{moment.__name__}-{what}")
     for moment, legal in MOMENTS.items() for what in CONNECTION_METHODS if what not in legal])
-def test_what_the_grammar_of_connection_leaves_out_ends_the_connection(
+def test_methods_outside_the_grammar_of_connection_end_the_connection(
         raw: Callable[..., Peer], moment: Callable[[Peer], None], what: str) -> None:
     peer = raw()
     moment(peer)

@@ -61,7 +61,7 @@ def test_another_version_is_answered_with_this_one(raw: Raw, version: tuple[int,
 @pytest.mark.rule("0-9-1", "negotiation.header")
 @pytest.mark.rule("0-9-1", "negotiation.accepted")
 @pytest.mark.rule("0-9-1", "negotiation.pieces")
-def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
+def test_the_header_may_be_sent_byte_by_byte(raw: Raw) -> None:
     peer = raw()
     for byte in HEADER_AMQP091:
         peer.send_bytes(bytes((byte,)))
@@ -97,7 +97,7 @@ def test_a_client_may_introduce_itself_or_not(connect: Connect, properties: dict
 
 @pytest.mark.rule("0-9-1", "connection.start-ok.mechanism.validity")
 @pytest.mark.ahead_of_rabbitmq("negotiates a close first")
-def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> None:
+def test_a_mechanism_that_was_not_offered_closes_the_socket(raw: Raw) -> None:
     peer = raw()
     offered = peer.start().mechanisms
     assert "SCRAM-MD4" not in str(offered)
@@ -107,7 +107,7 @@ def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> No
 
 @pytest.mark.rule("0-9-1", "connection.tune.frame-max.minimum")
 @pytest.mark.rule("0-9-1", "frame-min-size.constant")
-def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
+def test_a_frame_of_the_minimum_size_is_accepted_before_tuning(raw: Raw) -> None:
     peer = raw()
     peer.start()
     for size in (2000, 4000):
@@ -277,7 +277,7 @@ def test_a_wrong_password_is_refused(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9-1", "negotiation.login-fails")
-def test_a_wrong_password_is_refused_by_name_where_the_client_can_take_it(raw: Raw) -> None:
+def test_a_wrong_password_gets_a_close_if_the_client_supports_it(raw: Raw) -> None:
     peer = raw()
     peer.start()
     peer.start_ok(password="wrong", properties={"capabilities": {"authentication_failure_close": True}})
@@ -307,7 +307,7 @@ def test_methods_out_of_order_end_the_handshake(raw: Raw, early: str) -> None:
 
 @pytest.mark.rule("0-9-1", "heartbeats.sent")
 @pytest.mark.rule("0-9-1", "heartbeats.missed")
-def test_heartbeats_come_as_agreed_and_their_absence_ends_the_connection(connect: Connect) -> None:
+def test_heartbeats_are_sent_as_agreed_and_their_absence_ends_the_connection(connect: Connect) -> None:
     peer = connect(interval=1)
     began = time.monotonic()
     with pytest.raises(Closed):

@@ -138,7 +138,7 @@ def test_an_unbind_that_fails_is_an_error_of_the_connection(peer: Peer, name: st
 
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("changed", FAILING)
-def test_an_unbind_of_what_is_not_there_succeeds(channel: Channel, name: str, changed: dict[str, str]) -> None:
+def test_unbinding_a_missing_binding_succeeds(channel: Channel, name: str, changed: dict[str, str]) -> None:
     channel.queue(name)
     channel.call(Queue.Unbind, Queue.UnbindOk,
                  **({"queue": name, "exchange": "amq.direct", "routing_key": "k"} | changed))
@@ -183,7 +183,7 @@ def test_a_blank_exchange_is_the_default_one_for_unbind_too(channel: Channel, na
 
 
 @pytest.mark.rule("0-9-1", "queue.unbind.response.unbind-ok")
-def test_unbinding_one_leaves_the_others(channel: Channel, name: str, unique: Callable[[], str]) -> None:
+def test_unbinding_one_keeps_the_others(channel: Channel, name: str, unique: Callable[[], str]) -> None:
     second = channel.queue(unique())
     channel.queue(name)
     for queue in (name, second):

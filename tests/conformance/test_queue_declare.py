@@ -29,7 +29,7 @@ def test_there_can_be_many_queues(channel: Channel, unique: Callable[[], str]) -
 @pytest.mark.rule("0-9-1", "queue.declare.queue.default-name")
 @pytest.mark.rule("0-9-1", "queue.declare-ok.queue.text.generated")
 @pytest.mark.rule("0-9-1", "queue.declare-ok.queue.assert.notnull")
-def test_an_empty_name_makes_a_unique_one(connect: Connect) -> None:
+def test_an_empty_name_generates_a_unique_one(connect: Connect) -> None:
     channels = [connect().channel(), connect().channel()]
     queues = [channel.queue("") for channel in channels for _ in range(20)]
     assert all(queues)
@@ -68,7 +68,7 @@ def test_reserved_names(channel: Channel, name: str) -> None:
 
 @pytest.mark.rule("0-9-1", "queue.declare.queue.reserved")
 @pytest.mark.ahead_of_rabbitmq("403")
-def test_a_reserved_name_may_be_declared_where_the_queue_exists(channel: Channel) -> None:
+def test_a_reserved_name_may_be_declared_if_the_queue_exists(channel: Channel) -> None:
     generated = channel.queue("")
     assert channel.queue(generated) == generated
 
@@ -157,7 +157,7 @@ def test_a_redeclaration_with_another_exclusivity_is_refused(channel: Channel, n
 @pytest.mark.rule("0-9-1", "queue.declare.auto-delete.pre-existence")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("auto_delete", [True, False])
-def test_auto_delete_is_ignored_where_the_queue_exists(connect: Connect, name: str, auto_delete: bool) -> None:
+def test_auto_delete_is_ignored_if_the_queue_exists(connect: Connect, name: str, auto_delete: bool) -> None:
     channel = connect().channel()
     channel.queue(name, exclusive=False, auto_delete=auto_delete)
     channel.queue(name, exclusive=False, auto_delete=not auto_delete)
@@ -172,7 +172,7 @@ def test_auto_delete_is_ignored_where_the_queue_exists(connect: Connect, name: s
 @pytest.mark.rule("0-9-1", "queue.declare.auto-delete.pre-existence")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("auto_delete", [True, False])
-def test_auto_delete_is_compared_where_the_queue_exists(channel: Channel, name: str, auto_delete: bool) -> None:
+def test_auto_delete_is_compared_if_the_queue_exists(channel: Channel, name: str, auto_delete: bool) -> None:
     channel.queue(name, auto_delete=auto_delete)
     channel.send(Queue.Declare, queue=name, exclusive=True, auto_delete=not auto_delete)
     assert "inequivalent arg 'auto_delete'" in channel.expect_close(406, Queue.Declare).reply_text
@@ -230,7 +230,7 @@ def test_another_connection_may_not_use_an_exclusive_queue(channel: Channel, oth
 
 @pytest.mark.rule("0-9-1", "queue.declare.auto-delete.text.last-consumer")
 @pytest.mark.rule("0-9-1", "queue.declare.auto-delete.text.never-consumed")
-def test_an_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, name: str) -> None:
+def test_an_auto_delete_queue_is_deleted_with_its_last_consumer(connect: Connect, name: str) -> None:
     peer = connect()
     channel, other = peer.channel(), connect().channel()
     channel.queue(name, exclusive=False, auto_delete=True)
@@ -264,5 +264,5 @@ def test_an_unknown_argument_is_refused(channel: Channel, name: str) -> None:
 
 @pytest.mark.rule("0-9-1", "precondition-failed.constant")
 @pytest.mark.mode("rabbitmq")
-def test_an_unknown_argument_is_taken(channel: Channel, name: str) -> None:
+def test_an_unknown_argument_is_accepted(channel: Channel, name: str) -> None:
     assert channel.queue(name, arguments={"x-unheard-of": 1}) == name

@@ -9,7 +9,7 @@ from tests.conformance.peer import Basic, Channel, Queue
 
 
 @pytest.mark.rule("0-9-1", "queue.purge.02")
-def test_a_purge_leaves_what_was_sent_and_not_acknowledged(channel: Channel, name: str) -> None:
+def test_a_purge_keeps_unacknowledged_messages(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
     channel.consume(name, "c")
@@ -55,7 +55,7 @@ def test_purging_a_queue_that_does_not_exist(channel: Channel, name: str) -> Non
 @pytest.mark.rule("0-9-1", "queue.delete.01")
 @pytest.mark.rule("0-9-1", "queue.delete.text.pending-and-consumers")
 @pytest.mark.mode("strict")
-def test_pending_messages_of_a_deleted_queue_go_to_the_dead_letter_queue(channel: Channel, name: str) -> None:
+def test_pending_messages_of_a_deleted_queue_are_dead_lettered(channel: Channel, name: str) -> None:
     channel.call(Queue.Purge, Queue.PurgeOk, queue="amq.dead")
     channel.queue(name)
     for number in range(3):
@@ -67,7 +67,7 @@ def test_pending_messages_of_a_deleted_queue_go_to_the_dead_letter_queue(channel
 @pytest.mark.rule("0-9-1", "queue.delete.01")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.rule("0-9-1", "queue.delete.text.pending-and-consumers")
-def test_pending_messages_go_with_their_queue(channel: Channel, name: str) -> None:
+def test_pending_messages_are_deleted_with_their_queue(channel: Channel, name: str) -> None:
     channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + ".dead"})
     channel.publish(b"x", name)
@@ -85,21 +85,21 @@ def test_deleting_an_unnamed_queue_needs_a_declared_one(channel: Channel) -> Non
 
 @pytest.mark.rule("0-9-1", "queue.delete.queue.must-exist")
 @pytest.mark.mode("strict")
-def test_deleting_what_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_object_is_404(channel: Channel, name: str) -> None:
     channel.send(Queue.Delete, queue=name)
     channel.expect_close(404, Queue.Delete)
 
 
 @pytest.mark.rule("0-9-1", "queue.delete.queue.must-exist")
 @pytest.mark.mode("rabbitmq")
-def test_deleting_what_is_not_there_succeeds(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_object_succeeds(channel: Channel, name: str) -> None:
     assert channel.call(Queue.Delete, Queue.DeleteOk, queue=name).message_count == 0
 
 
 @pytest.mark.rule("0-9-1", "queue.delete.if-unused.in-use")
 @pytest.mark.rule("0-9-1", "queue.delete.if-unused.text.only-unused")
 @pytest.mark.rule("0-9-1", "queue.delete.if-unused.text.else-error")
-def test_a_queue_with_consumers_stays_if_asked_so(channel: Channel, other: Channel, name: str) -> None:
+def test_if_unused_keeps_a_queue_with_consumers(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     other.consume(name, "c")
     channel.send(Queue.Delete, queue=name, if_unused=True)
@@ -114,7 +114,7 @@ def test_a_queue_with_consumers_stays_if_asked_so(channel: Channel, other: Chann
 
 @pytest.mark.rule("0-9-1", "queue.delete.if-empty.not-empty")
 @pytest.mark.rule("0-9-1", "queue.delete.if-empty.text.only-empty")
-def test_a_queue_with_messages_stays_if_asked_so(channel: Channel, name: str) -> None:
+def test_if_empty_keeps_a_queue_with_messages(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.bind(name, "amq.direct", name)
     channel.publish(b"1", name, "amq.direct")

@@ -184,14 +184,14 @@ of_rules = pytest.mark.parametrize("rule", [
 
 @pytest.mark.mode("rabbitmq")
 @of_rules
-def test_what_a_breach_is_answered_with_by_default(channel: Channel, other: Channel, name: str, rule: str) -> None:
+def test_the_reply_to_a_violation_by_default(channel: Channel, other: Channel, name: str, rule: str) -> None:
     row = REPLY_CODES[rule]
     check(channel, row[0], row[1], other, name)
 
 
 @pytest.mark.mode("strict")
 @of_rules
-def test_what_a_breach_is_answered_with_in_strict_mode(channel: Channel, other: Channel, name: str, rule: str) -> None:
+def test_the_reply_to_a_violation_in_strict_mode(channel: Channel, other: Channel, name: str, rule: str) -> None:
     row = REPLY_CODES[rule]
     check(channel, row[0], row[-1], other, name)
 
@@ -237,7 +237,7 @@ def test_a_queue_too_many_is_a_lack_of_resources(small: Channel) -> None:
 
 
 @pytest.mark.rule(V, "errors.no-answer")
-def test_who_does_not_answer_a_close_is_cut_off(raw: Callable[..., Peer]) -> None:
+def test_a_client_that_does_not_answer_a_close_is_disconnected(raw: Callable[..., Peer]) -> None:
     peer = raw()
     peer.handshake()
     peer.send(0, ChannelClass.Open())

@@ -86,7 +86,7 @@ def test_acknowledgements_count_with_the_commit(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "tx.rollback.text.no-redelivery")
-def test_a_rollback_redelivers_nothing_and_the_tags_stay_valid(channel: Channel, name: str) -> None:
+def test_a_rollback_redelivers_no_message_and_tags_stay_valid(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.qos(2)
     channel.consume(name, "c")
@@ -119,7 +119,7 @@ def test_after_a_rollback_recover_redelivers(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "tx.text.atomic")
-def test_a_channel_that_ends_commits_nothing(connect: Connect, name: str) -> None:
+def test_closing_a_channel_rolls_back(connect: Connect, name: str) -> None:
     watcher = connect().channel()
     watcher.queue(name, exclusive=False)
     for end in ("channel", "connection", "socket", "error"):
@@ -142,7 +142,7 @@ def test_a_channel_that_ends_commits_nothing(connect: Connect, name: str) -> Non
 
 
 @pytest.mark.rule("0-9-1", "tx.not-multiple-queues")
-def test_a_transaction_over_several_queues_is_atomic_all_the_same(channel: Channel, other: Channel,
+def test_a_transaction_over_several_queues_is_atomic(channel: Channel, other: Channel,
                                                                   unique: Callable[[], str]) -> None:
     source, first, second = (channel.queue(unique(), exclusive=False) for _ in range(3))
     channel.publish(b"work", source)
@@ -165,7 +165,7 @@ def test_a_transaction_over_several_queues_is_atomic_all_the_same(channel: Chann
 
 @pytest.mark.rule("0-9-1", "tx.not-immediate")
 @pytest.mark.ahead_of_rabbitmq("immediate: 540")
-def test_immediate_messages_of_a_transaction_come_back_with_its_commit(channel: Channel, name: str) -> None:
+def test_immediate_messages_of_a_transaction_are_returned_at_its_commit(channel: Channel, name: str) -> None:
     channel.queue(name)
     select(channel)
     channel.publish(b"nobody is there", name, immediate=True)
@@ -177,7 +177,7 @@ def test_immediate_messages_of_a_transaction_come_back_with_its_commit(channel: 
 
 
 @pytest.mark.rule("0-9-1", "tx.not-mandatory")
-def test_mandatory_messages_of_a_transaction_come_back_with_its_commit(channel: Channel, name: str) -> None:
+def test_mandatory_messages_of_a_transaction_are_returned_at_its_commit(channel: Channel, name: str) -> None:
     select(channel)
     channel.publish(b"to nowhere", name, mandatory=True)
     channel.send(Tx.Commit)

@@ -94,7 +94,7 @@ def received(process: LeveretProcess, settle: int) -> list[Message]:
     return found
 
 
-def test_what_was_accepted_is_there(process: LeveretProcess) -> None:
+def test_accepted_messages_survive(process: LeveretProcess) -> None:
     sending = Sending(process)
     Container(sending).run()
     assert len(sending.accepted) >= TOTAL
@@ -113,7 +113,7 @@ def test_what_was_accepted_is_there(process: LeveretProcess) -> None:
     assert not any(message.first_acquirer for message in again)
 
 
-def test_delayed_messages_are_there_and_still_delayed(process: LeveretProcess) -> None:
+def test_delayed_messages_survive_and_stay_delayed(process: LeveretProcess) -> None:
     """They come when they are due, and not because the broker was killed."""
     connection = BlockingConnection(url(process))
     sender = connection.create_sender("delayed")

@@ -161,7 +161,7 @@ class Coordinator:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_message_is_where_the_coordinator_wants_it(process: LeveretProcess, seed: int) -> None:
+def test_every_message_is_where_the_coordinator_decided(process: LeveretProcess, seed: int) -> None:
     chance = random.Random(seed)
     coordinator = Coordinator(process, chance)
     process.start()
@@ -217,7 +217,7 @@ def test_killed_between_prepare_and_decision(process: LeveretProcess, decision: 
         assert left == list(range(MESSAGES))
 
 
-def test_what_was_not_prepared_is_gone(process: LeveretProcess) -> None:
+def test_unprepared_branches_are_rolled_back(process: LeveretProcess) -> None:
     commands = Commands(process.data_dir)
     process.start()
     fill(process)

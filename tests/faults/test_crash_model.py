@@ -71,7 +71,7 @@ def test_unconfirmed_ones_may_be_lost_until_they_were_seen() -> None:
     assert look(model, *keys) == ["lost"]
 
 
-def test_transactions_are_whole() -> None:
+def test_transactions_are_atomic() -> None:
     for both, verdict in ((True, []), (False, ["half a transaction"])):
         model = Model()
         group, other = model.group("q"), model.group("r")
@@ -100,7 +100,7 @@ def test_acks_and_publishes_of_a_transaction_belong_together() -> None:
         assert look(model, *(keys[1:] if acked else keys), r=[result] if published else []) == verdict
 
 
-def test_nothing_of_a_transaction_shows_before_its_commit() -> None:
+def test_transactions_are_invisible_before_their_commit() -> None:
     model = Model()
     group = model.group("q")
     transaction = model.begin()

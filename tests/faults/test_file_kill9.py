@@ -55,7 +55,7 @@ def staged_files(process: LeveretProcess) -> list[Path]:
     return list((process.data_dir / "staged").iterdir())
 
 
-def test_staging_goes_on_after_each_kill(process: LeveretProcess, body: bytes) -> None:
+def test_staging_resumes_after_each_kill(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     client.call("queue.declare", "queue.declare-ok", queue="files", durable=True)
     confirmed = 0
@@ -100,7 +100,7 @@ def test_staging_goes_on_after_each_kill(process: LeveretProcess, body: bytes) -
     assert client.call("queue.delete", "queue.delete-ok", queue="files")["message_count"] == 0
 
 
-def test_what_is_staged_waits_for_its_publish(process: LeveretProcess, body: bytes) -> None:
+def test_staged_files_wait_for_their_publish(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     client.call("queue.declare", "queue.declare-ok", queue="files", durable=True)
     client.open_file("one", MIB)

@@ -311,7 +311,7 @@ def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], sta
     st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4),
     st.integers(0, 1 << 20),
 )
-def test_mutated_octets(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]],
+def test_mutated_bytes(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]],
                         changes: list[tuple[int, int]], cut: int) -> None:  # fmt: skip
     """A session with some octets changed, in two pieces cut anywhere."""
     data = bytearray(octets(sequence))
@@ -330,7 +330,7 @@ def test_mutated_octets(broker: Broker, beside: Neighbour, sequence: list[tuple[
     broker.check_log()
 
 
-def test_what_the_fuzzer_left(broker: Broker, beside: Neighbour) -> None:
+def test_the_fuzzer_reached_most_methods(broker: Broker, beside: Neighbour) -> None:
     """It went deep: most methods were answered. What it left can be deleted."""
     if os.environ.get("PYTEST_XDIST_WORKER") is None and EXAMPLES >= 300:
         missing = DEEP - set(seen)

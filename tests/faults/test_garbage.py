@@ -81,7 +81,7 @@ def test_vanished(broker: Broker, stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
-def test_octet_by_octet(broker: Broker, stage: str) -> None:
+def test_byte_by_byte(broker: Broker, stage: str) -> None:
     """Nothing depends on how the octets are cut."""
     with Peer(broker) as peer:
         for octet in PROTOCOL_HEADER:

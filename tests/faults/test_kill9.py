@@ -72,7 +72,7 @@ def test_large_bodies(process: LeveretProcess) -> None:
         assert asyncio.run(bodies_of(broker, "large")) == bodies
 
 
-def test_half_a_body_is_nothing(process: LeveretProcess) -> None:
+def test_an_incomplete_body_is_discarded(process: LeveretProcess) -> None:
     async def half(broker: Broker) -> None:
         connection = await Connection.open(broker)
         channel = await connection.channel()
@@ -92,7 +92,7 @@ def test_half_a_body_is_nothing(process: LeveretProcess) -> None:
         assert len(asyncio.run(bodies_of(broker, "other"))) == 51
 
 
-def test_transient_things_are_gone(process: LeveretProcess) -> None:
+def test_transient_objects_do_not_survive(process: LeveretProcess) -> None:
     async def prepare(broker: Broker) -> None:
         await confirmed(broker, "durable", [b"kept"])
         connection = await Connection.open(broker)
@@ -130,7 +130,7 @@ def test_transient_things_are_gone(process: LeveretProcess) -> None:
         asyncio.run(look(broker))
 
 
-def test_exclusive_queues_do_not_come_back(process: LeveretProcess) -> None:
+def test_exclusive_queues_do_not_survive(process: LeveretProcess) -> None:
     async def prepare(broker: Broker) -> None:
         connection = await Connection.open(broker)
         channel = await connection.channel()

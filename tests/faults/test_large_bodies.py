@@ -140,7 +140,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
-def test_memory_stays_small_and_the_octets_come_back(process: LeveretProcess, persistent: bool) -> None:
+def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, persistent: bool) -> None:
     before = peak_memory(process)
     sources = [Source(number) for number in range(PUBLISHERS)]
     clients = [Client(process).confirming() for _ in sources]
@@ -172,7 +172,7 @@ def test_memory_stays_small_and_the_octets_come_back(process: LeveretProcess, pe
         client.close()
 
 
-def test_a_connection_that_is_lost_midway_leaves_nothing(process: LeveretProcess) -> None:
+def test_a_connection_lost_midway_leaves_no_files(process: LeveretProcess) -> None:
     names = named_files(process)
     clients = [Client(process), Client(process)]
     source = Source(1, 40 * MIB)
@@ -188,7 +188,7 @@ def test_a_connection_that_is_lost_midway_leaves_nothing(process: LeveretProcess
     assert named_files(process) == names
 
 
-def test_a_kill_midway_leaves_nothing(process: LeveretProcess) -> None:
+def test_a_kill_midway_leaves_no_files(process: LeveretProcess) -> None:
     client = Client(process)
     source = Source(1, 40 * MIB)
     client.begin("nowhere", source.size, True)

@@ -185,7 +185,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_is_lost_and_nothing_is_in_two_places(process: LeveretProcess, seed: int) -> None:
+def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int) -> None:
     chance = random.Random(seed)
     driver = Driver(process)
     confirmed: list[int] = []

@@ -77,7 +77,7 @@ def staged_files(process: LeveretProcess) -> list[Path]:
     return list((process.data_dir / "staged").iterdir())
 
 
-def test_a_reference_goes_on_after_each_kill(process: LeveretProcess, body: bytes) -> None:
+def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     count(client)
     confirmed = 0
@@ -147,7 +147,7 @@ def test_a_message_is_published_or_can_be_resumed(process: LeveretProcess, body:
     assert 1 in outcomes
 
 
-def test_what_has_no_checkpoint_goes_with_the_process(process: LeveretProcess, body: bytes) -> None:
+def test_references_without_a_checkpoint_do_not_survive(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     client.call("message.open", "message.ok", reference="r")
     append(client, body, 0, MIB)

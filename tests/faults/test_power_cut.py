@@ -33,7 +33,7 @@ def test_rounds(tmp_path: Path, rules: Rules) -> None:
         process.kill()
 
 
-def test_a_disk_that_lies_is_found_out(tmp_path: Path) -> None:
+def test_a_lying_disk_is_detected(tmp_path: Path) -> None:
     """The check can fail: without syncs confirmed messages are lost."""
     leveret_only("its power is cut")
     process = powered(tmp_path, 1)
@@ -134,7 +134,7 @@ def test_a_synced_directory_is_not_in_its_parent_yet(tmp_path: Path) -> None:
     assert outcomes(Rules.POSIX, records, tmp_path) == {(("d", None), ("d/f", b"")), ()}
 
 
-def test_growth_comes_in_order_under_ext4(tmp_path: Path) -> None:
+def test_files_grow_in_order_under_ext4(tmp_path: Path) -> None:
     records = [record(b"C", "f", 1), record(b"S", inode=1), *[
         record(b"W", inode=1, offset=4096 * number, data=bytes((number + 1,)) * 4096) for number in range(3)]]
     whole = b"".join(bytes((number + 1,)) * 4096 for number in range(3))
@@ -144,14 +144,14 @@ def test_growth_comes_in_order_under_ext4(tmp_path: Path) -> None:
     assert len(outcomes(Rules.POSIX, records, tmp_path / "strict")) > 20
 
 
-def test_what_is_overwritten_is_torn(tmp_path: Path) -> None:
+def test_overwritten_data_may_be_torn(tmp_path: Path) -> None:
     records = [record(b"C", "f", 1), record(b"W", inode=1, data=b"a" * 2048), record(b"S", inode=1),
                record(b"W", inode=1, data=b"b" * 2048)]
     found = {dict(state).get("f") for state in outcomes(Rules.EXT4, records, tmp_path)}
     assert {b"a" * 2048, b"b" * 2048, b"a" * 512 + b"b" * 512 + b"a" * 1024} <= found
 
 
-def test_a_rename_is_whole(tmp_path: Path) -> None:
+def test_a_rename_is_atomic(tmp_path: Path) -> None:
     records = [record(b"C", "f", 1), record(b"S", inode=1), record(b"R", "f", data=os.fsencode(f"{tmp_path}/machine/g")),
                record(b"C", "h", 2), record(b"S", inode=2)]
     assert outcomes(Rules.EXT4, records, tmp_path) == {(("g", b""), ("h", b""))}

@@ -27,7 +27,7 @@ def library(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["definitions", "uploads"])
-def test_what_was_confirmed_is_there(tmp_path: Path, library: Path, name: str) -> None:
+def test_confirmed_changes_survive(tmp_path: Path, library: Path, name: str) -> None:
     chance = random.Random(name)
     workload = WORKLOADS[name](chance.randrange(1 << 30))
     taken = take(workload, tmp_path / "run", library, chance, 2, 0.5)
@@ -39,7 +39,7 @@ def test_what_was_confirmed_is_there(tmp_path: Path, library: Path, name: str) -
         assert not [point for point in points if point.wrong]
 
 
-def test_a_disk_that_lies_is_found_out(tmp_path: Path, library: Path) -> None:
+def test_a_lying_disk_is_detected(tmp_path: Path, library: Path) -> None:
     """The check can fail."""
     chance = random.Random(1)
     workload = WORKLOADS["definitions"](1)

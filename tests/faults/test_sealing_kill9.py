@@ -185,7 +185,7 @@ def test_kills_of_the_sealer(process: LeveretProcess) -> None:
     assert "died (signal 9)" in process.log_path.read_text("utf-8", "replace")
 
 
-def test_a_file_that_is_gone(process: LeveretProcess) -> None:
+def test_a_missing_file(process: LeveretProcess) -> None:
     process.start()
     confirmed: list[bytes] = []
     publish(process, confirmed, 0, lambda: len(confirmed) == 400)

@@ -99,7 +99,7 @@ def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
         assert 1.0 <= took < 5.0
 
 
-def test_any_octet_counts_as_a_heartbeat(broker: Broker) -> None:
+def test_any_byte_counts_as_a_heartbeat(broker: Broker) -> None:
     with Peer(broker) as peer:
         peer.reach("channel", heartbeat=1)
         for _ in range(8):

@@ -149,7 +149,7 @@ def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
         harness.log.close()
 
 
-def test_an_error_while_closing_is_said(tmp_path: Path) -> None:
+def test_an_error_while_closing_is_reported(tmp_path: Path) -> None:
     harness, _ = failing(tmp_path / "data",
                          lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "INTO state" in statement else 0)
     with pytest.raises(StorageFailed, match="disk I/O error"):

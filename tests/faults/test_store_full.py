@@ -87,7 +87,7 @@ def test_a_commit_that_finds_no_space_is_kept_and_tried_again(tmp_path: Path) ->
     harness.log.close()
 
 
-def test_loads_go_on_while_a_commit_finds_no_space(tmp_path: Path) -> None:
+def test_loads_continue_while_a_commit_finds_no_space(tmp_path: Path) -> None:
     harness = Harness(lambda: sqlite_log(tmp_path / "data"))
     log: Any = harness.log
     queue = FakeQueue(1)
@@ -174,7 +174,7 @@ def test_a_disk_that_others_fill_stops_publishers_in_time(small_disk: Path) -> N
     harness.log.close()
 
 
-def test_a_start_on_a_full_disk_says_so_and_drains(small_disk: Path) -> None:
+def test_a_start_on_a_full_disk_reports_it_and_drains(small_disk: Path) -> None:
     harness = Harness(lambda: sqlite_log(small_disk / "data", reserve_bytes=4 << 20))
     queue = FakeQueue(1)
     entries = harness.publish(queue, b"one", b"two")

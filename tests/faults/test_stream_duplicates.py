@@ -8,7 +8,7 @@ from leveret import sync
 from tests.support.broker import LeveretProcess, free_port, leveret_only
 
 
-def test_queues_keep_what_a_stream_leaves_out(tmp_path: Path) -> None:
+def test_queues_keep_messages_that_a_stream_skips(tmp_path: Path) -> None:
     leveret_only("it is stopped and started")
     process = LeveretProcess(tmp_path)
     process.port = free_port()

@@ -40,7 +40,7 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
                 break
 
 
-def test_what_was_confirmed_keeps_its_offset(process: LeveretProcess) -> None:
+def test_confirmed_messages_keep_their_offsets(process: LeveretProcess) -> None:
     seen: dict[int, bytes] = {}
     confirmed: list[bytes] = []
     number = 0

@@ -230,7 +230,7 @@ def test_master_worker_pattern(broker: Broker, name: str) -> None:
     run(test)
 
 
-def test_robust_connection_comes_back(broker: Broker, name: str) -> None:
+def test_robust_connection_reconnects(broker: Broker, name: str) -> None:
     """After the socket breaks, queues, bindings and consumers are declared again and go on."""
 
     async def test() -> None:

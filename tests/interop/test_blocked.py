@@ -92,7 +92,7 @@ def test_blocked_and_unblocked(process: LeveretProcess) -> None:
     publisher.close()
 
 
-def test_a_connection_that_only_consumes_is_not_told(process: LeveretProcess) -> None:
+def test_a_connection_that_only_consumes_is_not_notified(process: LeveretProcess) -> None:
     publisher, holder = connect(process), hold(process)
     told = []
     holder.channel.connection.add_on_connection_blocked_callback(lambda *_: told.append(True))

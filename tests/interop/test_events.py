@@ -148,7 +148,7 @@ def test_transactions(listener: Listener, channel: BlockingChannel, connect: Con
     listener.wait(10, "routed", queue=name)
 
 
-def test_transactions_tell_what_was_published_when_they_are_committed(connect: Connect, channel: BlockingChannel,
+def test_publishes_of_transactions_are_events_at_the_commit(connect: Connect, channel: BlockingChannel,
                                                                       name: str) -> None:
     exchange = f"{name}.x"
     listener = Listener(connect().channel(), f"published.{exchange}")
@@ -198,7 +198,7 @@ def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChann
     channel.queue_delete(kept)
 
 
-def test_nobody_may_publish_to_it_or_change_it(connect: Connect) -> None:
+def test_users_may_not_publish_to_it_or_change_it(connect: Connect) -> None:
     def refused(action: str, code: int, *arguments: Any, **options: Any) -> None:
         channel = connect().channel()
         with pytest.raises(ChannelClosedByBroker) as caught:
@@ -211,7 +211,7 @@ def test_nobody_may_publish_to_it_or_change_it(connect: Connect) -> None:
     refused("exchange_declare", 406, EVENTS, "fanout", durable=True, internal=True)
 
 
-def test_whoever_may_not_read_it_hears_nothing(connect: Connect) -> None:
+def test_users_without_read_permission_get_no_events(connect: Connect) -> None:
     channel = connect("limited", "secret", virtual_host="interop").channel()
     channel.queue_declare("mine-events", exclusive=True)
     with pytest.raises(ChannelClosedByBroker) as caught:
@@ -228,7 +228,8 @@ def amqp10(broker: Broker) -> Iterator[Any]:
 
 
 class TestOver10:
-    def test_what_others_do_over_1_0(self, amqp10: Any, listener: Listener, channel: BlockingChannel, name: str) -> None:
+    def test_events_of_activity_over_1_0(self, amqp10: Any, listener: Listener, channel: BlockingChannel,
+                                         name: str) -> None:
         proton = pytest.importorskip("proton")
         channel.queue_declare(name)
         sender = amqp10.create_sender(name)
@@ -246,7 +247,7 @@ class TestOver10:
         assert listener.total("delivered", protocol="1.0") == listener.total("settled", protocol="1.0")
         channel.queue_delete(name)
 
-    def test_a_subscription_hears(self, amqp10: Any, channel: BlockingChannel, name: str) -> None:
+    def test_a_subscription_gets_events(self, amqp10: Any, channel: BlockingChannel, name: str) -> None:
         receiver = amqp10.create_receiver(f"/exchanges/{EVENTS}/routed.{name}", credit=10)
         channel.queue_declare(name, exclusive=True)
         channel.basic_publish("", name, b"four")
@@ -257,7 +258,7 @@ class TestOver10:
         assert (event["event"], event["queue"], event["size"], event["protocol"]) == ("routed", name, 4, "0-9-1")
         receiver.close()
 
-    def test_nobody_may_publish_to_it(self, amqp10: Any) -> None:
+    def test_users_may_not_publish_to_it(self, amqp10: Any) -> None:
         utils = pytest.importorskip("proton.utils")
         with pytest.raises(utils.LinkDetached) as caught:
             amqp10.create_sender(f"/exchanges/{EVENTS}")

@@ -150,7 +150,7 @@ def test_close_with_consumers(connect: Connect, name: str) -> None:
     keeper.queue_delete(name)
 
 
-def test_channel_numbers_come_back(connection: BlockingConnection, name: str) -> None:
+def test_channel_numbers_are_reused(connection: BlockingConnection, name: str) -> None:
     first = connection.channel()
     number = first.channel_number
     first.close()

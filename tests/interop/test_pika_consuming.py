@@ -357,11 +357,11 @@ def test_consuming_iterator(channel: BlockingChannel, name: str) -> None:
     assert bodies == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_consume_from_nothing(channel: BlockingChannel, name: str) -> None:
+def test_consume_from_a_missing_queue(channel: BlockingChannel, name: str) -> None:
     with channel_error(channel, 404):
         channel.basic_consume(name, lambda *_: None)
 
 
-def test_get_from_nothing(channel: BlockingChannel, name: str) -> None:
+def test_get_from_a_missing_queue(channel: BlockingChannel, name: str) -> None:
     with channel_error(channel, 404):
         channel.basic_get(name)

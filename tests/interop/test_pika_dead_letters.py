@@ -208,7 +208,7 @@ def test_missing_dead_letter_exchange(channel: BlockingChannel, name: str) -> No
 
 
 @pytest.mark.parametrize("end", ["purge", "delete", "ack"])
-def test_what_is_no_death(channel: BlockingChannel, name: str, end: str) -> None:
+def test_invalid_x_death_headers(channel: BlockingChannel, name: str, end: str) -> None:
     dead = declare(channel, name)
     channel.basic_publish("", name, b"")
     if end == "purge":

@@ -29,7 +29,7 @@ def test_server_named_queues(channel: BlockingChannel) -> None:
     assert all(name.startswith("amq.gen-") for name in names)
 
 
-def test_the_last_declared_queue_is_meant_by_an_empty_name(channel: BlockingChannel, name: str) -> None:
+def test_an_empty_name_is_the_last_declared_queue(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.queue_bind("", "amq.direct", name)
     channel.basic_publish("amq.direct", name, b"bound")
@@ -107,7 +107,7 @@ def test_redeclared_with_another_exclusivity(channel: BlockingChannel, name: str
 
 
 @pytest.mark.parametrize("method", ["queue_bind", "queue_unbind"])
-def test_the_default_exchange_cannot_be_bound_not_even_to_nothing(channel: BlockingChannel, method: str) -> None:
+def test_the_default_exchange_cannot_be_bound(channel: BlockingChannel, method: str) -> None:
     with channel_error(channel, 403):
         getattr(channel, method)("no-such-queue", "", "k")
 
@@ -262,13 +262,13 @@ def test_delete_answers_and_conditions(connection: BlockingConnection, name: str
     assert channel.queue_delete(name, if_unused=True).method.message_count == 1
 
 
-def test_deleting_what_does_not_exist(channel: BlockingChannel, name: str) -> None:
+def test_deleting_missing_objects(channel: BlockingChannel, name: str) -> None:
     assert channel.queue_delete(name).method.message_count == 0
     channel.exchange_delete(name)
     assert channel.is_open
 
 
-def test_unbinding_what_does_not_exist(channel: BlockingChannel, name: str) -> None:
+def test_unbinding_a_missing_binding(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.queue_unbind(name, "amq.direct", "never-bound")
     channel.queue_unbind(name, name + ".no-exchange", "key")
@@ -360,7 +360,7 @@ def test_auto_delete_exchange(channel: BlockingChannel, name: str) -> None:
         channel.exchange_declare(name, passive=True)
 
 
-def test_auto_delete_exchange_goes_with_its_queue(channel: BlockingChannel, name: str) -> None:
+def test_auto_delete_exchange_is_deleted_with_its_queue(channel: BlockingChannel, name: str) -> None:
     channel.exchange_declare(name, "fanout", auto_delete=True)
     channel.queue_declare(name)
     channel.queue_bind(name, name)
@@ -370,7 +370,7 @@ def test_auto_delete_exchange_goes_with_its_queue(channel: BlockingChannel, name
 
 
 @pytest.mark.parametrize("case", ["queue", "exchange", "source", "destination"])
-def test_binding_what_does_not_exist(channel: BlockingChannel, name: str, case: str) -> None:
+def test_binding_missing_objects(channel: BlockingChannel, name: str, case: str) -> None:
     channel.queue_declare(name, exclusive=True)
     with channel_error(channel, 404):
         if case == "queue":

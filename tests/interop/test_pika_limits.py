@@ -122,7 +122,7 @@ def test_max_length_drops_the_head(channel: BlockingChannel, name: str) -> None:
     assert drain(channel, name) == [b"7", b"8", b"9"]
 
 
-def test_max_length_counts_what_is_ready(channel: BlockingChannel, name: str) -> None:
+def test_max_length_counts_ready_messages(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 2})
     channel.basic_publish("", name, b"held")
     tag = get(channel, name, auto_ack=False).method.delivery_tag
@@ -203,7 +203,7 @@ def test_priorities(channel: BlockingChannel, name: str) -> None:
     assert drain(channel, name) == [b"1", b"4", b"3", b"5", b"0", b"2"]
 
 
-def test_priority_property_comes_back_uncapped(channel: BlockingChannel, name: str) -> None:
+def test_priority_property_is_delivered_uncapped(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-max-priority": 5})
     channel.basic_publish("", name, b"", pika.BasicProperties(priority=200))
     assert get(channel, name).properties.priority == 200

@@ -15,7 +15,7 @@ from tests.interop.conftest import Connect
 from tests.interop.helpers import Got, channel_error, count, empty, get, pump, until
 
 
-def test_properties_come_back_as_sent(channel: BlockingChannel, name: str) -> None:
+def test_properties_are_delivered_as_sent(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     headers = {
         "text": "grüße",
@@ -119,7 +119,7 @@ def test_unroutable_is_confirmed(channel: BlockingChannel, name: str) -> None:
     channel.basic_publish("", name + ".nobody", b"dropped")
 
 
-def test_mandatory_return_comes_before_its_confirm(channel: BlockingChannel, name: str) -> None:
+def test_mandatory_return_precedes_its_confirm(channel: BlockingChannel, name: str) -> None:
     channel.confirm_delivery()
     with pytest.raises(UnroutableError) as caught:
         channel.basic_publish("", name, b"body", pika.BasicProperties(message_id="x"), mandatory=True)

@@ -173,7 +173,7 @@ def test_exchange_cycle(channel: BlockingChannel, name: str) -> None:
     channel.exchange_delete(second)
 
 
-def test_internal_exchange_takes_from_exchanges(channel: BlockingChannel, name: str) -> None:
+def test_internal_exchange_accepts_from_exchanges(channel: BlockingChannel, name: str) -> None:
     channel.exchange_declare(name, "fanout", internal=True)
     (queue,) = queues(channel, name, "queue")
     channel.queue_bind(queue, name)
@@ -273,7 +273,7 @@ def test_direct_reply_to_is_one_consumer_a_channel(channel: BlockingChannel) -> 
         channel.basic_consume(REPLY, lambda *_: None, auto_ack=True)
 
 
-def test_direct_reply_to_asks_whether_the_client_is_there(connect: Connect, name: str) -> None:
+def test_direct_reply_to_checks_that_the_client_is_connected(connect: Connect, name: str) -> None:
     client, server = connect().channel(), connect().channel()
     server.queue_declare(name, exclusive=True)
     Collector(client, REPLY, auto_ack=True)
@@ -296,7 +296,7 @@ def test_direct_reply_to_asks_whether_the_client_is_there(connect: Connect, name
     pump(server.connection, mandatory_comes_back)
 
 
-def test_reply_to_of_ones_own_queue(connect: Connect, name: str) -> None:
+def test_reply_to_an_own_queue(connect: Connect, name: str) -> None:
     """The older way: an exclusive queue with a name of the server's."""
     client, server = connect().channel(), connect().channel()
     server.queue_declare(name, exclusive=True)

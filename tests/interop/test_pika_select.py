@@ -124,7 +124,7 @@ def test_no_wait(broker: Broker, name: str) -> None:
     assert bodies == [b"through"]
 
 
-def test_channel_error_is_told(broker: Broker, name: str) -> None:
+def test_channel_error_is_reported(broker: Broker, name: str) -> None:
     def on_channel(script: Script, channel: Channel) -> None:
         channel.queue_declare(name, passive=True, callback=lambda _: None)
         channel.add_on_close_callback(lambda *_: script.finish())

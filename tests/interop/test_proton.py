@@ -49,7 +49,7 @@ def body_of(message: Message) -> Any:
 BODIES = ["text", b"octets", {"a": [1, 2.5, None, True]}, ["list", 1], None, 7, "", b"", "ü" * 300, b"x" * 300_000]
 
 
-def test_messages_come_as_they_went(amqp10: BlockingConnection, name: str) -> None:
+def test_messages_are_delivered_unchanged(amqp10: BlockingConnection, name: str) -> None:
     sender = amqp10.create_sender(name)
     sent = [Message(body=body, id=f"id-{number}", subject="s", properties={"n": number}, durable=True, priority=5,
                     annotations={symbol("x-opt-a"): number}, correlation_id=number, group_id="g", reply_to="r")
@@ -84,7 +84,7 @@ def test_outcomes(amqp10: BlockingConnection, name: str) -> None:
     assert fetcher is not None and fetcher.has_message == 0
 
 
-def test_what_nobody_gets_is_released(amqp10: BlockingConnection, name: str) -> None:
+def test_unroutable_messages_are_released(amqp10: BlockingConnection, name: str) -> None:
     with pytest.raises(SendException) as caught:
         amqp10.create_sender(f"/exchanges/amq.direct/{name}").send(Message("m"))
     assert caught.value.state == Delivery.RELEASED

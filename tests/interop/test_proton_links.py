@@ -84,7 +84,7 @@ def test_a_durable_subscription(connect: Connect, name: str) -> None:
     receiver.close()
 
 
-def test_what_a_lost_client_had_comes_again(connect: Connect, name: str) -> None:
+def test_messages_of_a_lost_client_are_redelivered(connect: Connect, name: str) -> None:
     """Proton remembers nothing of what was unsettled, so it comes as after a failed attempt."""
     publish(connect, name, "1", "2")
     first = connect()

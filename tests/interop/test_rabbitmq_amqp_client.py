@@ -163,7 +163,7 @@ def consume(connection: Connection, queue: str | None, handler: Handler, **optio
 
 
 class TestConnections:
-    def test_product_and_version_are_what_it_insists_on(self, connection: Connection) -> None:
+    def test_product_and_version_satisfy_the_client(self, connection: Connection) -> None:
         assert connection._is_server_version_gte("4.3.0")
 
     def test_by_fields(self, broker: Broker, connect: Callable[..., Connection]) -> None:
@@ -282,7 +282,7 @@ class TestManagement:
         with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
             management.declare_queue(ClassicQueueSpecification(name=queue))
 
-    def test_what_there_is_not(self, broker: Broker, management: Management, name: str) -> None:
+    def test_missing_objects(self, broker: Broker, management: Management, name: str) -> None:
         with pytest.raises(ValidationCodeException, match="400"):
             management.declare_queue(ClassicQueueSpecification(name=name, overflow_behaviour="explode"))
         # The client does not show the text of the answer; the log does.
@@ -383,12 +383,12 @@ class TestPublishing:
         assert publisher.publish(there).remote_state == OutcomeState.ACCEPTED
         publisher.close()
 
-    def test_addresses_that_there_are_not(self, connection: Connection, name: str) -> None:
+    def test_missing_addresses(self, connection: Connection, name: str) -> None:
         for address in (to_queue(name), AddressHelper.exchange_address(name)):
             with pytest.raises(LinkDetached, match=r"not-found|no queue|no exchange"):
                 connection.publisher(address)
 
-    def test_what_0_9_1_gets(self, connection: Connection, queue: str, channel: BlockingChannel) -> None:
+    def test_deliveries_to_0_9_1(self, connection: Connection, queue: str, channel: BlockingChannel) -> None:
         publish(connection, queue, message("text", id="1", content_type="text/plain", application_properties={"a": 1}))
         got = get(channel, queue)
         assert (got.body, got.properties.message_id, got.properties.content_type) == (b"text", "1", "text/plain")
@@ -402,7 +402,7 @@ class TestConsuming:
         assert handler.bodies == [str(number) for number in range(30)]
         assert management.queue_info(queue).message_count == 0
 
-    def test_credit_is_the_most_that_is_unsettled(self, connection: Connection, management: Management, queue: str) -> None:
+    def test_credit_limits_unsettled_messages(self, connection: Connection, management: Management, queue: str) -> None:
         publish(connection, queue, *(message(str(number)) for number in range(30)))
         consumer = connection.consumer(to_queue(queue), message_handler=Handler(1, Handler.nothing), credit=1)
         with pytest.raises(Enough):
@@ -510,7 +510,7 @@ class TestConsuming:
         assert consume(connection, name, Handler(3), consumer_options=options).bodies == ["1", "3", "5"]
         management.delete_queue(name)
 
-    def test_single_active_consumers_are_told(self, connect: Callable[..., Connection], management: Management,
+    def test_single_active_consumers_are_notified(self, connect: Callable[..., Connection], management: Management,
                                               name: str) -> None:
         management.declare_queue(QuorumQueueSpecification(name=name, single_active_consumer=True))
         states: dict[int, list[bool]] = {1: [], 2: []}
@@ -575,7 +575,7 @@ class TestDirectReplyTo:
         assert replies.messages[0].correlation_id == "7"
         consumer.close()
 
-    def test_asked_by_0_9_1(self, connection: Connection, queue: str, channel: BlockingChannel) -> None:
+    def test_requested_over_0_9_1(self, connection: Connection, queue: str, channel: BlockingChannel) -> None:
         answers: list[bytes] = []
         channel.basic_consume("amq.rabbitmq.reply-to", lambda *arguments: answers.append(arguments[3]), auto_ack=True)
         channel.basic_publish("", queue, b"question", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))

@@ -58,7 +58,7 @@ def test_a_stop_is_announced(process: LeveretProcess) -> None:
     assert again.basic_get("kept", auto_ack=True)[2] == b"x"
 
 
-def test_nobody_listens_while_it_is_down(process: LeveretProcess) -> None:
+def test_connections_are_refused_while_it_is_down(process: LeveretProcess) -> None:
     process.stop()
     with pytest.raises(AMQPConnectionError):
         pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port))

@@ -101,7 +101,7 @@ def test_entries_acquired_in_the_meantime_are_skipped(world: World) -> None:
     assert reader.history == ["a", "c"]
 
 
-def test_counts_are_those_of_a_hand_out(world: World) -> None:
+def test_counts_are_those_of_a_delivery(world: World) -> None:
     queue = world.queue()
     world.push(queue, "a", "b")
     taker = Taker(queue, credit=1)

@@ -55,7 +55,7 @@ def test_a_known_realm_is_granted(guarded: Guarded) -> None:
 @pytest.mark.rule("0-9", "access.request.exclusive.validity.reply-code")
 @pytest.mark.parametrize("first", [("exclusive", "read"), ("read",)], ids=["exclusive", "shared"])
 @pytest.mark.rule("0-9", "access.request.exclusive.text.alone")
-def test_exclusive_access_is_for_one_channel(connect: Connect, first: tuple[str, ...], name: str) -> None:
+def test_exclusive_access_is_limited_to_one_channel(connect: Connect, first: tuple[str, ...], name: str) -> None:
     peer = connect(REALM)
     holder, channel = peer.open(1), peer.open(2)
     ticket(holder, *first, realm=SHARED)
@@ -93,7 +93,7 @@ def test_a_ticket_of_another_channel_is_not_allowed(connect: Connect, own: str) 
 
 @pytest.mark.rule("0-9", "access.request-ok.per-channel")
 @pytest.mark.rule("0-9", "access.request-ok.per-channel.reply-code")
-def test_it_is_looked_at_where_there_are_no_realms_too(connect: Connect, name: str) -> None:
+def test_tickets_are_checked_without_realms_too(connect: Connect, name: str) -> None:
     peer = connect()
     first, second = peer.open(1), peer.open(2)
     number = ticket(first, "active", realm=f"/{name}")

@@ -64,7 +64,7 @@ def test_a_new_channel_is_active_and_may_be_paused(peer: Peer, name: str) -> Non
 
 
 @pytest.mark.rule("0-9", "channel.flow.throttling")
-def test_a_paused_channel_gets_no_content_and_its_publishes_go_on(peer: Peer, name: str) -> None:
+def test_a_paused_channel_gets_no_content_but_can_publish(peer: Peer, name: str) -> None:
     paused, active = peer.open(1), peer.open(2)
     paused.queue(name)
     paused.consume(name, "p", no_ack=True)
@@ -140,7 +140,7 @@ def fill(channel: Channel) -> None:
 @pytest.mark.rule("0-9", "channel.flow.throttling")
 @pytest.mark.parametrize("kind", [pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.03")),
                                   pytest.param("message", marks=pytest.mark.rule("0-9", "message.03"))])
-def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess, connect: Connect, kind: str) -> None:
+def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess, connect: Connect, kind: str) -> None:
     publisher, consumer, bystander = (connect(at=tight).open() for _ in range(3))
     bystander.queue("q")
     kinds.publish(bystander, kind, b"before", "q")
@@ -158,7 +158,7 @@ def test_publishers_are_asked_to_stop_and_later_to_go_on(tight: LeveretProcess, 
 
 
 @pytest.mark.rule("0-9", "channel.flow.expected-behaviour")
-def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess, connect: Connect) -> None:
+def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess, connect: Connect) -> None:
     rude, polite = connect(at=tight).open(), connect(at=tight).open()
     fill(rude)
     rude.peer.socket.settimeout(3.0)
@@ -174,7 +174,7 @@ def test_who_does_not_stop_is_not_read_any_more(tight: LeveretProcess, connect: 
 @pytest.mark.rule("0-9", "channel.grammar.use-channel.server-flow")
 @pytest.mark.rule("0-9", "channel.flow.chassis.client")
 @pytest.mark.rule("0-9", "channel.flow-ok.chassis.server")
-def test_who_publishes_files_although_he_has_agreed_to_pause_is_refused(channel: Channel, name: str) -> None:
+def test_publishing_files_after_agreeing_to_pause_is_refused(channel: Channel, name: str) -> None:
     channel.queue(name, arguments={"x-max-length": 1})
     for number in range(2):
         channel.publish_file(b"%d" % number, name, identifier=f"{name}.{number}")
@@ -187,7 +187,7 @@ def test_who_publishes_files_although_he_has_agreed_to_pause_is_refused(channel:
 
 
 @pytest.mark.rule("0-9", "channel.close.stability")
-def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(peer: Peer, name: str) -> None:
+def test_after_its_close_the_server_accepts_only_close_and_close_ok(peer: Peer, name: str) -> None:
     channel = peer.open()
     channel.queue(name)
     channel.send("queue.declare", queue=name + ".none", passive=True)

@@ -93,7 +93,7 @@ def start(peer: ServerSide, *, minor: int = 9, mechanisms: str = "PLAIN AMQPLAIN
 
 @pytest.mark.rule("0-9", "connection.start.client-support")
 @pytest.mark.parametrize("minor", [1, 8, 10])
-def test_a_version_that_the_client_does_not_speak_gets_the_socket_closed(connect: Connect, minor: int) -> None:
+def test_the_client_closes_the_socket_for_an_unsupported_version(connect: Connect, minor: int) -> None:
     def script(peer: ServerSide) -> None:
         start(peer, minor=minor)
         peer.expect_eof()
@@ -120,7 +120,7 @@ def test_the_client_introduces_itself(connect: Connect) -> None:
 
 @pytest.mark.rule("0-9", "connection.start-ok.mechanism.security")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", "SCRAM-SHA-256"])
-def test_the_client_authenticates_by_the_profile_that_it_was_told(connect: Connect, mechanism: str) -> None:
+def test_the_client_authenticates_with_the_configured_mechanism(connect: Connect, mechanism: str) -> None:
     chosen = []
 
     def script(peer: ServerSide) -> None:
@@ -143,14 +143,14 @@ def test_the_client_does_not_fall_back_to_a_lower_profile(connect: Connect) -> N
 
 
 @pytest.mark.rule("0-9", "connection.redirect.usage")
-def test_the_client_goes_where_it_is_sent(connect: Connect, broker: LeveretProcess, tmp_path: Path) -> None:
+def test_the_client_follows_a_redirect(connect: Connect, broker: LeveretProcess, tmp_path: Path) -> None:
     config = CONFIG_AMQP09 + f'redirect = "{broker.host}:{broker.port}"\nknown_hosts = ["127.0.0.1:{free_port()}"]\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
         assert connect(redirecting.url()) == broker.port
 
 
 @pytest.mark.rule("0-9", "connection.redirect.usage")
-def test_the_client_goes_to_a_known_host_where_that_one_is_not_there(connect: Connect, broker: LeveretProcess,
+def test_the_client_tries_a_known_host_if_the_redirect_fails(connect: Connect, broker: LeveretProcess,
                                                                     tmp_path: Path) -> None:
     config = CONFIG_AMQP09 + (f'redirect = "127.0.0.1:{free_port()}"\n'
                            f'known_hosts = ["127.0.0.1:{free_port()}", "{broker.host}:{broker.port}"]\n')
@@ -159,7 +159,7 @@ def test_the_client_goes_to_a_known_host_where_that_one_is_not_there(connect: Co
 
 
 @pytest.mark.rule("0-9", "connection.redirect.usage")
-def test_where_none_of_them_is_there_the_error_says_so(connect: Connect, tmp_path: Path) -> None:
+def test_the_error_reports_that_no_host_is_available(connect: Connect, tmp_path: Path) -> None:
     nowhere = [free_port(), free_port()]
     config = CONFIG_AMQP09 + f'redirect = "127.0.0.1:{nowhere[0]}"\nknown_hosts = ["127.0.0.1:{nowhere[1]}"]\n'
     with (LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting,

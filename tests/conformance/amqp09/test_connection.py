@@ -55,7 +55,7 @@ def test_en_us_is_a_locale(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9", "connection.start-ok.mechanism.validity")
-def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> None:
+def test_a_mechanism_that_was_not_offered_closes_the_socket(raw: Raw) -> None:
     peer = raw()
     assert b"SCRAM-MD4" not in peer.begin().mechanisms
     peer.log_in(mechanism="SCRAM-MD4")
@@ -64,7 +64,7 @@ def test_a_mechanism_that_was_not_offered_gets_the_socket_closed(raw: Raw) -> No
 
 @pytest.mark.rule("0-9", "connection.tune.frame-max.minimum")
 @pytest.mark.rule("0-9", "frame-min-size.constant")
-def test_a_frame_of_the_minimum_size_is_taken_before_tuning(raw: Raw) -> None:
+def test_a_frame_of_the_minimum_size_is_accepted_before_tuning(raw: Raw) -> None:
     peer = raw()
     peer.begin()
     fields = {"mechanism": "PLAIN", "response": b"\0guest\0guest", "locale": "en_US"}
@@ -121,7 +121,7 @@ def test_a_larger_channel_max_than_proposed_closes_without_negotiation(raw: Raw)
 
 
 @pytest.mark.rule("0-9", "connection.tune-ok.channel-max.upper-limit")
-def test_the_agreed_channel_max_holds(connect: Connect) -> None:
+def test_the_agreed_channel_max_is_enforced(connect: Connect) -> None:
     """The number of channels, as the text of this version has it, whatever their numbers."""
     peer = connect(channel_max=2)
     peer.open(65535)
@@ -195,7 +195,7 @@ def test_an_unknown_virtual_host_is_an_invalid_path(raw: Raw) -> None:
 @pytest.mark.rule("0-9", "connection.open.insist.behaviour")
 @pytest.mark.rule("0-9", "connection.open.response.redirect")
 @pytest.mark.rule("0-9", "connection.redirect.host.assert.notnull")
-def test_who_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
+def test_a_client_that_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
     config = CONFIG_AMQP09 + 'redirect = "elsewhere:5672"\nknown_hosts = ["elsewhere:5672", "third:5672"]\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as broker:
         peer = raw(broker)
@@ -212,7 +212,7 @@ def test_who_insists_is_not_redirected(tmp_path: Path, raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9", "connection.open.insist.behaviour")
-def test_who_insists_and_is_not_wanted_gets_a_close(tmp_path: Path, raw: Raw) -> None:
+def test_a_client_that_insists_without_permission_gets_a_close(tmp_path: Path, raw: Raw) -> None:
     config = CONFIG_AMQP09 + 'redirect = "elsewhere:5672"\n'
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as broker:
         peer = raw(broker)
@@ -222,7 +222,7 @@ def test_who_insists_and_is_not_wanted_gets_a_close(tmp_path: Path, raw: Raw) ->
 
 
 @pytest.mark.rule("0-9", "connection.close.stability")
-def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect: Connect, name: str) -> None:
+def test_after_its_close_the_server_accepts_only_close_and_close_ok(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.send("channel.open")  # an error of connection scope
@@ -239,7 +239,7 @@ def test_after_its_close_the_server_takes_nothing_but_close_and_close_ok(connect
 
 
 @pytest.mark.rule("0-9", "connection.close.stability")
-def test_after_the_clients_close_nothing_is_done_any_more(connect: Connect, name: str) -> None:
+def test_after_the_clients_close_no_method_is_performed(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
     peer.send_bytes(peer.method_frame(0, "connection.close", reply_code=200)
@@ -265,7 +265,7 @@ def test_a_socket_that_ends_without_close_ok_is_logged(broker: LeveretProcess, c
 
 
 @pytest.mark.rule("0-9", "section.connection.start")
-def test_the_header_may_come_byte_by_byte(raw: Raw) -> None:
+def test_the_header_may_be_sent_byte_by_byte(raw: Raw) -> None:
     peer: Peer = raw()
     for byte in HEADER_AMQP09:
         peer.send_bytes(bytes((byte,)))

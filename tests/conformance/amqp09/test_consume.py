@@ -125,7 +125,7 @@ def test_a_destination_is_cancelled_on_its_own_channel_only(peer: Peer, connect:
 @pytest.mark.rule("0-9", "basic.cancel.01")
 @pytest.mark.rule("0-9", "message.cancel.01")
 @pytest.mark.parametrize("kind", ["basic", "message"])
-def test_a_cancel_is_answered_also_when_the_queue_is_gone(channel: Channel, other: Channel, name: str, kind: str) -> None:
+def test_a_cancel_is_answered_after_the_queue_was_deleted(channel: Channel, other: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     kinds.consume(channel, kind, name, "c")
     other.call("queue.delete", queue=name)
@@ -200,7 +200,7 @@ def test_no_more_than_the_count_window_is_sent(channel: Channel, name: str, kind
 @pytest.mark.rule("0-9", "file.qos.prefetch-count.text.both-windows")
 @pytest.mark.rule("0-9", "stream.qos.prefetch-count.text.both-windows")
 @pytest.mark.rule("0-9", "message.qos.prefetch-count.text.both-windows")
-def test_the_size_window_holds_where_the_count_window_would_not(channel: Channel, name: str, kind: str) -> None:
+def test_the_size_window_applies_before_the_count_window(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     qos(channel, kind, 10, 1500)
     kinds.consume(channel, kind, name, "c")
@@ -240,7 +240,7 @@ def test_a_global_window_is_for_the_connection(peer: Peer, name: str, kind: str)
 
 @pytest.mark.rule("0-9", "delivery-tag.channel-local")
 @pytest.mark.parametrize("kind", ["basic", "file"])
-def test_a_delivery_tag_means_nothing_on_another_channel(peer: Peer, name: str, kind: str) -> None:
+def test_a_delivery_tag_is_unknown_on_another_channel(peer: Peer, name: str, kind: str) -> None:
     first, second = peer.open(1), peer.open(2)
     first.queue(name)
     kinds.publish(first, kind, b"x", name)
@@ -282,7 +282,7 @@ def test_zero_means_all_that_was_received(channel: Channel, name: str, kind: str
 
 @pytest.mark.rule("0-9", "redelivered.implementation")
 @pytest.mark.parametrize("kind", ["basic", "file", "message"])
-def test_what_was_not_acknowledged_comes_again_as_redelivered(connect: Connect, name: str, kind: str) -> None:
+def test_unacknowledged_messages_are_redelivered(connect: Connect, name: str, kind: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.queue(name)
@@ -298,7 +298,7 @@ def test_what_was_not_acknowledged_comes_again_as_redelivered(connect: Connect, 
 
 @pytest.mark.rule("0-9", "redelivered.hinting")
 @pytest.mark.parametrize("kind", ["basic", "file", "message"])
-def test_the_flag_is_a_hint_and_the_message_tells_who_it_is(connect: Connect, name: str, kind: str) -> None:
+def test_the_flag_is_a_hint_and_the_message_has_an_identity(connect: Connect, name: str, kind: str) -> None:
     """A message that was on its way to a client which never read it is flagged as well: what tells a duplicate is its
     identity, which stays."""
     channel = connect().open()
@@ -330,7 +330,7 @@ def test_consumers_without_acknowledgement(connect: Connect, channel: Channel, n
 
 
 @each("CLASS.10", ("basic", "message"))
-def test_what_was_acknowledged_is_gone_and_the_rest_comes_again(connect: Connect, name: str, kind: str) -> None:
+def test_only_unacknowledged_messages_are_redelivered(connect: Connect, name: str, kind: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.queue(name)
@@ -429,7 +429,7 @@ def test_files_are_acknowledged_automatically_or_explicitly(connect: Connect, un
 
 
 @pytest.mark.rule("0-9", "stream.03")
-def test_a_stream_message_is_gone_when_it_is_delivered(connect: Connect, name: str) -> None:
+def test_a_stream_message_is_removed_when_it_is_delivered(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.queue(name)

@@ -55,7 +55,7 @@ def contents(channel: Channel, kind: str, queue: str, count: int) -> list[bytes]
 @pytest.mark.rule("0-9", "queue.declare.durable.persistence")
 @pytest.mark.rule("0-9", "queue.declare.durable.text.survives")
 @pytest.mark.rule("0-9", "queue.declare.durable.text.transient")
-def test_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
+def test_durable_queues_survive(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     channel.queue("kept", durable=True)
     channel.queue("transient")
@@ -73,7 +73,7 @@ def test_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
 @pytest.mark.rule("0-9", "queue.bind.durable-exchange")
 @pytest.mark.rule("0-9", "exchange.declare.durable.text.survives")
 @pytest.mark.rule("0-9", "exchange.declare.durable.text.transient")
-def test_bindings_of_durable_queues_come_back(fresh: Open, restart: Restart) -> None:
+def test_bindings_of_durable_queues_survive(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     channel.exchange("kept", "topic", durable=True)
     channel.queue("q", durable=True)
@@ -90,7 +90,7 @@ def test_bindings_of_durable_queues_come_back(fresh: Open, restart: Restart) -> 
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", f"{kind}.01")) for kind in STORED])
-def test_persistent_messages_come_back(fresh: Open, restart: Restart, kind: str) -> None:
+def test_persistent_messages_survive(fresh: Open, restart: Restart, kind: str) -> None:
     channel = fresh()
     channel.queue("q", durable=True)
     bodies = [b"%d" % number for number in range(50)] + [bytes(range(256)) * 100, b"last"]
@@ -100,7 +100,7 @@ def test_persistent_messages_come_back(fresh: Open, restart: Restart, kind: str)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", f"{kind}.01")) for kind in STORED])
-def test_what_was_settled_stays_settled_and_what_was_held_comes_again(fresh: Open, restart: Restart, kind: str) -> None:
+def test_settled_messages_stay_settled_and_unacked_ones_are_redelivered(fresh: Open, restart: Restart, kind: str) -> None:
     channel = fresh()
     channel.queue("q", durable=True)
     publish_kept(channel, kind, "q", [b"%d" % number for number in range(4)])
@@ -131,7 +131,7 @@ def test_a_transfer_is_answered_when_it_is_safe(own_broker: LeveretProcess, fres
 
 
 @pytest.mark.rule("0-9", "queue.purge.03")
-def test_purged_messages_do_not_come_back(fresh: Open, restart: Restart) -> None:
+def test_purged_messages_stay_purged(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     channel.queue("q", durable=True)
     publish_kept(channel, "basic", "q", [b"x" * 1000] * 300)
@@ -162,7 +162,7 @@ def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Ope
 
 
 @pytest.mark.rule("0-9", "file.open-ok.staged-size.02")
-def test_what_is_staged_in_part_outlives_its_connection_and_the_broker(fresh: Open, restart: Restart) -> None:
+def test_a_partly_staged_file_outlives_its_connection_and_the_broker(fresh: Open, restart: Restart) -> None:
     channel = fresh()
     body = bytes(range(256)) * 1000
     channel.queue("q", durable=True)

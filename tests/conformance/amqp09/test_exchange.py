@@ -64,7 +64,7 @@ def test_every_standard_type_has_its_instance(channel: Channel, kind: str, name:
 
 
 @pytest.mark.rule("0-9", "exchange.default-exchange")
-def test_the_default_exchange_takes_publishes_and_bindings(channel: Channel, name: str) -> None:
+def test_the_default_exchange_accepts_publishes_and_bindings(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.bind(name, "", name)
     channel.publish(b"by name", name, "")
@@ -169,7 +169,7 @@ def test_exchanges_are_durable_or_transient(channel: Channel, name: str, durable
 
 @pytest.mark.rule("0-9", "exchange.declare.durable.sticky")
 @pytest.mark.parametrize("durable", [False, True])
-def test_durable_is_ignored_where_the_exchange_exists(channel: Channel, name: str, durable: bool) -> None:
+def test_durable_is_ignored_if_the_exchange_exists(channel: Channel, name: str, durable: bool) -> None:
     channel.exchange(name, "fanout", durable=durable)
     channel.exchange(name, "fanout", durable=not durable)
     assert is_durable(channel, name, name) is durable
@@ -177,7 +177,7 @@ def test_durable_is_ignored_where_the_exchange_exists(channel: Channel, name: st
 
 @pytest.mark.rule("0-9", "exchange.declare.auto-delete.sticky")
 @pytest.mark.parametrize("auto_delete", [False, True])
-def test_auto_delete_is_ignored_where_the_exchange_exists(channel: Channel, name: str, auto_delete: bool) -> None:
+def test_auto_delete_is_ignored_if_the_exchange_exists(channel: Channel, name: str, auto_delete: bool) -> None:
     channel.exchange(name, "fanout", auto_delete=auto_delete)
     channel.exchange(name, "fanout", auto_delete=not auto_delete)
     channel.queue(name)

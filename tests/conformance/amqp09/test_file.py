@@ -53,7 +53,7 @@ def test_the_server_announces_accurately_too(channel: Channel, name: str) -> Non
 
 
 @pytest.mark.rule("0-9", "file.open-ok.staged-size.01")
-def test_staging_goes_on_where_it_was_interrupted(connect: Connect, name: str) -> None:
+def test_staging_resumes_where_it_was_interrupted(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.queue(name)
@@ -70,7 +70,7 @@ def test_staging_goes_on_where_it_was_interrupted(connect: Connect, name: str) -
 
 @pytest.mark.rule("0-9", "file.open-ok.staged-size.01")
 @pytest.mark.parametrize("staged", [0, 1, 4096, len(BODY)])
-def test_the_server_stages_from_where_the_client_says(connect: Connect, name: str, staged: int) -> None:
+def test_the_server_stages_from_the_clients_position(connect: Connect, name: str, staged: int) -> None:
     peer = connect()
     channel = peer.open()
     channel.queue(name)
@@ -104,7 +104,7 @@ def test_staging_without_an_open_is_an_invalid_command(channel: Channel) -> None
 
 
 @pytest.mark.rule("0-9", "file.open-ok.staged-size.02")
-def test_staging_that_another_connection_goes_on_with_is_refused(connect: Connect, channel: Channel, name: str) -> None:
+def test_staging_resumed_by_another_connection_is_refused(connect: Connect, channel: Channel, name: str) -> None:
     channel.call("file.open", identifier=name, content_size=len(BODY))
     channel.send("file.stage")
     frames = channel.peer.content_frames(1, "file", BODY, {})
@@ -127,7 +127,7 @@ def test_an_identifier_that_is_not_staged_is_not_found(channel: Channel, name: s
 
 
 @pytest.mark.rule("0-9", "section.file.cancel")
-def test_after_cancel_ok_nothing_new_is_delivered(channel: Channel, name: str) -> None:
+def test_after_cancel_ok_no_new_message_is_delivered(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.cancel(channel.consume(name, kind="file"), "file")
     channel.publish_file(BODY, name, identifier=name)

@@ -249,7 +249,7 @@ DIALOGUES: Final[dict[str, Dialogue]] = {
 
 
 @pytest.mark.parametrize("dialogue", [pytest.param(dialogue, marks=of_dialogue(V, dialogue)) for dialogue in DIALOGUES])
-def test_a_dialogue_goes_as_its_grammar_says(channel: Channel, name: str, dialogue: str) -> None:
+def test_a_dialogue_follows_its_grammar(channel: Channel, name: str, dialogue: str) -> None:
     DIALOGUES[dialogue](channel, name)
 
 
@@ -298,7 +298,7 @@ LEGAL: Final = {after_start: "connection.start-ok", after_tune: "connection.tune
     pytest.param(moment, method, id=f"{moment.__name__}-{method}") for moment, legal in LEGAL.items()
     for method in ("connection.start-ok", "connection.secure-ok", "connection.tune-ok", "connection.open", "channel.open",
                    "queue.declare", "message.ok") if method != legal])
-def test_what_the_grammar_of_connection_leaves_out_ends_the_connection(raw: Callable[..., Peer], method: str,
+def test_methods_outside_the_grammar_of_connection_end_the_connection(raw: Callable[..., Peer], method: str,
                                                                         moment: Callable[[Peer], None]) -> None:
     peer = raw()
     moment(peer)
@@ -333,7 +333,7 @@ def test_a_method_amid_a_content_ends_the_connection(connect: Connect, content: 
 
 @pytest.mark.rule(V, "no-route.constant")
 @pytest.mark.rule(V, "no-consumers.constant")
-def test_what_comes_back_says_why(channel: Channel, name: str) -> None:
+def test_returns_have_a_reason(channel: Channel, name: str) -> None:
     channel.publish(b"x", name, mandatory=True)
     assert channel.content("basic.return").method.reply_code == 312
     channel.queue(name, auto_delete=True)

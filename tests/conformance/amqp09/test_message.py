@@ -140,7 +140,7 @@ def test_a_transfer_refers_to_a_reference_that_is_open(channel: Channel, name: s
 @pytest.mark.parametrize(("first", "answer", "fields"), [
     ("open", "message.ok", {}), ("resume", "message.offset", {"identifier": "i"})])
 @pytest.mark.rule("0-9", "message.open.reference.01")
-def test_a_reference_goes_out_of_scope_with_its_channel(channel: Channel, first: str, answer: str,
+def test_a_reference_ends_with_its_channel(channel: Channel, first: str, answer: str,
                                                         fields: dict[str, object]) -> None:
     channel.call(f"message.{first}", answer, reference=NAME, **fields)
     channel.close()
@@ -154,7 +154,7 @@ def test_a_reference_that_is_open_is_found(channel: Channel, method: str, fields
 
 
 @pytest.mark.rule("0-9", "message.close.01")
-def test_the_broker_acknowledges_a_transfer_behind_its_close(channel: Channel, name: str) -> None:
+def test_the_broker_acknowledges_a_transfer_after_its_close(channel: Channel, name: str) -> None:
     channel.queue(name)
     call(channel, "open", reference=NAME)
     channel.send("message.transfer", routing_key=name, body=Body(REFERENCE, NAME))
@@ -195,7 +195,7 @@ def test_a_client_cannot_acknowledge_a_transfer_before_its_close(connect: Connec
 @pytest.mark.rule("0-9", "message.open.chassis.client")
 @pytest.mark.rule("0-9", "message.append.chassis.client")
 @pytest.mark.rule("0-9", "message.close.chassis.client")
-def test_a_body_goes_by_reference_both_ways(connect: Connect, name: str) -> None:
+def test_a_body_is_sent_by_reference_in_both_directions(connect: Connect, name: str) -> None:
     channel = connect(frame_max=4096).open()
     channel.queue(name)
     for _ in range(3):

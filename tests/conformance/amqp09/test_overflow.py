@@ -56,7 +56,7 @@ def test_without_a_limit_every_message_stays(channel: Channel, name: str, kind: 
 
 
 @each("CLASS.04", TRANSIENT)
-def test_more_transient_bytes_than_a_queue_holds_in_memory_come_back(channel: Channel, name: str, kind: str) -> None:
+def test_more_transient_bytes_than_fit_in_memory_are_delivered(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     body = b"z" * 50_000
     for number in range(600):
@@ -76,7 +76,7 @@ def test_a_limit_drops_the_oldest_transient_messages(channel: Channel, name: str
 
 
 @each("CLASS.05", TRANSIENT)
-def test_what_a_limit_drops_may_be_dead_lettered(channel: Channel, name: str, kind: str) -> None:
+def test_messages_dropped_by_a_limit_may_be_dead_lettered(channel: Channel, name: str, kind: str) -> None:
     dead = channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     fill(channel, kind, name, 3, delivery_mode=1)
@@ -103,7 +103,7 @@ def test_files_are_not_discarded_and_their_publishers_are_asked_to_pause(connect
 
 @pytest.mark.rule("0-9", "file.02")
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
-def test_other_messages_make_no_room_at_the_cost_of_files(channel: Channel, name: str, overflow: str) -> None:
+def test_other_messages_do_not_displace_files(channel: Channel, name: str, overflow: str) -> None:
     channel.queue(name, arguments={"x-max-length": 2, "x-overflow": overflow})
     for number in range(2):
         channel.publish_file(b"%d" % number, name, identifier=f"{name}.{number}")

@@ -47,7 +47,7 @@ def test_a_blank_exchange_is_the_default_one(channel: Channel, name: str, kind: 
 
 @field_rule("02")
 @pytest.mark.rule("0-9", "exchange.declare.internal.text.no-publishes")
-def test_an_internal_exchange_takes_no_publishes(channel: Channel, name: str, kind: str) -> None:
+def test_an_internal_exchange_refuses_publishes(channel: Channel, name: str, kind: str) -> None:
     channel.exchange(name, "fanout", internal=True)
     send(channel, kind, b"x", "", name)
     channel = channel.refused(403, method_of(kind))
@@ -67,7 +67,7 @@ def test_no_exchange_refuses_a_content_class(channel: Channel, name: str, kind: 
 
 
 @each("CLASS.publish.mandatory.01", PLAIN)
-def test_mandatory_messages_without_a_route_come_back(channel: Channel, name: str, kind: str) -> None:
+def test_mandatory_messages_without_a_route_are_returned(channel: Channel, name: str, kind: str) -> None:
     channel.exchange(name)
     kinds.publish(channel, kind, b"unroutable", "k", name, mandatory=True, content_type="text/plain")
     returned = channel.content(f"{kind}.return")
@@ -84,7 +84,7 @@ def test_mandatory_messages_without_a_route_come_back(channel: Channel, name: st
 
 
 @each("CLASS.publish.immediate.01", PLAIN)
-def test_immediate_messages_without_a_ready_consumer_come_back(channel: Channel, name: str, kind: str) -> None:
+def test_immediate_messages_without_a_ready_consumer_are_returned(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     kinds.publish(channel, kind, b"nobody", name, immediate=True)
     returned = channel.content(f"{kind}.return")
@@ -97,7 +97,7 @@ def test_immediate_messages_without_a_ready_consumer_come_back(channel: Channel,
 
 @pytest.mark.rule("0-9", "no-consumers.constant")
 @each("CLASS.publish.immediate.01", PLAIN)
-def test_a_consumer_of_another_class_is_none_for_an_immediate_message(channel: Channel, name: str, kind: str) -> None:
+def test_a_consumer_of_another_class_does_not_get_an_immediate_message(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     kinds.consume(channel, PLAIN[PLAIN.index(kind) - 1], name, "c", no_ack=True)
     kinds.publish(channel, kind, b"nobody", name, immediate=True)
@@ -106,7 +106,7 @@ def test_a_consumer_of_another_class_is_none_for_an_immediate_message(channel: C
 
 
 @each("CLASS.publish.immediate.01", PLAIN)
-def test_contents_of_another_class_do_not_stand_in_the_way_of_an_immediate_message(channel: Channel, name: str,
+def test_contents_of_another_class_do_not_block_an_immediate_message(channel: Channel, name: str,
                                                                                   kind: str) -> None:
     channel.queue(name)
     for number in range(5):
@@ -201,7 +201,7 @@ def test_content_out_of_order_is_an_error_of_the_connection(channel: Channel, ki
 
 @pytest.mark.rule("0-9", "section.content")
 @pytest.mark.parametrize("kind", ["basic", "stream"])
-def test_a_body_that_is_larger_than_the_server_takes_is_311(channel: Channel, kind: str) -> None:
+def test_a_body_above_the_limit_of_the_server_is_311(channel: Channel, kind: str) -> None:
     channel.send(f"{kind}.publish", routing_key="nowhere")
     channel.peer.send_bytes(frame_bytes(HEADER_FRAME, 1, header({"basic": 60, "stream": 80}[kind], 1 << 40)))
     assert channel.expect("channel.close").reply_code == 311

@@ -24,7 +24,7 @@ def publish_class(channel: Channel, kind: str, body: bytes, key: str, exchange: 
 
 @pytest.mark.rule("0-9", "queue.any-content")
 @pytest.mark.parametrize("exchange_type", ["direct", "fanout", "topic", "headers"])
-def test_any_content_goes_to_any_queue_and_each_class_is_delivered_independently(
+def test_any_queue_accepts_any_content_and_each_class_is_delivered_independently(
         connect: Connect, channel: Channel, unique: Unique, exchange_type: str) -> None:
     kinds = ("basic", "file", "stream", "message")
     exchange = channel.exchange(unique(), exchange_type)
@@ -86,7 +86,7 @@ def test_reserved_names_are_not_allowed(peer: Peer, connect: Connect, name: str)
 
 @pytest.mark.rule("0-9", "queue.declare.passive.passive")
 @pytest.mark.rule("0-9", "queue.declare.passive.passive.reply-code")
-def test_passive_asks_whether_the_queue_is_there(channel: Channel, name: str) -> None:
+def test_passive_checks_that_the_queue_exists(channel: Channel, name: str) -> None:
     channel.queue(name)
     assert channel.call("queue.declare", queue=name, passive=True).queue == name
     channel.send("queue.declare", queue=name + ".none", passive=True)
@@ -115,7 +115,7 @@ def test_queues_are_durable_or_transient(channel: Channel, name: str, durable: b
 
 @pytest.mark.rule("0-9", "queue.declare.durable.pre-existence")
 @pytest.mark.parametrize("durable", [False, True])
-def test_durable_is_ignored_where_the_queue_exists(channel: Channel, name: str, durable: bool) -> None:
+def test_durable_is_ignored_if_the_queue_exists(channel: Channel, name: str, durable: bool) -> None:
     channel.queue(name, durable=durable)
     channel.queue(name, durable=not durable)
     assert is_durable(channel, name, name) is durable
@@ -140,7 +140,7 @@ def test_queues_are_shared_or_private(connect: Connect, unique: Unique) -> None:
 
 @pytest.mark.rule("0-9", "section.queue.declare.exclusive")
 @pytest.mark.mode("strict")
-def test_a_private_queue_goes_with_its_last_consumer(moded: Callable[[], Channel], name: str) -> None:
+def test_a_private_queue_is_deleted_with_its_last_consumer(moded: Callable[[], Channel], name: str) -> None:
     channel = moded()
     channel.queue(name, exclusive=True)
     channel.cancel(channel.consume(name))
@@ -185,7 +185,7 @@ def test_a_private_queue_is_locked_for_others(moded: Callable[[], Channel], name
 
 @pytest.mark.rule("0-9", "queue.declare.exclusive.02")
 @pytest.mark.mode("rabbitmq")
-def test_a_shared_queue_cannot_be_had_for_one_connection(moded: Callable[[], Channel], name: str) -> None:
+def test_a_shared_queue_cannot_become_exclusive(moded: Callable[[], Channel], name: str) -> None:
     channel = moded()
     channel.queue(name)
     channel.send("queue.declare", queue=name, exclusive=True)
@@ -208,7 +208,7 @@ def test_a_private_queue_is_for_its_connection(moded: Callable[[], Channel], nam
 
 @pytest.mark.rule("0-9", "queue.declare.auto-delete.pre-existence")
 @pytest.mark.parametrize("auto_delete", [False, True])
-def test_auto_delete_is_ignored_where_the_queue_exists(channel: Channel, name: str, auto_delete: bool) -> None:
+def test_auto_delete_is_ignored_if_the_queue_exists(channel: Channel, name: str, auto_delete: bool) -> None:
     channel.queue(name, auto_delete=auto_delete)
     channel.queue(name, auto_delete=not auto_delete)
     channel.cancel(channel.consume(name))
@@ -231,7 +231,7 @@ def test_a_purged_queue_is_empty(channel: Channel, name: str) -> None:
 
 @pytest.mark.rule("0-9", "queue.purge.02")
 @pytest.mark.parametrize("transacted", [False, True])
-def test_what_was_sent_and_not_acknowledged_is_not_purged(channel: Channel, name: str, transacted: bool) -> None:
+def test_unacknowledged_messages_are_not_purged(channel: Channel, name: str, transacted: bool) -> None:
     channel.queue(name)
     for number in range(5):
         channel.publish(b"%d" % number, name)
@@ -280,7 +280,7 @@ def test_purging_a_queue_that_is_not_there_is_404(channel: Channel, name: str) -
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("kind", ["basic", "file"])
 @pytest.mark.rule("0-9", "queue.delete.text.pending-and-consumers")
-def test_what_is_pending_on_a_deleted_queue_is_dead_lettered(moded: Callable[[], Channel], name: str, kind: str) -> None:
+def test_pending_messages_of_a_deleted_queue_are_dead_lettered(moded: Callable[[], Channel], name: str, kind: str) -> None:
     channel = moded()
     channel.queue(name)
     publish_class(channel, kind, name.encode(), name, "")
@@ -296,7 +296,7 @@ def test_what_is_pending_on_a_deleted_queue_is_dead_lettered(moded: Callable[[],
 @pytest.mark.rule("0-9", "queue.delete.01")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.rule("0-9", "queue.delete.text.pending-and-consumers")
-def test_what_is_pending_on_a_deleted_queue_goes_with_it(moded: Callable[[], Channel], name: str) -> None:
+def test_pending_messages_are_deleted_with_their_queue(moded: Callable[[], Channel], name: str) -> None:
     channel = moded()
     channel.queue(name)
     channel.publish(b"x", name)

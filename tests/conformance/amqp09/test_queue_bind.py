@@ -14,7 +14,7 @@ Unique = Callable[[], str]
 
 
 @pytest.mark.rule("0-9", "queue.bind.duplicates")
-def test_the_same_binding_twice_is_one(channel: Channel, name: str) -> None:
+def test_a_duplicate_binding_is_ignored(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.queue(name)
     channel.bind(name, name, "key")
@@ -48,7 +48,7 @@ NOT_THERE = pytest.mark.parametrize("fields", [
 @pytest.mark.rule("0-9", "queue.bind.failure")
 @pytest.mark.mode("rabbitmq")
 @NOT_THERE
-def test_a_bind_of_what_is_not_there_closes_the_channel(moded: Callable[[], Channel], name: str,
+def test_binding_a_missing_object_closes_the_channel(moded: Callable[[], Channel], name: str,
                                                         fields: dict[str, str]) -> None:
     channel = moded()
     channel.queue(name)
@@ -60,7 +60,7 @@ def test_a_bind_of_what_is_not_there_closes_the_channel(moded: Callable[[], Chan
 @pytest.mark.rule("0-9", "queue.bind.failure")
 @pytest.mark.mode("strict")
 @NOT_THERE
-def test_a_bind_of_what_is_not_there_ends_the_connection(moded: Callable[[], Channel], name: str,
+def test_binding_a_missing_object_ends_the_connection(moded: Callable[[], Channel], name: str,
                                                          fields: dict[str, str]) -> None:
     channel = moded()
     channel.queue(name)
@@ -133,7 +133,7 @@ def test_a_direct_exchange_compares_keys(channel: Channel, name: str, key: str) 
 
 
 @pytest.mark.rule("0-9", "queue.unbind.01")
-def test_an_unbind_of_what_is_not_bound_ends_the_connection(peer: Peer, name: str) -> None:
+def test_unbinding_a_missing_binding_ends_the_connection(peer: Peer, name: str) -> None:
     channel = peer.open()
     channel.exchange(name)
     channel.queue(name)

@@ -53,7 +53,7 @@ def filled(fields: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("method", [
     pytest.param(method, marks=checks(V, f"{method}.nowait.text.no-reply", f"{method}.nowait.text.failure-told"))
     for method in NO_WAIT])
-def test_without_waiting_only_a_failure_is_told(channel: Channel, name: str, method: str) -> None:
+def test_with_nowait_only_a_failure_is_reported(channel: Channel, name: str, method: str) -> None:
     succeeds, fails, code = NO_WAIT[method]
     channel.queue(name + ".q", exclusive=True)
     channel.exchange(name + ".e", auto_delete=True)
@@ -182,7 +182,7 @@ def test_an_unknown_exchange_is_an_error_of_the_channel(channel: Channel, name: 
 @each("CLASS.publish.text.routed", "CLASS.deliver.text.as-they-arrive", "CLASS.deliver.routing-key.text.as-published",
       "CLASS.deliver.identifier.text.staged", "CLASS.publish.identifier.text.staged", "CLASS.consume-ok.text.tag-used",
       "message.transfer.text.to-exchange", "message.transfer.text.routed", "message.transfer.text.to-consumer")
-def test_a_message_goes_through_its_exchange_to_a_consumer(channel: Channel, name: str, kind: str) -> None:
+def test_a_message_passes_its_exchange_to_a_consumer(channel: Channel, name: str, kind: str) -> None:
     exchange = channel.exchange(name, auto_delete=True)
     channel.queue(name, exclusive=True)
     channel.bind(name, exchange, "k")
@@ -216,7 +216,7 @@ def test_deliveries_have_the_key_of_the_publish(channel: Channel, name: str) -> 
 @each("CLASS.publish.mandatory.text.returned", "CLASS.publish.mandatory.text.dropped",
       "CLASS.publish.immediate.text.returned", "CLASS.publish.immediate.text.queued",
       "CLASS.return.routing-key.text.as-published", "no-route.text.only-mandatory", only=WITH_PUBLISH)
-def test_what_cannot_be_delivered_comes_back_if_asked_for(channel: Channel, name: str, kind: str) -> None:
+def test_undeliverable_messages_are_returned_on_request(channel: Channel, name: str, kind: str) -> None:
     publish(channel, kind, b"dropped", name)
     publish(channel, kind, b"back", name, mandatory=True)
     returned = channel.content(f"{kind}.return")
@@ -245,7 +245,7 @@ def test_an_immediate_transfer_is_rejected_and_another_queued(channel: Channel, 
 
 @each("CLASS.qos.prefetch-size.text.zero", "CLASS.qos.prefetch-size.text.no-ack", "CLASS.qos.prefetch-count.text.no-ack",
       "CLASS.qos.prefetch-size.text.fits", "no-ack.text.dequeued", "CLASS.qos.consume-rate.text.zero")
-def test_windows_are_for_those_who_acknowledge_and_zero_is_none(connect: Connect, name: str, kind: str) -> None:
+def test_windows_apply_to_acknowledging_consumers_and_zero_is_no_limit(connect: Connect, name: str, kind: str) -> None:
     for number, window in enumerate(({}, {"prefetch_count": 1, "prefetch_size": 1})):
         channel = connect().open()
         channel.queue(f"{name}.{number}", exclusive=True)
@@ -265,7 +265,7 @@ def test_a_consumer_without_a_tag_gets_one(channel: Channel, name: str, kind: st
 
 
 @each("CLASS.cancel.text.no-more-messages", "CLASS.consume.exclusive.text.alone")
-def test_an_exclusive_consumer_is_alone_until_it_is_cancelled(channel: Channel, other: Channel, name: str,
+def test_an_exclusive_consumer_excludes_others_until_it_is_cancelled(channel: Channel, other: Channel, name: str,
                                                              kind: str) -> None:
     channel.queue(name)
     consume(channel, kind, name, "c", exclusive=True, no_ack=True)
@@ -305,7 +305,7 @@ def test_settling(channel: Channel, other: Channel, name: str, kind: str) -> Non
 @pytest.mark.rule(V, "file.open.identifier.text.same-identifier")
 @pytest.mark.rule(V, "file.open-ok.text.tells-staged")
 @pytest.mark.rule(V, "file.open-ok.staged-size.text.new-is-zero")
-def test_staging_says_how_much_is_there(channel: Channel, name: str) -> None:
+def test_staging_reports_the_staged_size(channel: Channel, name: str) -> None:
     assert channel.call("file.open", identifier=name, content_size=3).staged_size == 0
     channel.stage_bytes(b"abc")
     channel.quiet()
@@ -359,7 +359,7 @@ def test_a_commit_without_select_fails(channel: Channel, method: str) -> None:
 @pytest.mark.rule(V, "channel.close.text.names-method")
 @pytest.mark.rule(V, "channel.close.class-id.text.of-method")
 @pytest.mark.rule(V, "channel.close.method-id.text.of-method")
-def test_a_close_names_what_was_refused(channel: Channel, name: str) -> None:
+def test_a_close_names_the_refused_method(channel: Channel, name: str) -> None:
     channel.send("queue.purge", queue=name)
     channel = channel.refused(404, "queue.purge")
     channel.send("channel.open")
@@ -394,7 +394,7 @@ def test_a_server_may_want_no_heartbeats(raw: Callable[..., Peer], tmp_path: Pat
 
 
 @each("no-local.text.own-messages")
-def test_no_local_keeps_own_messages_away(channel: Channel, other: Channel, name: str, kind: str) -> None:
+def test_no_local_excludes_own_messages(channel: Channel, other: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     fields = {} if kind == "stream" else {"no_ack": True}
     consume(channel, kind, name, "own", no_local=True, **fields)

@@ -28,7 +28,7 @@ def hold(channel: Channel, kind: str, queue: str, count: int = 1) -> list[kinds.
 @each("CLASS.ack.multiple.01", BOTH)
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("tag", [2, 1 << 40, (1 << 64) - 1])
-def test_a_tag_that_was_never_given_is_refused(channel: Channel, name: str, kind: str, tag: int, multiple: bool) -> None:
+def test_an_unknown_tag_is_refused(channel: Channel, name: str, kind: str, tag: int, multiple: bool) -> None:
     channel.queue(name)
     hold(channel, kind, name)
     channel.ack(tag, multiple=multiple, kind=kind)
@@ -101,7 +101,7 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
 @pytest.mark.parametrize("kind", [
     pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.02")),
     pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.01"))])
-def test_a_rejected_message_goes_to_whoever_can_process_it(channel: Channel, other: Channel, name: str,
+def test_a_rejected_message_is_delivered_to_another_consumer(channel: Channel, other: Channel, name: str,
                                                            kind: str) -> None:
     channel.queue(name)
     (got,) = hold(channel, kind, name)
@@ -119,7 +119,7 @@ def test_a_rejected_message_goes_to_whoever_can_process_it(channel: Channel, oth
 @pytest.mark.parametrize("kind", [
     pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.03")),
     pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.02"))])
-def test_a_message_that_is_not_requeued_is_dead_lettered_and_selected_by_nobody(channel: Channel, other: Channel,
+def test_a_message_that_is_not_requeued_is_dead_lettered_and_not_redelivered(channel: Channel, other: Channel,
                                                                                 name: str, kind: str) -> None:
     dead = channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -136,7 +136,7 @@ def test_a_message_that_is_not_requeued_is_dead_lettered_and_selected_by_nobody(
 
 
 @each("CLASS.reject.requeue.01", BOTH)
-def test_a_requeued_message_does_not_come_back_to_the_same_channel(peer: Peer, name: str, kind: str) -> None:
+def test_a_requeued_message_is_not_redelivered_to_the_same_channel(peer: Peer, name: str, kind: str) -> None:
     channel, sibling = peer.open(1), peer.open(2)
     channel.queue(name)
     (got,) = hold(channel, kind, name)
@@ -150,7 +150,7 @@ def test_a_requeued_message_does_not_come_back_to_the_same_channel(peer: Peer, n
 
 
 @each("CLASS.reject.requeue.01", BOTH)
-def test_other_consumers_that_come_and_go_do_not_change_that(connect: Connect, channel: Channel, name: str,
+def test_other_consumers_do_not_change_that(connect: Connect, channel: Channel, name: str,
                                                              kind: str) -> None:
     channel.queue(name)
     (got,) = hold(channel, kind, name)
@@ -164,7 +164,7 @@ def test_other_consumers_that_come_and_go_do_not_change_that(connect: Connect, c
 
 
 @pytest.mark.rule("0-9", "basic.reject.requeue.01")
-def test_a_get_does_not_bring_it_back_to_the_same_channel_either(peer: Peer, name: str) -> None:
+def test_a_get_does_not_return_it_to_the_same_channel_either(peer: Peer, name: str) -> None:
     channel = peer.open()
     channel.queue(name)
     for number in range(3):
@@ -189,7 +189,7 @@ def test_the_same_in_a_transaction(peer: Peer, name: str, kind: str) -> None:
 
 
 @each("CLASS.reject.requeue.01", BOTH)
-def test_it_is_free_again_when_the_channel_is_gone(peer: Peer, name: str, kind: str) -> None:
+def test_it_is_available_again_when_the_channel_is_closed(peer: Peer, name: str, kind: str) -> None:
     channel = peer.open()
     channel.queue(name)
     (got,) = hold(channel, kind, name)
@@ -204,7 +204,7 @@ def test_it_is_free_again_when_the_channel_is_gone(peer: Peer, name: str, kind: 
 
 @each("CLASS.deliver.01", BOTH)
 @pytest.mark.mode("strict")
-def test_after_some_failures_a_message_goes_to_the_dead_letter_queue(connect: Connect, mode: str, name: str,
+def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, mode: str, name: str,
                                                                      kind: str) -> None:
     probe = connect(MODES[mode]).open()
     probe.queue(name)

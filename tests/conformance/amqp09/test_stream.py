@@ -30,7 +30,7 @@ def test_no_more_is_sent_ahead_of_the_rate_than_the_window_allows(channel: Chann
 
 
 @pytest.mark.rule("0-9", "stream.qos.consume-rate.01")
-def test_who_cannot_keep_up_gets_what_is_worth_most(channel: Channel, name: str) -> None:
+def test_a_slow_consumer_gets_the_highest_priorities(channel: Channel, name: str) -> None:
     channel.queue(name, arguments={"x-max-length": 2})
     rate(channel, SLOW, 1)
     channel.consume(name, kind="stream")
@@ -82,7 +82,7 @@ def test_a_delivery_names_consumer_exchange_and_queue(channel: Channel, name: st
 
 
 @pytest.mark.rule("0-9", "section.stream.cancel")
-def test_after_cancel_ok_nothing_comes(channel: Channel, name: str) -> None:
+def test_after_cancel_ok_no_message_is_delivered(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.cancel(channel.consume(name, kind="stream"), "stream")
     kinds.publish(channel, "stream", b"x", name)

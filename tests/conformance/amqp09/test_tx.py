@@ -10,7 +10,7 @@ from tests.conformance.amqp09.peer import Channel, Peer
 
 @pytest.mark.rule("0-9", "tx.01")
 @pytest.mark.parametrize("kind", ["basic", "file", "message"])
-def test_what_a_client_needs_to_know_duplicates_survives_a_roll_back(peer: Peer, name: str, kind: str) -> None:
+def test_the_means_to_detect_duplicates_survive_a_rollback(peer: Peer, name: str, kind: str) -> None:
     """What was received, and given back by a roll-back and the channel's end, comes again with its identity and the
     flag; what was acknowledged in a transaction that was committed does not."""
     channel, second = peer.open(1), peer.open(2)
@@ -64,7 +64,7 @@ def test_an_identifier_in_use_is_refused(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.rule("0-9", "section.dtx")
-def test_what_is_published_in_a_branch_is_not_seen_before_it_is_decided(peer: Peer, name: str) -> None:
+def test_publishes_in_a_branch_are_invisible_before_the_decision(peer: Peer, name: str) -> None:
     channel, watcher = peer.open(1), peer.open(2)
     channel.queue(name)
     channel.call("dtx.select")

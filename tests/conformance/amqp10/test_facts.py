@@ -117,7 +117,7 @@ def test_a_restricted_type_has_no_other_values(type: str) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.amqp-error.frame-size-too-small.choice")
-def test_what_does_not_fit_into_the_peers_frames_closes_the_connection(connect: Connect, name: str) -> None:
+def test_output_that_exceeds_the_peers_frame_size_closes_the_connection(connect: Connect, name: str) -> None:
     session = connect(max_frame_size=512).begin()
     session.attach("n" * 600, True)
     assert session.peer.take(Close).error.condition == "amqp:frame-size-too-small"  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ def dynamic(session: Session, role: bool, link: str) -> Any:
 @pytest.mark.rule("1.0", "messaging.3.5.3.dynamic-address")
 @pytest.mark.rule("1.0", "messaging.3.5.3.dynamic-address-speaks")
 @pytest.mark.rule("1.0", "messaging.3.5.3.answer-traceable")
-def test_a_dynamic_source_has_an_address_that_says_whose_it_is(connect: Connect, name: str) -> None:
+def test_a_dynamic_source_has_an_address_that_names_its_owner(connect: Connect, name: str) -> None:
     session = connect(container_id=f"{name}.container").begin()
     receiver: Receiver = dynamic(session, True, "replies")
     source = receiver.attached.source
@@ -38,7 +38,7 @@ def test_a_dynamic_source_has_an_address_that_says_whose_it_is(connect: Connect,
 @pytest.mark.rule("1.0", "messaging.3.5.4.dynamic-address")
 @pytest.mark.rule("1.0", "messaging.3.5.4.dynamic-address-speaks")
 @pytest.mark.rule("1.0", "messaging.3.5.4.answer-traceable")
-def test_a_dynamic_target_has_an_address_that_says_whose_it_is(connect: Connect, name: str) -> None:
+def test_a_dynamic_target_has_an_address_that_names_its_owner(connect: Connect, name: str) -> None:
     session = connect(container_id=f"{name}.container").begin()
     sender: Sender = dynamic(session, False, "work")
     target = sender.attached.target
@@ -69,7 +69,7 @@ def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, 
 @pytest.mark.rule("1.0", "messaging.std-dist-mode.move.choice")
 @pytest.mark.rule("1.0", "messaging.std-dist-mode.copy.choice")
 @pytest.mark.parametrize(("asked", "told"), [(None, "move"), ("move", "move"), ("copy", "copy")])
-def test_the_distribution_mode_is_told(session: Session, name: str, asked: str | None, told: str) -> None:
+def test_the_distribution_mode_is_reported(session: Session, name: str, asked: str | None, told: str) -> None:
     assert session.receiver(source=Source(name, distribution_mode=asked)).attached.source.distribution_mode == told
 
 

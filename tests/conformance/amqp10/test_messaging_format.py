@@ -79,7 +79,7 @@ def test_durable_messages_survive_a_kill_as_they_are(own_broker: LeveretProcess,
 
 @pytest.mark.rule("1.0", "messaging.3.2.1.durable-refused")
 @pytest.mark.mode("rabbitmq")
-def test_a_transient_queue_takes_durable_messages(session: Session, channel0: Callable[..., Channel], name: str) -> None:
+def test_a_transient_queue_accepts_durable_messages(session: Session, channel0: Callable[..., Channel], name: str) -> None:
     channel0().queue(name, exclusive=False, durable=False)
     session.sender(name).deliver(message(b"x", durable=True))
     assert session.receiver(name, 1).get().body == b"x"
@@ -248,7 +248,7 @@ def test_reserved_annotations_that_are_not_known_detach_the_link(session: Sessio
 
 @pytest.mark.rule("1.0", "messaging.3.2.10.unknown-annotations")
 @pytest.mark.mode("strict")
-def test_annotations_that_begin_with_x_are_not_for_everybody(connect: Connect, name: str) -> None:
+def test_annotations_that_begin_with_x_are_restricted(connect: Connect, name: str) -> None:
     session = connect(hostname="vhost:strict").begin()
     sender = session.sender(name)
     sender.deliver(message(before=section(0x72, {Symbol("x-opt-mine"): 1})))
@@ -258,7 +258,7 @@ def test_annotations_that_begin_with_x_are_not_for_everybody(connect: Connect, n
 
 @pytest.mark.rule("1.0", "messaging.3.2.10.unknown-annotations")
 @pytest.mark.mode("rabbitmq")
-def test_annotations_that_begin_with_x_are_let_pass(session: Session, name: str) -> None:
+def test_annotations_that_begin_with_x_are_accepted(session: Session, name: str) -> None:
     session.sender(name).deliver(message(before=section(0x72, {Symbol("x-mine"): 1})))
     found = sections_of.message_annotations(split(session.receiver(name, 1).get().payload))
     assert found["x-mine"] == 1
@@ -268,7 +268,7 @@ def test_annotations_that_begin_with_x_are_let_pass(session: Session, name: str)
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.4.encoding-of-data")
-def test_a_content_encoding_comes_with_data_only(session: Session, channel0: Callable[..., Channel], name: str) -> None:
+def test_a_content_encoding_is_used_with_data_only(session: Session, channel0: Callable[..., Channel], name: str) -> None:
     """A message of AMQP 0-9-1 may have one; its body is bytes."""
     channel = channel0()
     channel.queue(name, exclusive=False, durable=True)

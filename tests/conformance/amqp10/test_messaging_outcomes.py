@@ -48,7 +48,7 @@ def test_modified_with_delivery_failed_counts(receiver: Receiver) -> None:
 
 @pytest.mark.rule("1.0", "messaging.3.4.5.not-here-again")
 @pytest.mark.parametrize("failed", [True, False])
-def test_modified_with_undeliverable_here_comes_to_others_only(receiver: Receiver, begin: Begin, name: str,
+def test_modified_with_undeliverable_here_is_redelivered_to_others_only(receiver: Receiver, begin: Begin, name: str,
                                                                failed: bool) -> None:
     session = receiver.session
     session.dispose(receiver.get().id, state=Modified(failed, True))
@@ -67,7 +67,7 @@ def test_modified_with_undeliverable_here_comes_to_others_only(receiver: Receive
 
 @pytest.mark.rule("1.0", "messaging.3.4.3.not-spontaneous")
 @pytest.mark.rule("1.0", "transport.amqp-error.internal-error.choice")
-def test_nothing_is_rejected_but_by_its_receiver(session: Session, name: str) -> None:
+def test_only_the_receiver_rejects_messages(session: Session, name: str) -> None:
     """A delivery of which the receiver says nothing is given back, whatever befalls it."""
     session.sender(name).deliver(message(b"x"))
     receiver = session.receiver(name, 1)
@@ -87,7 +87,7 @@ def test_nothing_is_rejected_but_by_its_receiver(session: Session, name: str) ->
 
 @pytest.mark.rule("1.0", "messaging.3.5.2.no-second-time")
 @pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
-def test_what_was_accepted_is_never_sent_again(session: Session, begin: Begin, name: str, second: bool) -> None:
+def test_accepted_messages_are_never_sent_again(session: Session, begin: Begin, name: str, second: bool) -> None:
     sender = session.sender(name)
     for _ in range(3):
         sender.deliver()

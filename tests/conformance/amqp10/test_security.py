@@ -45,7 +45,7 @@ def encrypted(peer: Peer, authority: Authority) -> Peer:
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-reads-on")
 @pytest.mark.parametrize("refused", ["login", "mechanism", "header within SASL", "header after SASL", "header"])
-def test_what_ends_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Connect, refused: str) -> None:
+def test_the_end_of_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Connect, refused: str) -> None:
     peer = raw()
     if refused in ("login", "mechanism"):
         assert peer.login("PLAIN" if refused == "login" else "NO-SUCH", b"\0guest\0wrong") == 1
@@ -93,7 +93,7 @@ def test_on_the_secure_port_tls_begins_at_once(secure: LeveretProcess, authority
 
 
 @pytest.mark.rule("1.0", "security.5.2.tls-header-first")
-def test_the_header_of_tls_where_there_is_none_is_answered_with_another(raw: Connect) -> None:
+def test_a_tls_header_without_tls_is_answered_with_another(raw: Connect) -> None:
     peer = raw()
     peer.send_bytes(TLS)
     assert peer.read_bytes(8) in (AMQP, SASL)
@@ -129,7 +129,7 @@ def test_sasl_begins_with_its_header_and_the_mechanisms_of_the_broker(raw: Conne
 
 @pytest.mark.rule("1.0", "security.5.3.sasl-header-first")
 @pytest.mark.rule("1.0", "security.5.3.3.headers-afterwards")
-def test_after_sasl_the_header_of_amqp_has_to_come(raw: Connect) -> None:
+def test_after_sasl_the_amqp_header_is_required(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
     peer.send(SaslInit("PLAIN", b"\0guest\0guest"))
@@ -143,7 +143,7 @@ def test_after_sasl_the_header_of_amqp_has_to_come(raw: Connect) -> None:
 @pytest.mark.parametrize("data", [
     composite(0x40, b"\xa3\x05PLAIN"), composite(0x42, b"\xa0\x01c"), composite(0x44, b"\x50\x00"),
 ], ids=["mechanisms", "challenge", "outcome"])
-def test_who_connects_cannot_be_the_sasl_server(raw: Connect, data: bytes) -> None:
+def test_the_connecting_peer_cannot_be_the_sasl_server(raw: Connect, data: bytes) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
     peer.send_bytes(frame(data, type=1))
@@ -167,7 +167,7 @@ def test_the_brokers_sasl_frames_are_plain(raw: Connect) -> None:
 @pytest.mark.rule("1.0", "security.5.3.1.channel-octets-drawn")
 @pytest.mark.rule("1.0", "security.5.3.1.doff")
 @pytest.mark.rule("1.0", "security.5.3.1.extended-ignored")
-def test_what_a_sasl_frame_has_in_ignored_bytes_is_ignored(raw: Connect) -> None:
+def test_ignored_bytes_of_a_sasl_frame_are_ignored(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
     peer.send_bytes(frame(encode_composite(SaslInit("PLAIN", b"\0guest\0guest")), 0xFFFF, type=1, doff=4,
@@ -204,7 +204,7 @@ def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> 
 
 
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")
-def test_without_sasl_where_it_is_required(raw: Connect, tmp_path: Path) -> None:
+def test_no_sasl_if_it_is_required(raw: Connect, tmp_path: Path) -> None:
     """The header of SASL, and a closed socket: whatever the client has sent already is not looked at."""
     leveret_only("it has settings of its own")
     with LeveretProcess(tmp_path / "own", config='[amqp10]\nanonymous_user = ""\n').start() as process:

@@ -35,7 +35,7 @@ def test_a_performative_has_a_symbol_or_a_number_for_a_descriptor(peer: Peer, de
     b"\xc1\x04\x01" + SYMBOL_X, b"\xc1\x0a\x03" + SYMBOL_X + b"\x40" + SYMBOL_X,
     b"\xc1\x09\x04" + SYMBOL_X + b"\x40" + SYMBOL_X + b"\x41",
 ], ids=["one", "three", "twice"])
-def test_a_map_that_is_none_closes_the_connection(raw: Connect, properties: bytes) -> None:
+def test_an_invalid_map_closes_the_connection(raw: Connect, properties: bytes) -> None:
     peer = raw().header()
     peer.send_bytes(frame(composite(0x10, "c", *[b"\x40"] * 8, properties)))
     error = peer.take(Close).error
@@ -57,7 +57,7 @@ def test_no_values_are_null_or_an_empty_array(raw: Connect, capabilities: bytes)
 
 
 @pytest.mark.rule("1.0", "transport.2.4.2.pipelined")
-def test_who_waits_for_nothing_is_served_the_same(raw: Connect, name: str) -> None:
+def test_pipelining_gives_the_same_result(raw: Connect, name: str) -> None:
     peer = raw()
     peer.send_bytes(b"AMQP\x00\x01\x00\x00")
     peer.send(Open(name), Begin(0, 10, 10), Attach(name, 0, True, source=Source(name), target=Target("here")),
@@ -70,7 +70,7 @@ def test_who_waits_for_nothing_is_served_the_same(raw: Connect, name: str) -> No
 
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-channel-ignored")
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
-def test_empty_frames_come_on_any_channel(session: Session) -> None:
+def test_empty_frames_are_accepted_on_any_channel(session: Session) -> None:
     session.peer.send_bytes(frame(channel=9) + frame(channel=session.channel))
     session.sync()
 
@@ -128,7 +128,7 @@ def test_the_initial_count_of_a_receiver_is_ignored(session: Session, name: str)
 
 @pytest.mark.rule("1.0", "transport.2.7.5.tag-omitted")
 @pytest.mark.rule("1.0", "transport.2.7.5.format-omitted")
-def test_a_continuation_says_only_what_it_must(session: Session, name: str) -> None:
+def test_a_continuation_omits_optional_fields(session: Session, name: str) -> None:
     sender = session.sender(name)
     whole = message(b"in two frames")
     number = sender.send(whole[:9], more=True)
@@ -189,7 +189,7 @@ def test_a_message_lives_for_its_ttl(session: Session, name: str) -> None:
 
 
 @pytest.mark.rule("1.0", "transactions.4.2.not-resumed")
-def test_a_control_link_remembers_nothing(session: Session, name: str) -> None:
+def test_a_control_link_has_no_state(session: Session, name: str) -> None:
     controller = session.controller(name=name)
     id = controller.declare()
     controller.link.detach(closed=False)
@@ -216,7 +216,7 @@ def test_a_sasl_frame_has_one_performative(raw: Connect, more: bytes) -> None:
 
 
 @pytest.mark.rule("1.0", "security.5.3.3.anonymous-alone")
-def test_the_mechanisms_say_whether_a_login_is_needed(raw: Connect) -> None:
+def test_the_mechanisms_show_whether_a_login_is_needed(raw: Connect) -> None:
     peer = raw().header(SASL)
     offered = peer.take(SaslMechanisms).sasl_server_mechanisms
     assert "PLAIN" in offered

@@ -95,7 +95,7 @@ def test_a_discharge_that_fails_and_cannot_be_rejected_detaches(session: Session
 
 
 @pytest.mark.rule("1.0", "transactions.4.3.rollback-succeeds")
-def test_a_roll_back_succeeds_also_where_a_commit_would_not(
+def test_a_rollback_succeeds_even_if_a_commit_would_not(
         session: Session, channel0: Callable[..., Channel], name: str) -> None:
     channel0().queue(name, exclusive=False, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     controller = session.controller()
@@ -118,7 +118,7 @@ def test_a_roll_back_succeeds_also_where_a_commit_would_not(
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-determined")
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-told")
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-under-transaction")
-def test_the_outcome_of_a_posting_is_told_under_its_transaction_before_the_discharge(session: Session, name: str) -> None:
+def test_the_outcome_of_a_posting_is_sent_under_its_transaction_before_the_discharge(session: Session, name: str) -> None:
     controller = session.controller()
     ids = [controller.declare() for _ in range(3)]
     assert len(set(ids)) == 3
@@ -280,7 +280,7 @@ def credit(receiver: Receiver, id: bytes, count: int = 10, **options: Any) -> No
 
 
 @pytest.mark.rule("1.0", "transactions.4.4.txn-id-right")
-def test_what_is_acquired_under_a_transaction_says_so(session: Session, begin: Begin, name: str) -> None:
+def test_transactional_acquisitions_name_the_transaction(session: Session, begin: Begin, name: str) -> None:
     filled(begin, name, b"1", b"2", b"3")
     controller = session.controller()
     first, second = controller.declare(), controller.declare()

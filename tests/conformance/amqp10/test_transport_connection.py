@@ -59,7 +59,7 @@ def test_a_frame_without_a_header_before_it_is_no_connection(raw: Connect) -> No
 
 
 @pytest.mark.rule("1.0", "transport.2.2.header-holds")
-def test_behind_the_header_of_amqp_no_sasl_frames_may_come(raw: Connect) -> None:
+def test_sasl_frames_after_the_amqp_header_are_refused(raw: Connect) -> None:
     peer = raw().header(AMQP)
     peer.send_bytes(frame(composite(0x41, b"\xa3\x09ANONYMOUS"), type=1))
     peer.take(Open)
@@ -67,7 +67,7 @@ def test_behind_the_header_of_amqp_no_sasl_frames_may_come(raw: Connect) -> None
 
 
 @pytest.mark.rule("1.0", "transport.2.2.header-holds")
-def test_what_comes_behind_the_header_is_of_that_protocol(raw: Connect) -> None:
+def test_data_after_the_header_belongs_to_its_protocol(raw: Connect) -> None:
     peer = raw().header(AMQP)
     peer.open()
     peer.close()
@@ -104,7 +104,7 @@ def test_a_version_below_all_others_is_answered_with_the_highest(raw: Connect, a
 
 
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-reads-on")
-def test_what_comes_behind_a_header_that_was_refused_is_read_and_ignored(raw: Connect) -> None:
+def test_data_after_a_refused_header_is_read_and_ignored(raw: Connect) -> None:
     """It would else be a reset, which may overtake the answer."""
     peer = raw()
     peer.send_bytes(b"AMQP\x00\x02\x00\x00" + bytes(100_000))
@@ -115,7 +115,7 @@ def test_what_comes_behind_a_header_that_was_refused_is_read_and_ignored(raw: Co
 @pytest.mark.rule("1.0", "transport.2.2.not-a-header")
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(8), b"AMQX\x00\x01\x00\x00", b"\x00"],
                          ids=["http", "zeros", "amqx", "one octet"])
-def test_bytes_that_are_no_header_are_answered_with_one_and_a_close(raw: Connect, garbage: bytes) -> None:
+def test_an_invalid_header_is_answered_with_a_header_and_a_close(raw: Connect, garbage: bytes) -> None:
     peer = raw()
     peer.send_bytes(garbage)
     assert peer.read_bytes(8) in (AMQP, SASL, HEADER_AMQP091)
@@ -125,7 +125,7 @@ def test_bytes_that_are_no_header_are_answered_with_one_and_a_close(raw: Connect
 @pytest.mark.rule("1.0", "transport.2.2.protocol-id")
 @pytest.mark.parametrize("asked", [b"AMQP\x01\x01\x00\x00", b"AMQP\x04\x01\x00\x00", b"AMQP\xff\x01\x00\x00"],
                          ids=["1", "4", "255"])
-def test_another_protocol_id_is_answered_with_one_that_is_known_and_a_close(raw: Connect, asked: bytes) -> None:
+def test_an_unknown_protocol_id_is_answered_with_a_known_one_and_a_close(raw: Connect, asked: bytes) -> None:
     peer = raw()
     peer.send_bytes(asked)
     assert peer.read_bytes(8) in (AMQP, SASL, HEADER_AMQP091)
@@ -151,7 +151,7 @@ def test_the_size_of_a_frame_counts_header_extension_and_body(raw: Connect) -> N
 @pytest.mark.rule("1.0", "transport.2.3.1.doff-least")
 @pytest.mark.rule("1.0", "transport.connection-error.framing-error.choice")
 @pytest.mark.parametrize(("size", "doff"), [(0, 2), (7, 2), (8, 1), (8, 0), (12, 4)])
-def test_a_size_that_does_not_hold_its_header_is_malformed(peer: Peer, size: int, doff: int) -> None:
+def test_a_size_smaller_than_the_frame_header_is_malformed(peer: Peer, size: int, doff: int) -> None:
     peer.send_bytes(frame(bytes(4), size=size, doff=doff))
     assert peer.closed_with() == "amqp:connection:framing-error"
 
@@ -197,7 +197,7 @@ def test_a_close_is_answered_by_a_close_and_nothing_follows(session: Session, na
 @pytest.mark.rule("1.0", "transport.2.4.3.close-written")
 @pytest.mark.rule("1.0", "transport.2.7.9.orderly")
 @pytest.mark.rule("1.0", "transport.connection-error.connection-forced.choice")
-def test_a_broker_that_stops_says_so(own_broker: LeveretProcess, connect: Connect) -> None:
+def test_a_stopping_broker_sends_close(own_broker: LeveretProcess, connect: Connect) -> None:
     peer = connect(at=own_broker)
     assert own_broker.process is not None
     own_broker.process.terminate()
@@ -221,7 +221,7 @@ def test_nothing_follows_a_close_with_an_error(session: Session, name: str) -> N
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-reads-on")
 @pytest.mark.rule("1.0", "transport.2.4.6.discarding")
-def test_what_comes_between_a_close_with_an_error_and_its_answer_is_discarded(
+def test_frames_between_an_error_close_and_its_reply_are_discarded(
         peer: Peer, begin: BeginSession, name: str) -> None:
     session = peer.begin()
     sender = session.sender(name)
@@ -240,7 +240,7 @@ def test_what_comes_between_a_close_with_an_error_and_its_answer_is_discarded(
 
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-timeout")
-def test_who_never_answers_a_close_is_cut_off(peer: Peer) -> None:
+def test_a_peer_that_never_answers_a_close_is_disconnected(peer: Peer) -> None:
     peer.send(Open("again"))
     peer.take(Close)
     peer.expect_eof(reset=True)
@@ -248,7 +248,7 @@ def test_who_never_answers_a_close_is_cut_off(peer: Peer) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-channel")
 @pytest.mark.parametrize("channel", [0, 3])
-def test_closes_go_out_on_channel_0(peer: Peer, channel: int) -> None:
+def test_closes_are_sent_on_channel_0(peer: Peer, channel: int) -> None:
     peer.send(Close(channel=channel))
     peer.take(Close)
     assert peer.frames[-1].channel == 0
@@ -256,7 +256,7 @@ def test_closes_go_out_on_channel_0(peer: Peer, channel: int) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-channel-pipelined")
-def test_a_close_right_behind_the_open_is_on_channel_0(raw: Connect) -> None:
+def test_a_close_right_after_the_open_is_on_channel_0(raw: Connect) -> None:
     peer = raw().header()
     peer.send(Open("c", "vhost:there is none"))
     peer.take(Open)
@@ -296,7 +296,7 @@ def test_a_late_broker_continues_if_the_client_does(own_broker: LeveretProcess,
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.half")
-def test_who_is_silent_too_long_is_told_so(impatient: LeveretProcess, connect: Connect) -> None:
+def test_a_silent_peer_gets_a_close_with_the_reason(impatient: LeveretProcess, connect: Connect) -> None:
     with impatient.start():
         peer = connect(at=impatient)
         assert peer.opened is not None
@@ -325,7 +325,7 @@ def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-frame-channel-early")
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
-def test_before_the_open_no_sign_of_life_is_sent_and_ours_are_taken(raw: Connect) -> None:
+def test_before_the_open_heartbeats_are_accepted_but_not_sent(raw: Connect) -> None:
     """Nobody has said a time-out by then, so the broker has no reason to speak."""
     peer = raw().header()
     peer.send_bytes(frame())
@@ -342,7 +342,7 @@ def test_before_the_open_no_sign_of_life_is_sent_and_ours_are_taken(raw: Connect
 @pytest.mark.rule("1.0", "transport.2.7.1.frame-size-kept")
 @pytest.mark.rule("1.0", "transport.2.4.1.limits-agreed")
 @pytest.mark.parametrize("limit", [512, 1000, 65536])
-def test_no_frame_is_larger_than_the_peer_takes(connect: Connect, name: str, limit: int) -> None:
+def test_no_frame_exceeds_the_peers_maximum(connect: Connect, name: str, limit: int) -> None:
     peer = connect(max_frame_size=limit)
     session = peer.begin()
     body = bytes(range(256)) * 500
@@ -368,7 +368,7 @@ def test_a_frame_that_is_too_large_closes_the_connection(peer: Peer) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.7.1.oversized-closes")
 @pytest.mark.rule("1.0", "transport.2.7.1.least-frame-size")
-def test_frames_of_512_bytes_are_taken_at_any_time(raw: Connect) -> None:
+def test_frames_of_512_bytes_are_always_accepted(raw: Connect) -> None:
     peer = raw().header()
     opening = encode_composite(Open("c"))
     # The rest is a description, in a map, of what the client is.
@@ -385,7 +385,7 @@ def test_frames_of_512_bytes_are_taken_at_any_time(raw: Connect) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.7.1.channel-max-kept")
 @pytest.mark.rule("1.0", "transport.2.4.1.limits-agreed")
-def test_a_peer_with_one_channel_gets_none_but_that(connect: Connect) -> None:
+def test_a_peer_with_one_channel_gets_only_that(connect: Connect) -> None:
     peer = connect(channel_max=0)
     session = peer.begin(5)
     assert session.remote == 0
@@ -408,7 +408,7 @@ def test_a_channel_above_channel_max_closes_the_connection(peer: Peer) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.7.1.english")
 @pytest.mark.parametrize("locales", [(), ("de-DE",), ("fr-FR", "en-US")])
-def test_texts_are_english_whatever_was_asked_for(connect: Connect, locales: tuple[str, ...]) -> None:
+def test_texts_are_english_whatever_the_requested_locale(connect: Connect, locales: tuple[str, ...]) -> None:
     peer = connect(incoming_locales=locales, outgoing_locales=locales)
     assert peer.opened is not None
     assert set(peer.opened.outgoing_locales) <= {"en-US"}

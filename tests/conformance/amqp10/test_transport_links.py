@@ -29,7 +29,7 @@ def test_a_link_is_in_one_place_at_a_time(connect: Connect, name: str) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.6.1.name-unique")
-def test_links_of_one_name_in_both_directions_are_two(session: Session, name: str) -> None:
+def test_links_of_one_name_in_both_directions_are_separate(session: Session, name: str) -> None:
     sender = session.sender(name, "link")
     receiver = session.receiver(name, 10, "link")
     assert sender.attached.handle != receiver.attached.handle
@@ -38,7 +38,7 @@ def test_links_of_one_name_in_both_directions_are_two(session: Session, name: st
 
 
 @pytest.mark.rule("1.0", "transport.2.6.1.name-unique")
-def test_links_of_one_name_of_two_containers_are_two(begin: Begin, name: str) -> None:
+def test_links_of_one_name_of_two_containers_are_separate(begin: Begin, name: str) -> None:
     first = begin().receiver(name, 1, "link")
     second_session = begin()
     second = second_session.receiver(name, 1, "link")
@@ -72,7 +72,7 @@ def test_a_refused_link_is_attached_without_a_terminus_and_detached(session: Ses
 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.actual-terminus")
-def test_the_attach_tells_the_source_as_it_is(session: Session, name: str) -> None:
+def test_the_attach_describes_the_actual_source(session: Session, name: str) -> None:
     filters = {Symbol("known"): Described(ULong(0x0000468C00000004), "a = 1"),
                Symbol("unknown"): Described(Symbol("no:such:filter"), "x")}
     receiver = session.receiver(source=Source(name, filter=filters, capabilities=("queue", "no-such-capability")))
@@ -86,13 +86,13 @@ def test_the_attach_tells_the_source_as_it_is(session: Session, name: str) -> No
 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.actual-terminus")
-def test_the_attach_tells_the_target_as_it_is(session: Session, name: str) -> None:
+def test_the_attach_describes_the_actual_target(session: Session, name: str) -> None:
     sender = session.sender(target=Target(name, capabilities=("queue", "no-such-capability")))
     assert (sender.attached.target.address, sender.attached.target.capabilities) == (name, ("queue",))
 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.no-guessing")
-def test_what_the_broker_cannot_do_does_not_keep_it_from_attaching(session: Session, name: str) -> None:
+def test_unsupported_properties_do_not_prevent_an_attach(session: Session, name: str) -> None:
     """The peer sees what there is, and may detach."""
     receiver = session.receiver(source=Source(
         name, capabilities=("no-such-capability",), filter={Symbol("f"): Described(Symbol("no:such:filter"), 1)}),
@@ -151,7 +151,7 @@ def test_an_error_at_a_link_detaches_it(session: Session, name: str) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.6.5.error-destroys")
-def test_a_link_that_failed_is_gone(session: Session, name: str) -> None:
+def test_a_failed_link_is_detached(session: Session, name: str) -> None:
     sender = broken(session, name)
     session.take(Detach)
     session.send(Detach(sender.handle, True))
@@ -162,7 +162,7 @@ def test_a_link_that_failed_is_gone(session: Session, name: str) -> None:
 
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-input")
 @pytest.mark.mode("rabbitmq")
-def test_what_was_on_its_way_to_a_link_that_failed_is_discarded(session: Session, name: str) -> None:
+def test_transfers_in_flight_to_a_failed_link_are_discarded(session: Session, name: str) -> None:
     sender = broken(session, name)
     sender.send(message(b"lost"))
     sender.flow(echo=True)
@@ -176,7 +176,7 @@ def test_what_was_on_its_way_to_a_link_that_failed_is_discarded(session: Session
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-input")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("what", ["transfer", "flow"])
-def test_what_was_on_its_way_to_a_link_that_failed_ends_the_session(connect: Connect, name: str, what: str) -> None:
+def test_transfers_in_flight_to_a_failed_link_end_the_session(connect: Connect, name: str, what: str) -> None:
     session = connect(hostname="vhost:strict").begin()
     sender = broken(session, name)
     if what == "transfer":
@@ -211,7 +211,7 @@ def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name:
 
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
 @pytest.mark.mode("rabbitmq")
-def test_a_reattach_that_was_on_its_way_makes_a_new_link(session: Session, name: str) -> None:
+def test_a_reattach_in_flight_creates_a_new_link(session: Session, name: str) -> None:
     """A peer that wants to say that it has closed the link has to do the same."""
     link = reattached(session, name)
     attached = session.take(Attach)
@@ -255,7 +255,7 @@ def test_a_closing_detach_that_crosses_a_plain_one_is_answered_by_another_attach
 
 @pytest.mark.rule("1.0", "transport.2.6.6.crossed-detach")
 @pytest.mark.mode("rabbitmq")
-def test_a_closing_detach_that_crosses_a_plain_one_is_taken_for_its_answer(session: Session, name: str) -> None:
+def test_a_closing_detach_that_crosses_a_plain_one_counts_as_its_reply(session: Session, name: str) -> None:
     sender = kept(session, name)
     session.send(Detach(sender.handle, True))
     assert session.take(Detach).error is not None
@@ -300,7 +300,7 @@ def test_credit_counts_from_the_receivers_delivery_count(begin: Begin, name: str
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.limit-kept")
-def test_credit_is_taken_back(begin: Begin, name: str) -> None:
+def test_credit_is_withdrawn(begin: Begin, name: str) -> None:
     session = begin()
     receiver = session.receiver(name, 10)
     receiver.flow(0)
@@ -368,7 +368,7 @@ def test_drain_while_there_are_messages_sends_them(begin: Begin, name: str) -> N
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.limit-kept")
-def test_what_the_sender_skips_is_not_given_again(session: Session, name: str) -> None:
+def test_skipped_deliveries_are_not_credited_again(session: Session, name: str) -> None:
     sender = session.sender(name)
     credit = sender.credited.link_credit
     assert credit is not None and credit > 20
@@ -378,7 +378,7 @@ def test_what_the_sender_skips_is_not_given_again(session: Session, name: str) -
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.credit-counts-down")
-def test_the_brokers_credit_counts_down_with_what_comes(session: Session, name: str) -> None:
+def test_the_brokers_credit_decreases_with_each_delivery(session: Session, name: str) -> None:
     sender = session.sender(name)
     credit = sender.credited.link_credit
     assert credit is not None and credit > 20
@@ -390,7 +390,7 @@ def test_the_brokers_credit_counts_down_with_what_comes(session: Session, name: 
 
 
 @pytest.mark.rule("1.0", "transport.2.6.7.available-floor")
-def test_a_sender_that_has_nothing_available_may_send_all_the_same(session: Session, name: str) -> None:
+def test_a_sender_without_available_messages_may_send(session: Session, name: str) -> None:
     sender = session.sender(name)
     sender.flow(available=0, link_credit=10)
     for _ in range(3):
@@ -404,7 +404,7 @@ def test_a_sender_that_has_nothing_available_may_send_all_the_same(session: Sess
 
 
 @pytest.mark.rule("1.0", "transport.2.7.3.handle-unused")
-def test_the_brokers_links_have_handles_of_their_own(session: Session, name: str) -> None:
+def test_the_brokers_links_have_separate_handles(session: Session, name: str) -> None:
     links: list[Any] = []
     for number in range(5):
         links += [session.sender(name, f"l{number}"), session.receiver(name, 0, f"l{number}")]
@@ -424,7 +424,7 @@ def test_a_handle_that_is_in_use_ends_the_session(session: Session, name: str) -
 
 
 @pytest.mark.rule("1.0", "transport.2.7.3.initial-count")
-def test_the_brokers_senders_tell_their_first_delivery_count(session: Session, name: str) -> None:
+def test_the_brokers_senders_announce_their_initial_delivery_count(session: Session, name: str) -> None:
     assert session.receiver(name).attached.initial_delivery_count is not None
     session.attach("refused", True, source=Source(f"/queues/{name}.none"), target=Target("here"))
     attached = session.take(Attach)

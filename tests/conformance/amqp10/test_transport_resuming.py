@@ -82,7 +82,7 @@ def transfers(session: Session, count: int) -> dict[bytes, Transfer]:
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-4-resumed")
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-10-to-14-sure")
 @pytest.mark.parametrize("kill", [False, True], ids=["connection lost", "broker killed"])
-def test_what_the_broker_has_sent_is_resumed(own_broker: LeveretProcess, connect: Connect, kill: bool) -> None:
+def test_deliveries_of_the_broker_are_resumed(own_broker: LeveretProcess, connect: Connect, kill: bool) -> None:
     side = Side(connect, "q", own_broker)
     fill(connect, "q", b"known", b"accepted", b"never seen", at=own_broker)
     session = side.begin()
@@ -131,7 +131,7 @@ def interrupted(side: Side, connect: Connect, name: str) -> tuple[Delivery, byte
 @pytest.mark.rule("1.0", "messaging.3.4.1.received-first-only")
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-resume")
 @pytest.mark.rule("1.0", "transport.2.6.13.resume-flag")
-def test_a_large_message_goes_on_where_the_receiver_wants_it(side: Side, connect: Connect, name: str) -> None:
+def test_a_large_message_is_resumed_at_the_receivers_position(side: Side, connect: Connect, name: str) -> None:
     delivery, seen = interrupted(side, connect, name)
     session = side.begin(max_frame_size=4096)
     ranges = section_ranges(seen)
@@ -154,7 +154,7 @@ def test_a_large_message_goes_on_where_the_receiver_wants_it(side: Side, connect
 
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-5-resent")
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-5-not-resumed")
-def test_a_large_message_of_which_the_receiver_knows_nothing_is_sent_anew(side: Side, connect: Connect, name: str) -> None:
+def test_a_large_message_unknown_to_the_receiver_is_sent_again(side: Side, connect: Connect, name: str) -> None:
     interrupted(side, connect, name)
     session = side.begin(max_frame_size=4096)
     link = side.receiver(session, unsettled={}, credit=1)
@@ -187,7 +187,7 @@ def test_outcomes_of_a_detached_link_are_applied(side: Side, connect: Connect, n
 @pytest.mark.rule("1.0", "transport.2.6.13.incomplete-reduced")
 @pytest.mark.rule("1.0", "transport.2.6.13.incomplete-again")
 @pytest.mark.rule("1.0", "transport.2.7.3.absence-means-nothing")
-def test_nothing_new_is_sent_while_the_receivers_map_is_not_complete(side: Side, connect: Connect, name: str) -> None:
+def test_new_deliveries_wait_while_the_receivers_map_is_incomplete(side: Side, connect: Connect, name: str) -> None:
     fill(connect, name, b"1", b"2", b"3")
     session = side.begin()
     link = side.receiver(session, credit=2)
@@ -239,7 +239,8 @@ def resume(sender: Sender, tag: bytes, payload: bytes = b"", **options: Any) -> 
 @pytest.mark.rule("1.0", "transport.2.6.13.receiver-only-settled")
 @pytest.mark.rule("1.0", "transport.2.6.13.both-resumed")
 @pytest.mark.parametrize("kill", [False, True], ids=["connection lost", "broker killed"])
-def test_what_the_broker_has_received_is_not_stored_twice(own_broker: LeveretProcess, connect: Connect, kill: bool) -> None:
+def test_resumed_deliveries_to_the_broker_are_not_stored_twice(own_broker: LeveretProcess, connect: Connect,
+                                                               kill: bool) -> None:
     side = Side(connect, "q", own_broker)
     session = side.begin()
     link = side.sender(session, durable=2)
@@ -278,7 +279,7 @@ def begun(side: Side, payload: bytes) -> Session:
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-6-skips")
 @pytest.mark.parametrize("begin", [None, (0, 0), (0, 3), (1, 10), "there"],
                          ids=["no state", "start", "first section", "second section", "there"])
-def test_what_has_come_of_a_resumed_delivery_is_skipped(side: Side, connect: Connect, name: str, begin: Any) -> None:
+def test_the_received_part_of_a_resumed_delivery_is_skipped(side: Side, connect: Connect, name: str, begin: Any) -> None:
     whole = message(b"first" * 20, properties=Properties("id" * 30)) + message(b"second" * 20) + message(b"third" * 20)
     ranges = [(start, end) for _, start, end in section_ranges(whole)]
     cut = ranges[2][0] + 25
@@ -303,7 +304,7 @@ def test_what_has_come_of_a_resumed_delivery_is_skipped(side: Side, connect: Con
 
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-4-no-null")
 @pytest.mark.rule("1.0", "transport.2.7.3.no-null-keys")
-def test_a_delivery_of_which_nothing_has_come_has_a_position(side: Side) -> None:
+def test_a_delivery_without_received_data_has_a_position(side: Side) -> None:
     session = begun(side, b"")
     told = side.sender(session, unsettled={b"t": None}).attached.unsettled
     assert set(told) <= {b"t"}

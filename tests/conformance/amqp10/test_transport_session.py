@@ -25,7 +25,7 @@ def test_the_answer_to_a_begin_names_its_channel(peer: Peer) -> None:
 @pytest.mark.rule("1.0", "transport.2.5.1.initiator-names-none")
 @pytest.mark.rule("1.0", "transport.2.7.2.initiator-names-none")
 @pytest.mark.rule("1.0", "transport.amqp-error.not-allowed.choice")
-def test_a_begin_that_answers_nothing_closes_the_connection(peer: Peer) -> None:
+def test_an_unexpected_remote_channel_closes_the_connection(peer: Peer) -> None:
     """The broker begins no session of its own, so there is nothing to answer."""
     peer.send(Begin(0, 10, 10, remote_channel=0))
     assert peer.closed_with() == "amqp:not-allowed"
@@ -45,7 +45,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
 @pytest.mark.rule("1.0", "transport.2.7.8.end-says-why")
 @pytest.mark.rule("1.0", "transport.session-error.unattached-handle.choice")
 @pytest.mark.parametrize("error", ERRORS)
-def test_what_a_session_cannot_process_ends_it(peer: Peer, error: str) -> None:
+def test_an_invalid_frame_ends_the_session(peer: Peer, error: str) -> None:
     other = peer.begin()
     session = peer.begin()
     make, condition = ERRORS[error]
@@ -75,7 +75,7 @@ def test_after_an_end_with_an_error_all_but_end_is_discarded(peer: Peer, name: s
 
 
 @pytest.mark.rule("1.0", "transport.2.5.6.outgoing-counted")
-def test_no_more_transfers_than_the_window_takes(begin: BeginSession, name: str) -> None:
+def test_transfers_are_limited_by_the_window(begin: BeginSession, name: str) -> None:
     session = begin()
     sender = session.sender(name)
     for _ in range(10):
@@ -118,7 +118,7 @@ def test_frames_of_a_large_message_count_each(connect: Connect, name: str) -> No
 
 @pytest.mark.rule("1.0", "transport.2.5.6.flow-updates")
 @pytest.mark.parametrize("start", [0, 500, 2**32 - 1])
-def test_a_flow_says_which_transfer_comes_next(peer: Peer, name: str, start: int) -> None:
+def test_a_flow_has_the_next_transfer_id(peer: Peer, name: str, start: int) -> None:
     session = peer.begin(next_outgoing_id=start)
     sender = session.sender(name)
     assert sender.credited.next_incoming_id == start
@@ -134,7 +134,7 @@ def test_a_flow_says_which_transfer_comes_next(peer: Peer, name: str, start: int
 
 @pytest.mark.rule("1.0", "transport.2.7.2.handle-max-kept")
 @pytest.mark.rule("1.0", "transport.amqp-error.resource-limit-exceeded.choice")
-def test_a_peer_with_one_handle_gets_none_but_that(peer: Peer, name: str) -> None:
+def test_a_peer_with_one_handle_gets_only_that(peer: Peer, name: str) -> None:
     session = peer.begin(handle_max=0)
     sender = session.sender(name)
     assert sender.attached.handle == 0
@@ -157,7 +157,7 @@ def test_a_handle_above_handle_max_closes_the_connection(peer: Peer) -> None:
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-link-credit")
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-available")
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-drain")
-def test_flows_of_a_session_say_nothing_of_links(session: Session, name: str) -> None:
+def test_flows_of_a_session_have_no_link_fields(session: Session, name: str) -> None:
     session.receiver(name)
     session.flow(echo=True)
     flow = session.take(Flow, lambda item: item.handle is None)
@@ -169,7 +169,7 @@ def test_flows_of_a_session_say_nothing_of_links(session: Session, name: str) ->
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-link-credit")
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-available")
 @pytest.mark.rule("1.0", "transport.2.7.4.needs-handle-drain")
-def test_what_a_flow_without_a_handle_says_of_links_counts_for_none(session: Session, name: str) -> None:
+def test_link_fields_of_a_flow_without_a_handle_are_ignored(session: Session, name: str) -> None:
     sender = session.sender(name)
     for _ in range(3):
         sender.send(settled=True)
@@ -219,7 +219,7 @@ def test_a_flow_of_the_brokers_receiver_has_the_count_of_the_sender(session: Ses
 
 
 @pytest.mark.rule("1.0", "transport.2.7.6.one-direction")
-def test_a_disposition_concerns_one_direction_only(session: Session, name: str) -> None:
+def test_a_disposition_affects_one_direction_only(session: Session, name: str) -> None:
     """The first deliveries in both directions have the same number."""
     sender = session.sender(name, rcv_settle_mode=1)
     sent = sender.send(message(b"x"))

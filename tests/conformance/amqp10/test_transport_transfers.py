@@ -43,7 +43,7 @@ def test_unsettled_deliveries_of_the_broker_have_tags_that_differ(begin: Begin, 
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-id")
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-tag")
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-format")
-def test_the_first_transfer_of_a_delivery_says_which_it_is(connect: Connect, name: str) -> None:
+def test_the_first_transfer_identifies_the_delivery(connect: Connect, name: str) -> None:
     session = small(connect)
     session.sender(name).send(message(LARGE), settled=True)
     session.sender(name).send(message(b"x"), settled=True)
@@ -58,7 +58,7 @@ def test_the_first_transfer_of_a_delivery_says_which_it_is(connect: Connect, nam
 
 
 @pytest.mark.rule("1.0", "transport.2.6.14.not-interleaved")
-def test_large_messages_come_one_after_the_other_on_a_link(connect: Connect, name: str) -> None:
+def test_large_messages_of_a_link_are_sent_one_after_the_other(connect: Connect, name: str) -> None:
     session = small(connect)
     sender = session.sender(name)
     for number in range(4):
@@ -173,7 +173,7 @@ def test_a_first_transfer_without_id_or_tag_detaches(session: Session, name: str
 @pytest.mark.parametrize("fields", [
     {"delivery_id": 1}, {"delivery_tag": b"u"}, {"message_format": 256}, {"rcv_settle_mode": 1},
 ], ids=["delivery-id", "delivery-tag", "message-format", "rcv-settle-mode"])
-def test_a_continuation_that_says_something_else_detaches(session: Session, name: str, fields: dict[str, Any]) -> None:
+def test_a_contradictory_continuation_detaches(session: Session, name: str, fields: dict[str, Any]) -> None:
     # Section 2.7.5: "it is an error if the delivery-id (delivery-tag) on a continuation transfer differs".
     sender = session.sender(name)
     sender.transfer(b"\x00\x53\x75\xa0", delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
@@ -183,7 +183,7 @@ def test_a_continuation_that_says_something_else_detaches(session: Session, name
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.tag-omitted")
-def test_a_continuation_may_repeat_what_the_first_transfer_says(session: Session, name: str) -> None:
+def test_a_continuation_may_repeat_fields_of_the_first_transfer(session: Session, name: str) -> None:
     sender = session.sender(name)
     sender.transfer(b"\x00\x53\x75\xa0", delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
     sender.transfer(b"\x01x", more=False, delivery_id=0, delivery_tag=b"t", message_format=0, rcv_settle_mode=0)
@@ -191,7 +191,7 @@ def test_a_continuation_may_repeat_what_the_first_transfer_says(session: Session
 
 
 @pytest.mark.rule("1.0", "transport.2.6.12.tag-unique")
-def test_a_tag_of_an_unsettled_delivery_is_not_taken_again(session: Session, name: str) -> None:
+def test_the_tag_of_an_unsettled_delivery_cannot_be_reused(session: Session, name: str) -> None:
     sender = session.sender(name, rcv_settle_mode=1)
     number = sender.send(delivery_tag=b"same")
     assert not session.outcome(number).settled
@@ -224,7 +224,7 @@ def test_a_delivery_id_of_an_unsettled_delivery_ends_the_session(session: Sessio
 
 @pytest.mark.rule("1.0", "transport.2.6.4.unmapped-detaches")
 @pytest.mark.parametrize("durable", [False, True])
-def test_nothing_is_said_of_the_deliveries_of_a_link_behind_its_detach(session: Session, name: str, durable: bool) -> None:
+def test_no_disposition_follows_the_detach_of_a_link(session: Session, name: str, durable: bool) -> None:
     sender = session.sender(name)
     payload = message(durable=durable)
     session.send(*(Transfer(sender.handle, number, b"t%d" % number, 0, payload=payload) for number in range(50)),
@@ -240,7 +240,7 @@ def test_nothing_is_said_of_the_deliveries_of_a_link_behind_its_detach(session: 
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.settled-default")
-def test_a_delivery_that_does_not_say_settled_is_not(session: Session, name: str) -> None:
+def test_a_delivery_is_unsettled_by_default(session: Session, name: str) -> None:
     sender = session.sender(name)
     number = sender.send(settled=None)
     assert session.outcome(number).settled
@@ -253,7 +253,7 @@ def test_a_delivery_that_does_not_say_settled_is_not(session: Session, name: str
 
 @pytest.mark.rule("1.0", "transport.2.7.5.settled-sticks")
 @pytest.mark.parametrize("frames", [(True, None, None), (None, True, None), (None, None, True), (True, True, None)])
-def test_a_delivery_that_once_said_settled_is(session: Session, name: str, frames: tuple[bool | None, ...]) -> None:
+def test_a_delivery_is_settled_once_a_transfer_is(session: Session, name: str, frames: tuple[bool | None, ...]) -> None:
     sender = session.sender(name)
     pieces = [b"\x00\x53\x75", b"\xa0\x02", b"ab"]
     for index, (piece, settled) in enumerate(zip(pieces, frames, strict=True)):
@@ -269,7 +269,7 @@ def test_a_delivery_that_once_said_settled_is(session: Session, name: str, frame
 
 @pytest.mark.rule("1.0", "transport.2.7.5.settled-stays-false")
 @pytest.mark.parametrize("frames", [(None, None, None), (False, None, None), (False, False, None)])
-def test_a_delivery_that_never_said_settled_is_answered(session: Session, name: str,
+def test_an_unsettled_delivery_gets_a_disposition(session: Session, name: str,
                                                         frames: tuple[bool | None, ...]) -> None:
     sender = session.sender(name)
     pieces = [b"\x00\x53\x75", b"\xa0\x02", b"ab"]
@@ -302,7 +302,7 @@ def test_a_sender_that_keeps_its_settle_mode_is_served(session: Session, name: s
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.mode-unsettled")
-def test_what_is_aborted_may_be_settled_in_any_mode(session: Session, name: str) -> None:
+def test_an_aborted_delivery_may_be_settled_in_any_mode(session: Session, name: str) -> None:
     sender = session.sender(name, snd_settle_mode=0)
     sender.transfer(b"\x00\x53\x75", delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
     sender.transfer(b"", settled=True, aborted=True)
@@ -319,7 +319,7 @@ def test_what_is_aborted_may_be_settled_in_any_mode(session: Session, name: str)
 @pytest.mark.rule("1.0", "transport.2.7.5.aborted-more-ignored")
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("frames", [1, 3])
-def test_an_aborted_delivery_leaves_nothing(session: Session, name: str, frames: int, more: bool) -> None:
+def test_an_aborted_delivery_is_discarded(session: Session, name: str, frames: int, more: bool) -> None:
     """Also where the sender says, wrongly, that more will come."""
     sender = session.sender(name)
     whole = message(LARGE)

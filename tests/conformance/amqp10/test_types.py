@@ -13,7 +13,7 @@ from tests.conformance.peer1 import composite, frame
 
 @pytest.mark.rule("1.0", "types.1.3.multiple-mandatory")
 @pytest.mark.parametrize("mechanisms", [b"\x40", b"\xe0\x02\x00\xa3", b""], ids=["null", "empty array", "absent"])
-def test_a_mandatory_field_of_several_values_has_one_at_least(mechanisms: bytes) -> None:
+def test_a_mandatory_multiple_field_has_at_least_one_value(mechanisms: bytes) -> None:
     """There is but one such field, in a frame that brokers send: the list of SASL mechanisms."""
     data = composite(0x40, mechanisms) if mechanisms else b"\x00\x53\x40\x45"
     with pytest.raises(DecodeError) as caught:

@@ -721,7 +721,7 @@ def test_no_message_is_lost_or_duplicated_over_many_cuts(site: Site, clock: Cloc
         assert is_clean(site, name)
 
 
-def test_a_commit_that_is_under_way_is_waited_for(site: Site) -> None:
+def test_a_commit_in_progress_is_awaited(site: Site) -> None:
     log = HeldLog(held=True)
     held = Site(log)
     held.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0)

@@ -113,7 +113,7 @@ def test_a_new_ticket_replaces_the_previous_one(site: Site) -> None:
     assert channel.refused() == 403
 
 
-def test_exclusive_access_is_for_one_channel(site: Site) -> None:
+def test_exclusive_access_is_limited_to_one_channel(site: Site) -> None:
     first = connect(site).channel()
     ticket(first, read=True)
     ticket(first, read=True, exclusive=True)  # it had the only ticket

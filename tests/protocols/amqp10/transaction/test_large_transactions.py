@@ -178,7 +178,7 @@ def test_it_is_one_record_of_the_log(site: Site, log: FailingLog) -> None:
     assert queue.ready_count == MANY and not queue.frozen and site.vhost.queues["from"].unacked == 0
 
 
-def test_what_is_released_is_handed_out_in_order(site: Site, log: FailingLog) -> None:
+def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog) -> None:
     started = Started(site, Released(), settled=False)
     other = connect(site).begin().receiver("/queues/from", 5)
     assert other.bodies() == [b"%d" % number for number in range(5)]
