@@ -108,7 +108,7 @@ class Client(threading.Thread):
             except (Error, OSError):
                 self.ending.wait(0.2)
 
-    def work(self, connection: sync.Connection) -> None:
+    def work(self, connection: sync.BaseConnection) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
@@ -127,8 +127,8 @@ class Publisher(Client):
         self.size = FEW
         self.confirmed: list[bytes] = []
 
-    def work(self, connection: sync.Connection) -> None:
-        with connection.channel() as channel, channel.publisher(EXCHANGE, "", window=BURST) as publisher:
+    def work(self, connection: sync.BaseConnection) -> None:
+        with connection.open_channel() as channel, channel.publisher(EXCHANGE, "", window=BURST) as publisher:
             while not self.ending.wait(1 / BURSTS):
                 burst = []
                 for _ in range(self.size):
@@ -167,8 +167,8 @@ class Worker(Client):
         self.done: set[bytes] = set()
         self.taken = 0
 
-    def work(self, connection: sync.Connection) -> None:
-        with connection.channel(prefetch=200) as channel, channel.consume("orders", prefetch=200) as consumer:
+    def work(self, connection: sync.BaseConnection) -> None:
+        with connection.open_channel() as channel, channel.consume("orders", prefetch=200) as consumer:
             while not self.ending.is_set():
                 try:
                     message = consumer.next(0.2)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret.client._async.connection import Connection
+from leveret import aio
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.fixtures import name
@@ -66,16 +66,30 @@ def proxy(server: Broker) -> Iterator[Proxy]:
         yield between
 
 
-class Connect:
+class BaseConnect:
     """Opens connections, and closes them at the end of the test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.opened: list[Connection] = []
+        self.opened: list[aio.BaseConnection] = []
 
-    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Connection:
-        connection = await leveret.connect(url or self.url, **options)
+    async def open(self, protocol: str | None, url: str | list[str] | None = None, **options: Any) -> Any:
+        """Return a connection of that protocol."""
+        connection = await leveret.connect(url or self.url, protocol=protocol, **options)
         self.opened.append(connection)
+        return connection
+
+    async def channel(self, protocol: str, **options: Any) -> aio.BaseChannel:
+        """Return a channel of that protocol, on a connection of its own."""
+        channel: aio.BaseChannel = await (await self.open(protocol, **options)).open_channel()
+        return channel
+
+
+class Connect(BaseConnect):
+    """Opens connections of AMQP 0-9-1."""
+
+    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> aio.Connection:
+        connection: aio.Connection = await self.open(None, url, **options)
         return connection
 
 
@@ -91,7 +105,7 @@ def dial() -> Connect:
     return Connect("amqp://nowhere.invalid")
 
 
-async def _run(test: Callable[[], Awaitable[None]], connects: list[Connect], faults: list[Any]) -> None:
+async def _run(test: Callable[[], Awaitable[None]], connects: list[BaseConnect], faults: list[Any]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: faults.append(context))
     try:
@@ -122,7 +136,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         warnings.simplefilter("always", RuntimeWarning)
-        connects = [value for value in pyfuncitem.funcargs.values() if isinstance(value, Connect)]
+        connects = [value for value in pyfuncitem.funcargs.values() if isinstance(value, BaseConnect)]
         asyncio.run(_run(lambda: pyfuncitem.obj(**arguments), connects, faults))
         gc.collect()
     assert not faults, f"the loop reported: {faults}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,9 @@ def protocol(request: pytest.FixtureRequest, server: Broker) -> str:
 
 
 async def test_channel_opens_on_the_next_connection(dial: Connect, proxy: Proxy, protocol: str, name: str) -> None:
-    connection = await dial(proxy.url(), protocol=protocol, reconnect_delay=0.01)
+    connection = await dial.open(protocol, proxy.url(), reconnect_delay=0.01)
     proxy.cut_at = OPENS[protocol]
-    channel = await connection.channel()
+    channel = await connection.open_channel()
     assert proxy.cut_at == b""
     assert connection.core.generation == 2
     await channel.declare_queue(name, durable=True)
@@ -41,7 +42,7 @@ async def test_channel_opens_on_the_next_connection(dial: Connect, proxy: Proxy,
 def test_channel_opens_on_the_next_connection_sync(proxy: Proxy, protocol: str, name: str) -> None:
     with sync.connect(proxy.url(), protocol=protocol, reconnect_delay=0.01) as connection:
         proxy.cut_at = OPENS[protocol]
-        channel = connection.channel()
+        channel = connection.open_channel()
         assert proxy.cut_at == b""
         assert connection.driver.core.generation == 2
         channel.declare_queue(name, durable=True)
@@ -70,7 +71,7 @@ async def test_channel_fails_without_reconnect(dial: Connect) -> None:
 
 
 async def test_channel_open_times_out() -> None:
-    options = {"timeout": 0.5, "reconnect_delay": 0.01, "reconnect_max_delay": 0.01}
+    options: dict[str, Any] = {"timeout": 0.5, "reconnect_delay": 0.01, "reconnect_max_delay": 0.01}
     async with fake_server(closing_at_channel_open) as url:
         async with leveret.connect(url, **options) as connection:
             with pytest.raises((ConnectionClosed, Timeout)):

@@ -19,13 +19,13 @@ async def test_scram(connect: Connect, server: Broker, protocol: str, mechanism:
         with pytest.raises(AuthenticationFailed, match=mechanism):
             await connect(mechanism=mechanism)
         return
-    connection = await connect(protocol=protocol, mechanism=mechanism)
-    async with connection.channel() as channel:
+    connection = await connect.open(protocol, mechanism=mechanism)
+    async with connection.open_channel() as channel:
         assert channel.is_open
     with pytest.raises(AuthenticationFailed):
-        await connect(protocol=protocol, mechanism=mechanism, password="wrong")
+        await connect.open(protocol, mechanism=mechanism, password="wrong")
     with pytest.raises(AuthenticationFailed):
-        await connect(protocol=protocol, mechanism=mechanism, user="nobody")
+        await connect.open(protocol, mechanism=mechanism, user="nobody")
 
 
 def exchange(mechanism: str) -> tuple[Login, str]:

@@ -9,7 +9,7 @@ import pytest
 from leveret.client.engine.amqp091 import connection as states
 from leveret.client.engine.amqp091.connection import ConnectionCore
 from leveret.client.engine.amqp091.recovery import recover
-from leveret.client.engine.common.base import RECOVERING
+from leveret.client.engine.common.connection import RECOVERING
 from leveret.client.engine.common.frontend import FrontEnd
 from leveret.client.errors import ConnectionLost
 from leveret.client.events import Event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import fields
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from leveret.client.errors import InvalidUrl
 from leveret.client.options import _ALL, _OWN
 from leveret.client.parameters import MECHANISMS, Parameters
-from leveret.client.url import parse_url, parse_urls
+from leveret.client.url import parse_hosts, parse_url, parse_urls
 
 DEFAULTS = Parameters()
 
@@ -117,6 +118,32 @@ def test_several_urls() -> None:
     for wrong in (5, None, b"amqp://", [None], [b"amqp://a"], ["amqp://a", "http://b"]):
         with pytest.raises(InvalidUrl):
             parse_urls(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("urls", "protocol", "expected"), [
+    ("amqp://", None, "0-9-1"),
+    ("amqp://?protocol=0-9-1", None, "0-9-1"),
+    ("amqp://?protocol=auto", None, "0-9-1"),
+    ("amqp://", "auto", "auto"),
+    ("amqp://?protocol=1.0", "auto", "1.0"),
+    ("amqp://?protocol=0-9", "auto", "0-9"),
+    ("amqp://", "1.0", "1.0"),
+    ("amqp://?protocol=0-9-1", "1.0", "1.0"),
+    (["amqp://a", "amqp://b"], "0-9", "0-9"),
+])
+def test_protocol_of_a_connection(urls: str | list[str], protocol: str | None, expected: str) -> None:
+    assert {host.protocol for host in parse_hosts(urls, protocol, {})} == {expected}
+
+
+@pytest.mark.parametrize(("urls", "protocol", "text"), [
+    ("amqp://?protocol=1.0", None, 'expected argument protocol="1.0"'),
+    ("amqp://?protocol=0-9", None, 'expected argument protocol="0-9"'),
+    ("amqp://", "0-10", "option protocol"),
+    (["amqp://a?protocol=1.0", "amqp://b"], "auto", "different protocols: 1.0, auto"),
+])
+def test_refused_protocols(urls: str | list[str], protocol: str | None, text: str) -> None:
+    with pytest.raises(InvalidUrl, match=re.escape(text)):
+        parse_hosts(urls, protocol, {})
 
 
 # Options

@@ -13,7 +13,7 @@ import pytest
 import leveret
 from leveret import client, sync
 from leveret.client import errors, events, options
-from leveret.client._async import channel, connection, consumer, publisher, queue, receiver, sender
+from leveret.client._async import amqp09, channel, connection, consumer, publisher, queue, receiver, sender, session
 from leveret.client.delivery import Delivery
 from leveret.client.files import FileContent
 from leveret.client.message import Message
@@ -29,6 +29,7 @@ CONNECTING = DOCS / "client" / "connecting.md"
 API_CLASSES: dict[str, tuple[type, ...]] = {
     "connection": (connection.Connection, sync.Connection),
     "channel": (channel.Channel, sync.Channel),
+    "session": (session.Session, sync.Session),
     "queue": (queue.Queue, sync.Queue),
     "exchange": (queue.Exchange, sync.Exchange),
     "publisher": (publisher.Publisher, sync.Publisher),
@@ -39,6 +40,14 @@ API_CLASSES: dict[str, tuple[type, ...]] = {
     "delivery": (Delivery,),
     "file": (FileContent,),
 }
+# Classes of the pages about other protocols that replace those above.
+PROTOCOL_CLASSES: dict[str, dict[str, tuple[type, ...]]] = {
+    "amqp-0-9.md": {
+        "connection": (connection.Amqp09Connection, sync.Amqp09Connection),
+        "channel": (amqp09.Amqp09Channel, sync.Amqp09Channel),
+    },
+    "amqp-1-0.md": {"connection": (connection.Amqp10Connection, sync.Amqp10Connection)},
+}
 # Of the pages about other clients the right column is ours.
 GUIDES = ("from-pika.md", "from-aio-pika.md")
 _CALL = re.compile(rf"\b({'|'.join(API_CLASSES)})\.(\w+)\(([^()]*)\)?")
@@ -47,6 +56,11 @@ NOT_IN_BOTH = {("consumer", "next"), ("receiver", "next")}
 
 def names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
+
+
+def classes_of(page: Path) -> dict[str, tuple[type, ...]]:
+    """The classes whose calls a page names."""
+    return API_CLASSES | PROTOCOL_CLASSES.get(page.name, {})
 
 
 def table(page: Path, head: str) -> list[list[str]]:
@@ -129,7 +143,7 @@ def test_every_option_of_a_link_is_documented() -> None:
     page = DOCS / "client" / "amqp-1-0.md"
     for kind in ("sender", "receiver"):
         documented = {name for row in table(page, f"option of a {kind}") for name in names(row[0])}
-        parameters = inspect.signature(getattr(channel.Channel, kind)).parameters
+        parameters = inspect.signature(getattr(session.Session, kind)).parameters
         assert documented == parameters.keys() - {"self", "address"}
 
 
@@ -146,7 +160,9 @@ def ours(page: Path) -> list[str]:
 def test_calls_exist_with_their_arguments(page: Path) -> None:
     for text in ours(page):
         for owner, name, arguments in _CALL.findall(text):
-            faces = API_CLASSES[owner][-1:] if (owner, name) in NOT_IN_BOTH else API_CLASSES[owner]
+            faces = classes_of(page)[owner]
+            if (owner, name) in NOT_IN_BOTH:
+                faces = faces[-1:]
             for face in faces:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"
                 keywords = re.findall(r"(\w+)=", arguments)
@@ -164,7 +180,7 @@ def test_attributes_and_methods_exist(page: Path) -> None:
         if (re.fullmatch(r"[a-z]+\.[a-z_-]+", text) and owner in classes and text not in V0_9_1.by_name
                 and text not in V0_9.by_name):
             assert owner in API_CLASSES, f"`{text}`: there is no such method"
-            for face in API_CLASSES[owner]:
+            for face in classes_of(page)[owner]:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"
 
 

@@ -89,7 +89,7 @@ def test_over_0_9_1(switch: Switch) -> None:
 @pytest.mark.parametrize("protocol", ["0-9", "1.0"])
 def test_over_the_others(switch: Switch, protocol: str) -> None:
     with sync.connect(switch.process.url(), protocol=protocol) as connection:
-        channel = connection.channel()
+        channel = connection.open_channel()
         channel.declare_queue("mixed")
         for number in range(4):
             channel.publish(b"%d" % number, "mixed")
@@ -98,7 +98,7 @@ def test_over_the_others(switch: Switch, protocol: str) -> None:
         assert message is not None
         assert message.body == b"0"
         message.ack()
-        transactional = connection.channel(transactional=True)
+        transactional = connection.open_channel(transactional=True)
         with transactional.transaction():
             message = transactional.get("mixed")
             assert message is not None
@@ -108,7 +108,7 @@ def test_over_the_others(switch: Switch, protocol: str) -> None:
                 message.ack()
                 if message.body == b"3":
                     break
-        with connection.channel() as other:
+        with connection.open_channel() as other:
             assert other.declare_queue("mixed", passive=True).message_count == 0
         switch.alarm(False)
         channel.publish(b"again", "mixed")

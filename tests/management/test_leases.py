@@ -12,7 +12,7 @@ import pytest
 
 from leveret.client import AccessRefused, ConsumerCancelled, Error, NotFound, PreconditionFailed, amqp10
 from leveret.client.message import Message
-from leveret.sync import Channel
+from leveret.sync import BaseChannel
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import Refused, ask, ask_raw
@@ -32,18 +32,18 @@ def queue(dial: Open, name: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def channel(dial: Open, protocol: str) -> Channel:
-    return dial(protocol)
+def channel(dial: Open, protocol: str) -> BaseChannel:
+    return dial.over(protocol)
 
 
-def acquire(channel: Channel, queue: str, timeout: float | None = None) -> int:
+def acquire(channel: BaseChannel, queue: str, timeout: float | None = None) -> int:
     answer = ask_raw(channel, "lease.acquire", json.dumps(
         {"version": 1, "queue": queue, "lease": "l", "timeout": timeout}).encode())
     assert answer["ok"], answer
     return int(answer["epoch"])
 
 
-def plan(channel: Channel, queue: str, epoch: int, after: int, most: int) -> dict[str, Any]:
+def plan(channel: BaseChannel, queue: str, epoch: int, after: int, most: int) -> dict[str, Any]:
     answer = ask(channel, "lease.plan", queue=queue, lease="l", epoch=epoch, after=after, max_messages=most)
     return {key: answer[key] for key in ("batch", "count", "octets")}
 
@@ -67,7 +67,7 @@ def read(dial: Open, queue: str, epoch: int, batch: int, first: int, count: int)
     return [(offset_of(message), int(message.body)) for message in messages]
 
 
-def test_a_queue_in_batches(channel: Channel, dial: Open, queue: str) -> None:
+def test_a_queue_in_batches(channel: BaseChannel, dial: Open, queue: str) -> None:
     epoch = acquire(channel, queue)
     assert plan(channel, queue, epoch, 0, 60)["count"] == 60
     assert ask(channel, "queue.describe", queue=queue)["leased"] == 60
@@ -87,7 +87,7 @@ def test_a_queue_in_batches(channel: Channel, dial: Open, queue: str) -> None:
     assert [int(dial().get(queue).body) for _ in range(3)] == [59, 60, 61]  # type: ignore[union-attr]
 
 
-def test_invalid_requests_are_refused(channel: Channel, dial: Open, queue: str) -> None:
+def test_invalid_requests_are_refused(channel: BaseChannel, dial: Open, queue: str) -> None:
     epoch = acquire(channel, queue)
     plan(channel, queue, epoch, 0, 10)
     again = acquire(channel, queue)
@@ -136,7 +136,7 @@ def filters_of(arguments: dict[str, Any]) -> dict[str, amqp10.Filter]:
 def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
     epoch = acquire(dial(), queue)
     plan(dial(), queue, epoch, 0, 60)
-    connection = dial("1.0").connection
+    connection = dial.amqp10()
     for credit in (5, 100):
         filters = filters_of(slice_of(epoch, 1, 10, 40))
         with connection.receiver(f"/queues/{queue}", filters=filters, settled=True, prefetch=credit) as receiver:

@@ -22,7 +22,7 @@ from leveret.management.operations.operation import User as Principal
 from leveret.security.patterns import Pattern
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.storage.memory import MemoryLog
-from leveret.sync import Channel
+from leveret.sync import BaseChannel
 from tests.management.conftest import Open
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.requests import CONTROL, Refused, ask, ask_raw
@@ -35,8 +35,8 @@ def run(*arguments: str, input: str = "") -> None:
 
 
 @pytest.fixture
-def channel(dial: Open, protocol: str) -> Channel:
-    return dial(protocol)
+def channel(dial: Open, protocol: str) -> BaseChannel:
+    return dial.over(protocol)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def stream(dial: Open, name: str) -> Any:
     channel.delete_queue(name)
 
 
-def test_the_description_of_a_queue(channel: Channel, dial: Open, name: str, stream: str) -> None:
+def test_the_description_of_a_queue(channel: BaseChannel, dial: Open, name: str, stream: str) -> None:
     own = dial()
     own.declare_queue(name + ".classic", durable=True)
     own.publish(b"x", name + ".classic")
@@ -64,7 +64,7 @@ def test_the_description_of_a_queue(channel: Channel, dial: Open, name: str, str
     assert "no queue 'none'" in refused.value.message
 
 
-def test_invalid_requests(channel: Channel, stream: str) -> None:
+def test_invalid_requests(channel: BaseChannel, stream: str) -> None:
     """The replies contain the error, and the connection stays open."""
     for operation, body, condition, part in (
         ("queue.descripe", b'{"version": 1}', "not-implemented", "queue.describe, "),
@@ -101,7 +101,7 @@ def test_replies_name_the_request(dial: Open, stream: str) -> None:
 def test_ids_of_amqp_1_0_keep_their_types(dial: Open, broker: Broker, stream: str, name: str) -> None:
     from leveret.client import amqp10
 
-    connection = dial("1.0").connection
+    connection = dial.amqp10()
     dial().declare_queue(name + ".replies", durable=True)
     for id in (uuid.uuid4(), b"\x00\x01", 7, "text"):
         with connection.receiver(f"/queues/{name}.replies") as receiver, \
@@ -137,11 +137,11 @@ def asker(broker: Broker, dial: Open) -> Iterator[str]:
 
 def test_permissions(dial: Open, asker: str, protocol: str) -> None:
     with pytest.raises((AccessRefused, LinkClosed)):
-        ask(dial(protocol, "limited", "secret", "interop"), "queue.describe", queue="mine-1", timeout=10)
+        ask(dial.over(protocol, "limited", "secret", "interop"), "queue.describe", queue="mine-1", timeout=10)
     own = dial()
     own.declare_queue("mine-1")
     own.declare_queue("others-1")
-    channel = dial(protocol, asker, "secret")
+    channel = dial.over(protocol, asker, "secret")
     assert ask(channel, "queue.describe", queue="mine-1")["messages"] == 0
     for queue in ("others-1", "others-none"):
         with pytest.raises(Refused) as refused:
@@ -182,7 +182,7 @@ def test_reserved_names(dial: Open) -> None:
     assert "reserved prefix" in refused(lambda channel: channel.declare_exchange("leveret.mine"))
     assert "cannot be bound or deleted" in refused(lambda channel: channel.delete_exchange(CONTROL))
 
-    def bind(channel: Channel) -> None:
+    def bind(channel: BaseChannel) -> None:
         queue = channel.declare_queue(exclusive=True)
         channel.bind_queue(queue, CONTROL, "#")
 
@@ -221,7 +221,7 @@ def test_too_many_at_once(dial: Open, stream: str) -> None:
 # Streams
 
 
-def test_streams_of_a_super_stream_in_order(channel: Channel, dial: Open, name: str) -> None:
+def test_streams_of_a_super_stream_in_order(channel: BaseChannel, dial: Open, name: str) -> None:
     own = dial()
     own.declare_exchange(name, "x-consistent-hash", durable=True)
     names = [f"{name}-{number}" for number in range(12)]
@@ -244,7 +244,7 @@ def test_streams_of_a_super_stream_in_order(channel: Channel, dial: Open, name: 
     own.delete_exchange(name)
 
 
-def test_a_stream_and_its_successor(channel: Channel, dial: Open, name: str) -> None:
+def test_a_stream_and_its_successor(channel: BaseChannel, dial: Open, name: str) -> None:
     own = dial()
     described = []
     for _ in range(2):
@@ -261,13 +261,13 @@ def test_a_stream_and_its_successor(channel: Channel, dial: Open, name: str) -> 
     assert "is not a stream, but a classic queue" in refused.value.message
 
 
-def test_the_offset_of_a_time(channel: Channel, stream: str) -> None:
+def test_the_offset_of_a_time(channel: BaseChannel, stream: str) -> None:
     now = int(time.time() * 1000)
     assert ask(channel, "stream.locate", stream=stream, timestamp=now - 3_600_000)["offset"] == 0
     assert ask(channel, "stream.locate", stream=stream, timestamp=now + 3_600_000)["offset"] == 10
 
 
-def test_the_first_start_decides(channel: Channel, stream: str) -> None:
+def test_the_first_start_decides(channel: BaseChannel, stream: str) -> None:
     start = ask(channel, "stream.start", stream=stream, consumer="c", offset=4)
     assert (start["offset"], start["registered"]) == (4, True)
     start = ask(channel, "stream.start", stream=stream, consumer="c", offset=9)

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from leveret.client import AccessRefused, Error, LinkClosed
-from leveret.sync import Channel
+from leveret.sync import BaseChannel
 from tests.management.conftest import Open
 from tests.management.test_requests import run
 from tests.support.broker import Broker, LeveretProcess
@@ -17,8 +17,8 @@ from tests.support.requests import Refused, ask
 
 
 @pytest.fixture
-def channel(dial: Open, protocol: str) -> Channel:
-    return dial(protocol)
+def channel(dial: Open, protocol: str) -> BaseChannel:
+    return dial.over(protocol)
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def stage_name() -> str:
     return str(uuid.uuid4())
 
 
-def write(channel: Channel, app: str, exchange: str, key: str, *bodies: str, seal: bool = True, **properties: Any) -> str:
+def write(channel: BaseChannel, app: str, exchange: str, key: str, *bodies: str, seal: bool = True,
+          **properties: Any) -> str:
     """Publish these messages like a writer, in a sink transaction."""
     stage = stage_name()
     ask(channel, "stage.open", stage=stage, app=app, exchanges=[exchange])
@@ -44,7 +45,7 @@ def write(channel: Channel, app: str, exchange: str, key: str, *bodies: str, sea
     return stage
 
 
-def test_from_writers_to_the_queue(channel: Channel, queue: Any, name: str) -> None:
+def test_from_writers_to_the_queue(channel: BaseChannel, queue: Any, name: str) -> None:
     app = "app." + name
     assert ask(channel, "stage.last", app=app)["batch"] is None
     stages = [write(channel, app, "", name, *(f"{writer}.{number}" for number in range(5))) for writer in range(2)]
@@ -66,7 +67,7 @@ def test_from_writers_to_the_queue(channel: Channel, queue: Any, name: str) -> N
     assert [item["batch"] for item in ask(channel, "stage.list", app=app)["apps"]] == [0]
 
 
-def test_invalid_requests_are_refused(channel: Channel, queue: Any, name: str) -> None:
+def test_invalid_requests_are_refused(channel: BaseChannel, queue: Any, name: str) -> None:
     stage = write(channel, name, "", name, "a", seal=False)
     for operation, arguments, condition, part in (
         ("stage.open", {"stage": "x:y", "app": name}, "precondition-failed", "letters, digits and hyphens"),
@@ -109,7 +110,7 @@ def test_a_batch_of_more_than_a_thousand_stages(dial: Open, queue: Any, name: st
     assert (refused.value.condition, "10000" in refused.value.message) == ("command-invalid", True)
 
 
-def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> None:
+def test_unroutable_rows_are_named(channel: BaseChannel, queue: Any, name: str) -> None:
     good = write(channel, name, "", name, "a")
     bad = write(channel, name, "amq.direct", "no.way", "b", "c")
     with pytest.raises(Refused) as refused:
@@ -126,14 +127,14 @@ def test_unroutable_rows_are_named(channel: Channel, queue: Any, name: str) -> N
 
 
 def test_publishing_to_a_prepared_sink_transaction(dial: Open, protocol: str, name: str, queue: Any) -> None:
-    channel = dial(protocol)
+    channel = dial.over(protocol)
     sealed = write(channel, name, "", name, "a")
     for stage, part in ((sealed, "prepared"), (stage_name(), "does not exist")):
         with pytest.raises(Error, match=part):
-            dial(protocol).publish("b", name, f"leveret.stage:{stage}:", persistent=True)
+            dial.over(protocol).publish("b", name, f"leveret.stage:{stage}:", persistent=True)
 
 
-def test_time_to_live_begins_when_it_is_promoted(channel: Channel, queue: Any, name: str) -> None:
+def test_time_to_live_begins_when_it_is_promoted(channel: BaseChannel, queue: Any, name: str) -> None:
     stage = write(channel, name, "", name, "a", expiration=600_000)
     ask(channel, "stage.promote", app=name, batch=1, stages=[stage])
     message = queue.get()
@@ -154,7 +155,7 @@ def test_copies(dial: Open, queue: Any, name: str) -> None:
 def test_bodies_of_amqp_1_0_count_as_applications_see_them(dial: Open, queue: Any, name: str) -> None:
     from leveret.client import amqp10
 
-    connection = dial("1.0").connection
+    connection = dial.amqp10()
     channel = dial()
     stage = stage_name()
     ask(channel, "stage.open", stage=stage, app=name)
@@ -211,7 +212,7 @@ def test_other_users(broker: Broker, dial: Open, queue: Any, name: str) -> None:
         assert refused.value.condition == "access-refused", operation
     assert ask(theirs, "stage.list")["stages"] == []
     for protocol in ("0-9-1", "1.0"):
-        publisher = dial(protocol, "writer", "secret")
+        publisher = dial.over(protocol, "writer", "secret")
         with pytest.raises((AccessRefused, LinkClosed, Error)) as failed:
             publisher.publish("b", name, f"leveret.stage:{stage}:amq.topic", persistent=True)
         assert "belongs to another user" in str(failed.value)

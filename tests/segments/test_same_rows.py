@@ -76,10 +76,10 @@ def fill(broker: LeveretProcess) -> int:
         count += 1
         wait(broker, "messages", count)
     count += fill_over_0_9(broker)
-    with sync.connect(broker.url(), protocol="1.0") as connection, connection.channel() as channel:
+    with sync.connect(broker.url(), protocol="1.0") as amqp10, amqp10.session() as session:
         for number, headers in enumerate(HEADERS):
             plain = {name: value for name, value in headers.items() if name not in ("nested", "decimal")}
-            channel.publish(b"body %d" % number, f"key.{number}", "e", headers=plain, message_id=str(uuid.UUID(int=number)))
+            session.publish(b"body %d" % number, f"key.{number}", "e", headers=plain, message_id=str(uuid.UUID(int=number)))
             count += 1
     return count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leveret.sync import Channel
+from leveret.sync import BaseChannel
 
 CONTROL = "leveret.control"
 
@@ -19,7 +19,7 @@ class Refused(Exception):
         self.message = error["message"]
 
 
-def ask_raw(channel: Channel, operation: str, body: bytes, timeout: float = 60) -> dict[str, Any]:
+def ask_raw(channel: BaseChannel, operation: str, body: bytes, timeout: float = 60) -> dict[str, Any]:
     """Return the reply to a request of these bytes."""
     reply = channel.request(body, operation, CONTROL, timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.body)
@@ -27,7 +27,7 @@ def ask_raw(channel: Channel, operation: str, body: bytes, timeout: float = 60) 
     return answer
 
 
-def ask(channel: Channel, operation: str, /, *, timeout: float = 60, **arguments: Any) -> dict[str, Any]:
+def ask(channel: BaseChannel, operation: str, /, *, timeout: float = 60, **arguments: Any) -> dict[str, Any]:
     """Return the reply to a request. Raises `Refused` for an error."""
     answer = ask_raw(channel, operation, json.dumps({"version": 1, **arguments}).encode(), timeout)
     if not answer["ok"]:

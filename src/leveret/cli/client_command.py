@@ -13,7 +13,7 @@ from leveret.cli.failed import MISTAKE, NO_BROKER, NOT_ALL, PIPE_CLOSED, REFUSED
 from leveret.cli.output import text
 
 if TYPE_CHECKING:
-    from leveret.client._async.connection import Connection
+    from leveret.client._async.connection import Amqp10Connection, Connection
     from leveret.client._async.opening import Opening
     from leveret.client.errors import Error
     from leveret.client.events import Event
@@ -47,8 +47,9 @@ SECONDS = click.FloatRange(min=0, min_open=True, max=10**6)
 
 
 def open_connection(urls: tuple[str, ...], command: str, timeout: float | None = None,
-                    on_event: Callable[[Event], object] | None = None, **options: Any) -> Opening[Connection]:
-    """Open a connection.
+                    on_event: Callable[[Event], object] | None = None,
+                    **options: Any) -> Opening[Connection | Amqp10Connection]:
+    """Open a connection of the protocol that the URL selects.
 
     Args:
         urls: The brokers, which are tried in turn.
@@ -64,7 +65,7 @@ def open_connection(urls: tuple[str, ...], command: str, timeout: float | None =
         options |= {"timeout": timeout, "connect_timeout": timeout, "blocked_timeout": timeout}
     if not parse_urls(urls)[0].name:
         options["name"] = f"leveret {command}"
-    return leveret.connect(urls, on_event=on_event, **options)
+    return leveret.connect(urls, protocol="auto", on_event=on_event, **options)
 
 
 def run(command: Callable[[], Coroutine[Any, Any, int]]) -> None:

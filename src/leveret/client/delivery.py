@@ -20,8 +20,8 @@ from leveret.wire.amqp10.short import ACCEPTED_STATE, RELEASED_STATE
 from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.channel import SessionCore
     from leveret.client.engine.amqp10.receiver import ReceiverCore
+    from leveret.client.engine.amqp10.session import SessionCore
     from leveret.client.engine.amqp10.transactions import TransactionCore
     from leveret.client.message import AnyTransaction
 

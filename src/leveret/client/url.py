@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -31,6 +32,31 @@ def parse_urls(urls: str | Iterable[str], **options: Any) -> list[Parameters]:
     if not found:
         raise InvalidUrl("empty list of URLs; expected at least one")
     return found
+
+
+def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[str, Any]) -> list[Parameters]:
+    """Return the parameters of the hosts of a connection, all with the same protocol.
+
+    Args:
+        urls: One or several URLs.
+        protocol: Protocol; "auto" for the one that the URLs select. None is 0-9-1, which a URL must not contradict.
+        options: Other options.
+
+    Raises:
+        InvalidUrl: A URL or an option is invalid.
+    """
+    if protocol is not None and protocol != "auto":
+        options = {**options, "protocol": protocol}
+    hosts = parse_urls(urls, **options)
+    selected = {host.protocol for host in hosts}
+    if len(selected) > 1:
+        raise InvalidUrl(f"the URLs select different protocols: {', '.join(sorted(selected))}; expected one")
+    if protocol is None:
+        if not selected <= {"auto", "0-9-1"}:
+            raise InvalidUrl(f"the URL selects protocol {hosts[0].protocol}, whose connections have another type; expected"
+                             f' argument protocol="{hosts[0].protocol}", or protocol="auto" for any')
+        hosts = [replace(host, protocol="0-9-1") for host in hosts]
+    return hosts
 
 
 def parse_url(url: str = "amqp://", **options: Any) -> Parameters:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from leveret.client._sync.channel import Channel
-from leveret.client._sync.connection import Connection
+from leveret.client._sync.base_channel import BaseChannel
+from leveret.client._sync.connection import Amqp10Connection, Connection
+from leveret.client._sync.connection import open_connection as open_hosts
 from leveret.client.engine.amqp091.handshake import CLOSED_DURING_LOGIN
 from leveret.client.errors import (
     AuthenticationFailed,
@@ -42,6 +43,7 @@ PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
 RECONNECT_TIMEOUT: Final = 60.0
 # Seconds for one request.
 REQUEST_TIMEOUT: Final = 30.0
+AnyConnection = Connection | Amqp10Connection
 _RETRY_DELAYS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 # Errors that a retry does not resolve, unless the broker hung up during the login: it may be restarting.
 _PERMANENT_ERRORS: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
@@ -117,7 +119,7 @@ def _read_secret(option: str, path: str) -> str:
                           "the driver and all workers can read") from None
 
 
-def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> Connection:
+def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> AnyConnection:
     """Open a connection that does not reconnect by itself.
 
     Args:
@@ -131,10 +133,8 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
     deadline = time.monotonic() + reconnect_timeout
     attempt = 0
     while True:
-        connection = Connection([endpoint.parameters(name)])
         try:
-            connection.driver.open()
-            return connection
+            return open_hosts([endpoint.parameters(name)])
         except ConnectionFailed as error:
             last: Error = error
             if isinstance(error, _PERMANENT_ERRORS) and error.reply_text != CLOSED_DURING_LOGIN:
@@ -146,6 +146,13 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
         if time.monotonic() + pause > deadline:
             raise BrokerUnreachable(f"no connection to {endpoint} within {reconnect_timeout:g} s: {last}") from None
         time.sleep(pause)
+
+
+def open_amqp091_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> Connection:
+    """Open a connection over 0-9-1, which the broker accepts on the same port; otherwise as `open_connection`."""
+    connection = open_connection(replace(endpoint, protocol="0-9-1"), name, reconnect_timeout)
+    assert isinstance(connection, Connection)
+    return connection
 
 
 class ControlClient:
@@ -165,8 +172,8 @@ class ControlClient:
         self.endpoint = endpoint
         self.name = name
         self.reconnect_timeout = reconnect_timeout
-        self._connection: Connection | None = None
-        self._channel: Channel | None = None
+        self._connection: AnyConnection | None = None
+        self._channel: BaseChannel | None = None
 
     def request(self, operation: str, /, within: float = REQUEST_TIMEOUT, **arguments: Any) -> dict[str, Any]:
         """Send a request and return the reply. Arguments that are None are omitted.
@@ -194,26 +201,26 @@ class ControlClient:
         properties = self.connection().server_properties
         return any(str(properties.get(name, "")).startswith("Leveret") for name in ("product", "platform"))
 
-    def connection(self) -> Connection:
+    def connection(self) -> AnyConnection:
         """Return the open connection for other uses. Raises BrokerUnreachable."""
         return self._ensure_connected(time.monotonic() + self.reconnect_timeout)
 
-    def channel(self) -> Channel:
+    def channel(self) -> BaseChannel:
         """Open a channel for other uses."""
-        return self.connection().channel()
+        return self.connection().open_channel()
 
     def close(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             connection.close()
 
-    def _with_channel(self, operation: str, call: Callable[[Channel], Any]) -> Any:
+    def _with_channel(self, operation: str, call: Callable[[BaseChannel], Any]) -> Any:
         deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
                 connection = self._ensure_connected(deadline)
                 if self._channel is None or not self._channel.is_open:
-                    self._channel = connection.channel()
+                    self._channel = connection.open_channel()
                 return call(self._channel)
             except (NotFound, Returned) as error:
                 raise RequestRefused(operation, "not-implemented", f"{self.endpoint} has no exchange {CONTROL_EXCHANGE}: "
@@ -227,7 +234,7 @@ class ControlClient:
                     raise BrokerUnreachable(f"{operation}: no reply from {self.endpoint} within "
                                             f"{self.reconnect_timeout:g} s: {error}") from None
 
-    def _ensure_connected(self, deadline: float) -> Connection:
+    def _ensure_connected(self, deadline: float) -> AnyConnection:
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()

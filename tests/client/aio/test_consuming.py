@@ -9,7 +9,7 @@ import pytest
 
 from leveret.client._async.channel import Channel
 from leveret.client._async.consumer import Consumer
-from leveret.client.engine.common import base as core_base
+from leveret.client.engine.common import connection as core_base
 from leveret.client.errors import AccessRefused, ChannelClosed, ConsumerCancelled, Error, PreconditionFailed, Timeout
 from leveret.client.message import Message
 from tests.client.conftest import Connect

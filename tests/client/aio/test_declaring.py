@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
+from leveret import aio
 from leveret.client.errors import (
     AccessRefused,
     ChannelClosed,
@@ -12,8 +16,18 @@ from leveret.client.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from leveret.client.message import Message
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
+
+Call = Callable[[aio.Channel], Awaitable[Any]]
+
+
+async def take(queue: aio.Queue) -> Message:
+    """Return the next message, which must exist."""
+    message = await queue.get(no_ack=True)
+    assert message is not None
+    return message
 
 
 async def test_queue_lifecycle(connect: Connect, name: str) -> None:
@@ -51,7 +65,7 @@ async def test_direct_bindings(connect: Connect, name: str) -> None:
     await channel.bind_queue(queue, name, "b")
     for key in ("a", "b", "c"):
         await exchange.publish(key, key)
-    assert [(await queue.get(no_ack=True)).text() for _ in range(2)] == ["a", "b"]
+    assert [(await take(queue)).text() for _ in range(2)] == ["a", "b"]
     assert await queue.get() is None
     await queue.unbind(exchange, "a")
     await exchange.publish("a", "a")
@@ -76,7 +90,7 @@ async def test_topic_fanout_and_headers_exchanges(connect: Connect, name: str) -
     await queue.bind(headers, arguments={"x-match": "all", "color": "red", "size": 3})
     await headers.publish(b"3", headers={"color": "red", "size": 3, "more": None})
     await headers.publish(b"no", headers={"color": "red"})
-    assert [(await queue.get(no_ack=True)).body for _ in range(3)] == [b"1", b"2", b"3"]
+    assert [(await take(queue)).body for _ in range(3)] == [b"1", b"2", b"3"]
     assert await queue.get() is None
 
 
@@ -88,7 +102,7 @@ async def test_exchange_to_exchange_bindings(connect: Connect, name: str) -> Non
     await target.bind(source, "key")
     await queue.bind(target, "key")
     await source.publish(b"through", "key")
-    assert (await queue.get(no_ack=True)).body == b"through"
+    assert (await take(queue)).body == b"through"
     await target.unbind(source, "key")
     await source.publish(b"no", "key")
     assert await queue.get() is None
@@ -129,9 +143,10 @@ async def test_inequivalent_declarations(connect: Connect, name: str) -> None:
     first = await connection.channel()
     await first.declare_queue(name, arguments={"x-max-length": 5})
     await first.declare_exchange(name, "topic")
-    for declare, method in (
-            (lambda channel: channel.declare_queue(name, arguments={"x-max-length": 6}), "queue.declare"),
-            (lambda channel: channel.declare_exchange(name, "fanout"), "exchange.declare")):
+    calls: tuple[tuple[Call, str], ...] = (
+        (lambda channel: channel.declare_queue(name, arguments={"x-max-length": 6}), "queue.declare"),
+        (lambda channel: channel.declare_exchange(name, "fanout"), "exchange.declare"))
+    for declare, method in calls:
         channel = await connection.channel()
         with pytest.raises(PreconditionFailed) as caught:
             await declare(channel)
@@ -144,7 +159,7 @@ async def test_inequivalent_declarations(connect: Connect, name: str) -> None:
 
 async def test_missing_queues_and_exchanges(connect: Connect, name: str) -> None:
     connection = await connect()
-    calls = {
+    calls: dict[str, Call] = {
         "queue.bind": lambda channel: channel.bind_queue(name, name),
         "queue.purge": lambda channel: channel.purge_queue(name),
         "basic.get": lambda channel: channel.get(name),
@@ -182,8 +197,10 @@ async def test_exclusive_queues(connect: Connect, name: str) -> None:
     await (await owner.channel()).declare_queue(name, exclusive=True)
     await (await (await owner.channel()).declare_queue(name, exclusive=True)).purge()
     other = await connect()
-    for call in (lambda channel: channel.declare_queue(name, passive=True), lambda channel: channel.purge_queue(name),
-                 lambda channel: channel.consume(name).start()):
+    calls: tuple[Call, ...] = (lambda channel: channel.declare_queue(name, passive=True),
+                               lambda channel: channel.purge_queue(name),
+                               lambda channel: channel.consume(name).start())
+    for call in calls:
         channel = await other.channel()
         with pytest.raises(ResourceLocked) as caught:
             await call(channel)
@@ -199,11 +216,11 @@ async def test_invalid_names(connect: Connect) -> None:
     calls = (
         lambda: channel.declare_queue("x" * 256),
         lambda: channel.declare_queue("ü" * 128),
-        lambda: channel.declare_queue(5),
+        lambda: channel.declare_queue(5),  # type: ignore[arg-type]
         lambda: channel.declare_queue("x", arguments={"x": object()}),
-        lambda: channel.declare_queue("x", arguments={5: 1}),
+        lambda: channel.declare_queue("x", arguments={5: 1}),  # type: ignore[dict-item]
         lambda: channel.bind_queue("x", "y", "k" * 300),
-        lambda: channel.bind_queue("x", "y", 5),
+        lambda: channel.bind_queue("x", "y", 5),  # type: ignore[arg-type]
         lambda: channel.declare_exchange("x", "t" * 300),
         lambda: channel.get("q" * 256),
         lambda: channel.consume("q", consumer_tag="t" * 256).start(),
@@ -227,7 +244,7 @@ async def test_arguments_of_every_type(connect: Connect, name: str) -> None:
         "ours": [1, "two", {"three": None}], "flag": True, "bytes": b"\0\xff"})
     await channel.publish(b"low", name, priority=1)
     await channel.publish(b"high", name, priority=5)
-    assert [(await queue.get(no_ack=True)).body for _ in range(2)] == [b"high", b"low"]
+    assert [(await take(queue)).body for _ in range(2)] == [b"high", b"low"]
 
 
 async def test_handle_without_declaration(connect: Connect, name: str) -> None:
@@ -236,14 +253,16 @@ async def test_handle_without_declaration(connect: Connect, name: str) -> None:
     queue = channel.queue(name)
     await channel.exchange().publish(b"1", name)
     await channel.exchange("amq.direct").publish(b"nowhere", name)
-    assert (await queue.get(no_ack=True)).body == b"1"
+    assert (await take(queue)).body == b"1"
     assert await queue.get() is None
     assert repr(queue) == f"<Queue '{name}'>"
 
 
 async def test_reserved_names(connect: Connect) -> None:
     connection = await connect()
-    for call in (lambda channel: channel.declare_queue("amq.mine"), lambda channel: channel.declare_exchange("amq.mine")):
+    calls: tuple[Call, ...] = (lambda channel: channel.declare_queue("amq.mine"),
+                               lambda channel: channel.declare_exchange("amq.mine"))
+    for call in calls:
         channel = await connection.channel()
         with pytest.raises(ChannelClosed) as caught:
             await call(channel)

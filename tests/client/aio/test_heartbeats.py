@@ -22,14 +22,15 @@ class Idle:
         self.sent: list[float] = []
         self.waiting = b""
         self.error: Exception | None = None
-        self.driver: Any = object.__new__(Driver)
-        self.driver._loop = self.loop
-        self.driver._heartbeat_timer = None
-        self.driver._last_sent = self.driver._last_received = self.loop.now
+        driver: Any = object.__new__(Driver)
+        driver._loop = self.loop
+        driver._heartbeat_timer = None
+        driver._last_sent = driver._last_received = self.loop.now
         engine = SimpleNamespace(heartbeat=INTERVAL, send_heartbeat=self._heartbeat)
-        self.driver.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
+        driver.core = SimpleNamespace(engine=engine, heartbeat_timeout=0.0, to_send=self._to_send)
         transport = SimpleNamespace(write=lambda data: self.sent.append(self.loop.now))
-        self.driver.stream = SimpleNamespace(transport=transport)
+        driver.stream = SimpleNamespace(transport=transport)
+        self.driver: Driver = driver
 
     def _heartbeat(self) -> None:
         if self.error is not None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -119,8 +120,12 @@ async def test_unreachable_port_or_host(dial: Connect) -> None:
 
 
 async def test_invalid_options() -> None:
-    for url, options in (("http://localhost", {}), ("amqp://localhost?hartbeat=5", {}), ("amqp://", {"hartbeat": 1}),
-                         ("amqp://localhost:x", {}), ("amqp://", {"heartbeat": -1}), ([], {})):
+    invalid: tuple[tuple[str | list[str], dict[str, Any]], ...] = (
+        ("http://localhost", {}), ("amqp://localhost?hartbeat=5", {}), ("amqp://", {"hartbeat": 1}),
+        ("amqp://localhost:x", {}), ("amqp://", {"heartbeat": -1}), ([], {}),
+        ("amqp://localhost?protocol=0-9", {}), ("amqp://localhost?protocol=1.0", {}), ("amqp://", {"protocol": "2.0"}),
+        (["amqp://a?protocol=1.0", "amqp://b?protocol=0-9-1"], {"protocol": "auto"}))
+    for url, options in invalid:
         with pytest.raises(InvalidUrl):
             leveret.connect(url, **options)
 
@@ -163,7 +168,7 @@ async def test_other_protocols(dial: Connect, script: Callable[[Peer], Awaitable
     async with fake_server(script) as url:
         begun = time.monotonic()
         with pytest.raises(ProtocolMismatch, match=says) as caught:
-            await dial(url, protocol="0-9-1")
+            await dial(url)
         assert time.monotonic() - begun < 5
         assert (caught.value.host, caught.value.port) == ("127.0.0.1", int(url.split(":")[-1].strip("/")))
 

@@ -160,10 +160,10 @@ async def test_full_queue(connect: Connect, name: str) -> None:
     await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     results = await asyncio.gather(*(channel.publish(b"%d" % number, name, type="t") for number in range(10)),
                                    return_exceptions=True)
-    refused = [result for result in results if result is not None]
+    refused = [result for result in results if isinstance(result, Nacked)]
     assert results[:3] == [None] * 3 and len(refused) >= 6
+    assert len(refused) + results.count(None) == len(results)
     for error in refused:
-        assert type(error) is Nacked
         assert error.messages[0].routing_key == name and error.messages[0].properties is not None
         assert error.messages[0].properties.type == "t"
     assert {error.messages[0].body for error in refused} <= {b"%d" % number for number in range(10)}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from leveret import sync
+from leveret import aio, sync
 from leveret.client import Event
 from leveret.client.events import Disconnected
-from tests.client.conftest import Connect
+from tests.client.conftest import BaseConnect
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy
 
-QUICK: dict[str, Any] = {"protocol": "0-9", "reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
+QUICK: dict[str, Any] = {"reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
 REALMS = {
     "/data": {"resources": r"orders\..*", "active": ["guest"], "write": ["guest"], "read": ["guest"]},
     "/rest": {"resources": ".*", "active": ["guest"], "passive": ["*"], "write": ["*"], "read": ["*"]},
@@ -28,11 +28,12 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     process.stop()
 
 
-class Connect09(Connect):
-    """Opens connections as `Connect`, over AMQP 0-9 by default."""
+class Connect09(BaseConnect):
+    """Opens connections of AMQP 0-9."""
 
-    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Any:
-        return await super().__call__(url, **{"protocol": "0-9", **options})
+    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> aio.Amqp09Connection:
+        connection: aio.Amqp09Connection = await self.open("0-9", url, **options)
+        return connection
 
 
 @pytest.fixture
@@ -51,16 +52,16 @@ def through(proxy: Proxy) -> Connect09:
     return Connect09(proxy.url())
 
 
-Open = Callable[..., sync.Connection]
+Open = Callable[..., sync.Amqp09Connection]
 
 
 @pytest.fixture
 def block() -> Iterator[Open]:
     """Opens connections of the sync API to a URL, and closes them at the end of the test."""
-    opened: list[sync.Connection] = []
+    opened: list[sync.Amqp09Connection] = []
 
-    def open(url: str, **options: Any) -> sync.Connection:
-        connection = sync.connect(url, **{**QUICK, **options})
+    def open(url: str, **options: Any) -> sync.Amqp09Connection:
+        connection = sync.connect(url, protocol="0-9", **{**QUICK, **options})
         opened.append(connection)
         return connection
 

@@ -78,8 +78,6 @@ async def test_unsupported_over_0_9(connect: Connect09, name: str) -> None:
         await channel.bind_exchange("amq.topic", "amq.direct", "x")
     with pytest.raises(NotSupported, match="secret"):
         await connection.update_secret("guest")
-    with pytest.raises(NotSupported, match=r"1\.0"):
-        await channel.sender(name)
     await channel.publish(b"x", name)
     message = await channel.get(name)
     assert message is not None
@@ -87,17 +85,6 @@ async def test_unsupported_over_0_9(connect: Connect09, name: str) -> None:
         message.nack(multiple=True)
     with pytest.raises(NotSupported, match="no nack of several messages"):
         channel.nack(1, multiple=True)
-    assert channel.is_open
-
-
-async def test_calls_of_0_9_over_other_protocols(connect: Connect09) -> None:
-    channel = await (await connect(protocol="0-9-1")).channel()
-    for call in (channel.ping(), channel.request_access("/data"), channel.send_file(b"x", "q"), channel.dtx_select(),
-                 channel.dtx_start("x")):
-        with pytest.raises(NotSupported, match=r'protocol="0-9"'):
-            await call
-    with pytest.raises(NotSupported, match=r'protocol="0-9"'):
-        channel.consume_files("q")
     assert channel.is_open
 
 

@@ -83,7 +83,7 @@ async def test_invalid_files(connect: Connect09, name: str) -> None:
     with pytest.raises(InvalidMessage, match="class file has no such property"):
         await channel.send_file(b"x", name, correlation_id="x")
     with pytest.raises(InvalidMessage, match="a path, bytes"):
-        await channel.send_file(5, name)
+        await channel.send_file(5, name)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match="identifier"):
         await channel.send_file(b"x", name, identifier="x" * 256)
     with pytest.raises(FileNotFoundError):

@@ -100,8 +100,10 @@ async def test_get_reject_and_requeue(connect: Connect09, name: str) -> None:
         await channel.transfer(body, name)
     first, second = await channel.get_message(name), await channel.get_message(name)
     assert first is not None and first.body == b"1" and second is not None and second.body == b"2" * 200_000
+    third = await other.get_message(name)
+    assert third is not None
     with pytest.raises(NotSupported, match="requeue=False"):
-        (await other.get_message(name)).reject(requeue=True)
+        third.reject(requeue=True)
     await other.close()
     second.ack()
     first.reject()

@@ -33,7 +33,8 @@ async def test_streams(connect: Connect09, name: str) -> None:
         await channel.publish_stream(b"nobody", name, immediate=True)
     with pytest.raises(Returned):
         await channel.publish_stream(b"nowhere", f"{name}.no", mandatory=True)
-    assert (await channel.get(name, no_ack=True)).body == b"basic"
+    basic = await channel.get(name, no_ack=True)
+    assert basic is not None and basic.body == b"basic"
     await channel.delete_queue(name)
 
 

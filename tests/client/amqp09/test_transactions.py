@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leveret.client import Access, ConnectionClosed, InvalidMessage, PreconditionFailed, ResourceLocked, TransactionLost
-from leveret.client._async.channel import Channel
+from leveret.client._async.amqp09 import Amqp09Channel
 from leveret.coordinator import CallFailed, Coordinator, NoBroker, RolledBack, commit_all
 from tests.client.amqp09.conftest import QUICK, Connect09, Open
 from tests.support.broker import Broker, LeveretProcess, basic_config
@@ -123,7 +123,7 @@ def coordinator(server: LeveretProcess) -> Coordinator:
     return Coordinator(server.data_dir)
 
 
-async def branch(channel: Channel, name: str) -> None:
+async def branch(channel: Amqp09Channel, name: str) -> None:
     await channel.dtx_select()
     await channel.dtx_start(name)
 

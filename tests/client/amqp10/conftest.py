@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from leveret.client._async.channel import Channel
-from leveret.client._async.connection import Connection
-from tests.client.conftest import Connect
+from leveret import aio
+from tests.client.conftest import BaseConnect
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy
@@ -38,11 +37,12 @@ def leveret_only(server: Broker) -> Broker:
     return server
 
 
-class Connect1(Connect):
-    """Opens connections as `Connect`, over AMQP 1.0 by default."""
+class Connect1(BaseConnect):
+    """Opens connections of AMQP 1.0."""
 
-    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> Connection:
-        return await super().__call__(url, **{"protocol": "1.0", **options})
+    async def __call__(self, url: str | list[str] | None = None, **options: Any) -> aio.Amqp10Connection:
+        connection: aio.Amqp10Connection = await self.open("1.0", url, **options)
+        return connection
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def through(server: Broker, proxy: Proxy) -> Connect1:
     return Connect1(proxy.url())
 
 
-async def other(connect: Connect, name: str, **arguments: Any) -> Channel:
+async def other(connect: BaseConnect, name: str, **arguments: Any) -> aio.Channel:
     """Return a 0-9-1 channel on which the queue of that name is declared."""
-    channel = await (await connect(protocol="0-9-1")).channel()
+    channel: aio.Channel = await (await connect.open("0-9-1")).channel()
     await channel.declare_queue(name, durable=True, **arguments)
     return channel

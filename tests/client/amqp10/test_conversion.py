@@ -30,8 +30,8 @@ FULL: dict[str, Any] = {
 async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker, name: str,
                                           ways: tuple[str, str]) -> None:
     await other(connect, name)
-    sending = await (await connect(protocol=ways[0])).channel()
-    taking = await (await connect(protocol=ways[1])).channel()
+    sending = await connect.channel(ways[0])
+    taking = await connect.channel(ways[1])
     await sending.publish(b"body", name, **FULL)
     message = await taking.get(name)
     assert message is not None

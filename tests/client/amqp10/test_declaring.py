@@ -10,78 +10,74 @@ from tests.support.broker import Broker
 
 
 async def test_queue_lifecycle(connect: Connect1, leveret_only: Broker, name: str) -> None:
-    channel = await (await connect()).channel()
-    queue = await channel.declare_queue(name, durable=True, arguments={"x-max-length": 100})
+    session = await (await connect()).session()
+    queue = await session.declare_queue(name, durable=True, arguments={"x-max-length": 100})
     assert (queue.name, queue.message_count, queue.consumer_count) == (name, 0, 0)
     for number in range(3):
-        await channel.publish(f"{number}", queue)
-    again = await channel.declare_queue(name, passive=True)
+        await session.publish(f"{number}", queue)
+    again = await session.declare_queue(name, passive=True)
     assert again.message_count == 3
     with pytest.raises(PreconditionFailed, match="x-max-length") as differs:
-        await channel.declare_queue(name, durable=True, arguments={"x-max-length": 5})
+        await session.declare_queue(name, durable=True, arguments={"x-max-length": 5})
     assert differs.value.reply_code == 409
     assert await queue.purge() == 3
-    await channel.publish("x", queue)
+    await session.publish("x", queue)
     assert await queue.delete() == 1
     with pytest.raises(NotFound):
-        await channel.declare_queue(name, passive=True)
-    with pytest.raises(NotSupported, match="if_unused"):
-        await channel.delete_queue(name, if_unused=True)
-    unnamed = await channel.declare_queue(exclusive=True)
+        await session.declare_queue(name, passive=True)
+    unnamed = await session.declare_queue(exclusive=True)
     assert unnamed.name
-    await channel.publish("x", unnamed)
-    assert channel.is_open
+    await session.publish("x", unnamed)
+    assert session.is_open
 
 
 async def test_exchanges_and_bindings(connect: Connect1, leveret_only: Broker, name: str) -> None:
-    channel = await (await connect()).channel()
-    queue = await channel.declare_queue(f"{name}/with a slash", auto_delete=False)
-    exchange = await channel.declare_exchange(f"{name} ü/x", "topic", durable=True)
-    inner = await channel.declare_exchange(f"{name}.inner", "headers")
+    session = await (await connect()).session()
+    queue = await session.declare_queue(f"{name}/with a slash", auto_delete=False)
+    exchange = await session.declare_exchange(f"{name} ü/x", "topic", durable=True)
+    inner = await session.declare_exchange(f"{name}.inner", "headers")
     await queue.bind(exchange, "a.*")
-    await channel.publish("1", "a.b", exchange, mandatory=True)
+    await session.publish("1", "a.b", exchange, mandatory=True)
     await queue.unbind(exchange, "a.*")
     with pytest.raises(Returned):
-        await channel.publish("2", "a.b", exchange, mandatory=True)
+        await session.publish("2", "a.b", exchange, mandatory=True)
     await inner.bind(exchange, "#")
     await queue.bind(inner, arguments={"x-match": "all", "colour": "red"})
-    await channel.publish("3", "k", exchange, mandatory=True, headers={"colour": "red"})
+    await session.publish("3", "k", exchange, mandatory=True, headers={"colour": "red"})
     await queue.unbind(inner, arguments={"x-match": "all", "colour": "red"})
     with pytest.raises(Returned):
-        await channel.publish("4", "k", exchange, mandatory=True, headers={"colour": "red"})
+        await session.publish("4", "k", exchange, mandatory=True, headers={"colour": "red"})
     await inner.unbind(exchange, "#")
     assert await queue.purge() == 2
     with pytest.raises(PreconditionFailed):
-        await channel.declare_exchange(exchange.name, "fanout")
-    with pytest.raises(NotSupported, match="passive"):
-        await channel.declare_exchange(exchange.name, passive=True)
+        await session.declare_exchange(exchange.name, "fanout")
     for gone in (exchange, inner):
         await gone.delete()
     with pytest.raises(NotFound):
-        await channel.publish("5", "k", exchange)
+        await session.publish("5", "k", exchange)
     await queue.delete()
 
 
 async def test_permissions(connect: Connect1, leveret_only: Broker, name: str) -> None:
     url = leveret_only.url(user="limited", password="secret", vhost="interop")
-    channel = await (await connect(url)).channel()
+    session = await (await connect(url)).session()
     with pytest.raises(AccessRefused, match="refused") as refused:
-        await channel.declare_queue(name)
+        await session.declare_queue(name)
     assert refused.value.reply_code == 403
-    queue = await channel.declare_queue(f"mine-{name}")
-    await channel.publish("x", queue)
+    queue = await session.declare_queue(f"mine-{name}")
+    await session.publish("x", queue)
     assert await queue.delete() == 1
 
 
 async def test_servers_without_a_management_node(connect: Connect1, server: Broker, name: str) -> None:
     await other(connect, name)
     if server.kind == "leveret":
-        channel = await (await connect(addresses="plain")).channel()
+        session = await (await connect(addresses="plain")).session()
     else:
-        channel = await (await connect()).channel()
+        session = await (await connect()).session()
     with pytest.raises(NotSupported, match="management node"):
-        await channel.declare_queue(name)
-    await channel.publish("x", name)
-    message = await channel.get(name)
+        await session.declare_queue(name)
+    await session.publish("x", name)
+    message = await session.get(name)
     assert message is not None
     message.ack()

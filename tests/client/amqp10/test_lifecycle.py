@@ -53,18 +53,18 @@ async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: C
 async def test_cancellation_leaves_the_connection_usable(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
     connection = await connect()
-    channel = await connection.channel()
+    session = await connection.session()
     chance = random.Random(1)
 
     async def work() -> None:
         async with connection.sender(f"/queues/{name}") as sender, connection.receiver(f"/queues/{name}") as receiver:
             await sender.send("x")
             (await receiver.next(30)).accept()
-            await channel.publish("y", name)
-            message = await channel.get(name)
+            await session.publish("y", name)
+            message = await session.get(name)
             if message is not None:
                 message.ack()
-            await channel.declare_queue(name, passive=True)
+            await session.declare_queue(name, passive=True)
             async with connection.transaction() as tx:
                 await sender.send("z", transaction=tx)
             with pytest.raises(Error):
@@ -75,7 +75,7 @@ async def test_cancellation_leaves_the_connection_usable(connect: Connect1, leve
         await asyncio.sleep(chance.uniform(0, 0.02))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert connection.is_open and channel.is_open
+    assert connection.is_open and session.is_open
     await until(lambda: len(connection.core.channels) <= 2)
     await old.purge_queue(name)
     await work()

@@ -193,8 +193,8 @@ async def test_dynamic_nodes(connect: Connect1, leveret_only: Broker) -> None:
 
 
 async def test_durable_receivers(connect: Connect1, leveret_only: Broker, name: str) -> None:
-    channel = await (await connect()).channel()
-    await channel.declare_exchange(name, "fanout")
+    session = await (await connect()).session()
+    await session.declare_exchange(name, "fanout")
     with pytest.raises(InvalidMessage, match="name"):
         await (await connect()).receiver(f"/exchanges/{name}", durable=True)
     for number in range(3):
@@ -206,28 +206,28 @@ async def test_durable_receivers(connect: Connect1, leveret_only: Broker, name: 
                 delivery.accept()
         await connection.close()
         for missed in range(number + 1):
-            await channel.publish(f"{number + 1}.{missed}", exchange=name, mandatory=True)
+            await session.publish(f"{number + 1}.{missed}", exchange=name, mandatory=True)
     connection = await connect(container_id=f"container of {name}")
     receiver = await connection.receiver(f"/exchanges/{name}", durable=True, name="news")
     await receiver.unsubscribe()
     with pytest.raises(Returned):
-        await channel.publish("nobody", exchange=name, mandatory=True)
+        await session.publish("nobody", exchange=name, mandatory=True)
 
 
 async def test_links_of_one_session(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
-    async with await connect() as connection, connection.channel() as channel:
-        sender = await channel.sender(f"/queues/{name}")
-        receiver = await channel.receiver(f"/queues/{name}")
+    async with await connect() as connection, connection.session() as session:
+        sender = await session.sender(f"/queues/{name}")
+        receiver = await session.receiver(f"/queues/{name}")
         with pytest.raises(NotFound):
-            await channel.sender(f"/queues/{name}.none")
+            await session.sender(f"/queues/{name}.none")
         await sender.send("x")
         (await receiver.next(30)).accept()
         await sender.close()
         with pytest.raises(LinkClosed, match="was closed"):
             await sender.send("y")
         await receiver.close()
-        assert channel.is_open
+        assert session.is_open
         assert len(connection.core.channels) == 1
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from leveret import aio
 from leveret.client import AuthenticationFailed, ConnectionFailed, ConnectionLost, ProtocolMismatch, VhostRefused
 from leveret.wire.amqp10 import frames
 from leveret.wire.amqp10.frames import FrameReader
@@ -38,10 +39,10 @@ async def test_refused_connections(connect: Connect1, server: Broker) -> None:
 
 
 async def test_vhosts(connect: Connect1, leveret_only: Broker, name: str) -> None:
-    async with await connect(vhost="vhöst/ü") as connection, connection.channel() as channel:
-        await channel.declare_queue(name)
-    async with await connect(vhost="vhöst/ü", protocol="0-9-1") as connection, connection.channel() as channel:
-        await channel.delete_queue(name)
+    async with await connect(vhost="vhöst/ü") as connection, connection.session() as session:
+        await session.declare_queue(name)
+    channel = await connect.channel("0-9-1", vhost="vhöst/ü")
+    await channel.delete_queue(name)
 
 
 async def test_anonymous(connect: Connect1, leveret_only: Broker) -> None:
@@ -49,8 +50,7 @@ async def test_anonymous(connect: Connect1, leveret_only: Broker) -> None:
 
 
 async def test_auto_prefers_0_9_1(connect: Connect1) -> None:
-    connection = await connect(protocol="auto")
-    assert not hasattr(connection.core, "addresses")
+    assert isinstance(await connect.open("auto"), aio.Connection)
 
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -136,10 +136,11 @@ async def test_auto_falls_back_to_1_0(dial: Connect) -> None:
             await peer.flush()
 
     async with fake(only_1_0) as url:
-        connection = await dial(url)
+        connection = await dial.open("auto", url)
+        assert isinstance(connection, aio.Amqp10Connection)
         assert connection.is_open and connection.server_properties == {}
-        with pytest.raises(ProtocolMismatch, match="1-0-0"):
-            await dial(url, protocol="0-9-1")
+        with pytest.raises(ProtocolMismatch, match=r'1-0-0.*protocol="1.0"'):
+            await dial(url)
         await connection.close()
 
 
@@ -152,7 +153,7 @@ async def test_other_protocols(dial: Connect) -> None:
 
         async with fake(script) as url:
             with pytest.raises(ProtocolMismatch):
-                await dial(url, protocol="1.0")
+                await dial.open("1.0", url)
 
     await says(b"AMQP\x00\x00\x09\x01")
     await says(b"AMQP\x01\x01\x00\x0a")
@@ -173,7 +174,7 @@ async def test_server_that_closes_after_its_open(dial: Connect) -> None:
 
     async with fake(script) as url:
         with pytest.raises(ConnectionFailed, match="too many") as failed:
-            await dial(url, protocol="1.0")
+            await dial.open("1.0", url)
         assert failed.value.condition == "amqp:resource-limit-exceeded"
 
 
@@ -193,8 +194,8 @@ async def test_server_that_breaks_the_protocol(dial: Connect) -> None:
         closed.append(await peer.next())
 
     async with fake(script) as url:
-        connection = await dial(url, protocol="1.0")
-        await connection.channel()
+        connection = await dial.open("1.0", url)
+        await connection.session()
         with pytest.raises(Exception, match="broke the protocol"):
             await connection.wait_closed()
         while not closed:
@@ -217,7 +218,7 @@ async def test_idle_timeouts_of_both_sides(dial: Connect) -> None:
             empty.append(await peer.next())
 
     async with fake(script) as url:
-        connection = await dial(url, protocol="1.0", heartbeat=1, reconnect=False)
+        connection = await dial.open("1.0", url, heartbeat=1, reconnect=False)
         with pytest.raises(ConnectionLost, match="no data from the server"):
             await connection.wait_closed()
         assert [frame.kind for frame in empty] == [frames.EMPTY] * len(empty)  # type: ignore[attr-defined]
@@ -226,12 +227,12 @@ async def test_idle_timeouts_of_both_sides(dial: Connect) -> None:
 
 async def test_half_open_connection_is_detected(through: Connect1, proxy: Proxy) -> None:
     connection = await through(heartbeat=1, reconnect_delay=0.01)
-    channel = await connection.channel()
+    session = await connection.session()
     pairs = proxy.half_open()
     for _ in range(3000):
-        if proxy.accepted >= 2 and connection.is_open and channel.is_open:
+        if proxy.accepted >= 2 and connection.is_open and session.is_open:
             break
         await asyncio.sleep(0.01)
-    assert proxy.accepted >= 2 and channel.is_open
+    assert proxy.accepted >= 2 and session.is_open
     for pair in pairs:
         pair.cut()

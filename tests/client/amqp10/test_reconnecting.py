@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from leveret.client import Error, Event, NotFound, Recovered, RecoveryFailed, Timeout
-from leveret.client._async.channel import Channel
-from leveret.client._async.connection import Connection
+from leveret.client._async.base_channel import BaseChannel
+from leveret.client._async.connection import Amqp10Connection
 from tests.client.amqp10.conftest import Connect1, other
 from tests.client.conftest import Connect
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.proxy import Proxy
 
-OPTIONS: dict[str, Any] = {"protocol": "1.0", "reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
+OPTIONS: dict[str, Any] = {"reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
 
 
 async def until(done: Any) -> None:
@@ -28,14 +28,14 @@ async def until(done: Any) -> None:
     raise AssertionError("it did not happen")
 
 
-async def cut(proxy: Proxy, connection: Connection) -> None:
+async def cut(proxy: Proxy, connection: Amqp10Connection) -> None:
     """Wait until the connection is lost and restored."""
     before = connection.core.generation
     proxy.cut()
     await until(lambda: connection.core.generation > before and connection.is_open)
 
 
-async def drain(channel: Channel, queue: str) -> list[str]:
+async def drain(channel: BaseChannel, queue: str) -> list[str]:
     """Return all messages of the queue."""
     found = []
     while (message := await channel.get(queue)) is not None:
@@ -53,13 +53,13 @@ async def test_recovery(connect: Connect1, through: Connect1, proxy: Proxy, serv
     await old.declare_queue(f"{name}.2")
     events: list[Event] = []
     connection = await through(on_event=events.append, **OPTIONS)
-    channel = await connection.channel()
-    consumer = channel.consume(name, prefetch=5)
+    session = await connection.session()
+    consumer = session.consume(name, prefetch=5)
     await consumer.start()
     sender = await connection.sender(at(server, f"{name}.2"))
     receiver = await connection.receiver(at(server, f"{name}.2"))
     for round in range(3):
-        await channel.publish(f"{round}", name)
+        await session.publish(f"{round}", name)
         await sender.send(f"{round}")
         for source in (consumer, receiver):
             while True:
@@ -78,10 +78,10 @@ async def test_unsettled_deliveries_are_redelivered_after_a_loss(
         connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
     await other(connect, name)
     connection = await through(**OPTIONS)
-    channel = await connection.channel()
+    session = await connection.session()
     for number in range(3):
-        await channel.publish(f"{number}", name)
-    consumer = channel.consume(name)
+        await session.publish(f"{number}", name)
+    consumer = session.consume(name)
     held = [await consumer.next(30) for _ in range(2)]
     await cut(proxy, connection)
     # There is nothing to settle any more.
@@ -91,20 +91,20 @@ async def test_unsettled_deliveries_are_redelivered_after_a_loss(
     for message in again:
         message.ack()
     await consumer.cancel()
-    assert await drain(channel, name) == []
+    assert await drain(session, name) == []
 
 
 async def test_topology_is_restored(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
                                    name: str) -> None:
     connection = await through(**OPTIONS)
-    channel = await connection.channel()
-    exchange = await channel.declare_exchange(name, "fanout")
-    queue = await channel.declare_queue(exclusive=True)
+    session = await connection.session()
+    exchange = await session.declare_exchange(name, "fanout")
+    queue = await session.declare_queue(exclusive=True)
     await queue.bind(exchange)
     consumer = queue.consume()
     await consumer.start()
     await cut(proxy, connection)
-    await channel.publish("x", exchange=exchange, mandatory=True)
+    await session.publish("x", exchange=exchange, mandatory=True)
     assert (await consumer.next(30)).text() == "x"
 
 
@@ -113,8 +113,8 @@ async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Brok
     old = await other(connect, name)
     events: list[Event] = []
     connection = await through(on_event=events.append, **OPTIONS)
-    channel = await connection.channel()
-    consumer = channel.consume(name)
+    session = await connection.session()
+    consumer = session.consume(name)
     await consumer.start()
     proxy.flowing.clear()
     proxy.cut()
@@ -123,20 +123,20 @@ async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Brok
     with pytest.raises(NotFound):
         await consumer.next(30)
     await until(lambda: [event for event in events if isinstance(event, RecoveryFailed)])
-    assert channel.is_open
+    assert session.is_open
 
 
 async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_only: Broker, through: Connect1,
                                                      proxy: Proxy, name: str) -> None:
     await other(connect, name)
     connection = await through(**OPTIONS)
-    channel = await connection.channel()
-    await channel.publish("first", name)
+    session = await connection.session()
+    await session.publish("first", name)
     pairs = proxy.half_open()
-    publishing = asyncio.create_task(channel.publish("second", name))
-    declaring = asyncio.create_task(channel.declare_queue(name, passive=True))
-    getting = asyncio.create_task(channel.get(f"{name}.none"))
-    await until(lambda: channel.core.expecting)
+    publishing = asyncio.create_task(session.publish("second", name))
+    declaring = asyncio.create_task(session.declare_queue(name, passive=True))
+    getting = asyncio.create_task(session.get(f"{name}.none"))
+    await until(lambda: session.core.expecting)
     for pair in pairs:
         pair.cut()
     with pytest.raises(Error):
@@ -144,7 +144,7 @@ async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_
     with pytest.raises(Error):
         await getting
     await publishing
-    assert sorted(set(await drain(channel, name))) == ["first", "second"]
+    assert sorted(set(await drain(session, name))) == ["first", "second"]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -154,7 +154,7 @@ async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy
     old = await other(connect, name)
     chance = random.Random(seed)
     connection = await through(**OPTIONS)
-    channel = await connection.channel()
+    session = await connection.session()
     sender = await connection.sender(at(server, name), window=30)
     confirmed: set[str] = set()
     received: set[str] = set()
@@ -168,7 +168,7 @@ async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy
             if what == "sender":
                 await sender.send(body)
             else:
-                await channel.publish(body, name)
+                await session.publish(body, name)
             confirmed.add(body)
 
     async def window() -> None:
@@ -176,18 +176,18 @@ async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy
         while not stop.is_set():
             bodies = [f"window.{number + more}" for more in range(40)]
             number += 40
-            async with channel.publisher(routing_key=name, window=20) as publisher:
+            async with session.publisher(routing_key=name, window=20) as publisher:
                 for body in bodies:
                     await publisher.publish(body)
             confirmed.update(bodies)
 
     async def consume() -> None:
-        async for message in channel.consume(name, prefetch=10):
+        async for message in session.consume(name, prefetch=10):
             received.add(message.text())
             message.ack()
 
     consuming = asyncio.create_task(consume())
-    await until(lambda: channel.core.consumers and all(one.active for one in channel.core.consumers.values()))
+    await until(lambda: session.core.consumers and all(one.active for one in session.core.consumers.values()))
     tasks = [asyncio.create_task(publish("sender")), asyncio.create_task(publish("single")), asyncio.create_task(window())]
     for _ in range(15):
         await asyncio.sleep(chance.uniform(0.01, 0.08))
@@ -231,9 +231,9 @@ async def test_kill_9(dial: Connect, tmp_path: Path, name: str) -> None:
     with LeveretProcess(tmp_path) as broker:
         broker.start()
         port = broker.port
-        connection = await dial(broker.url(), **OPTIONS)
-        channel = await connection.channel()
-        await channel.declare_queue(name, durable=True)
+        connection = await dial.open("1.0", broker.url(), **OPTIONS)
+        session = await connection.session()
+        await session.declare_queue(name, durable=True)
         sender = await connection.sender(f"/queues/{name}", name=name, durable=True, window=100)
         sent = 0
         for _ in range(3):
@@ -244,21 +244,21 @@ async def test_kill_9(dial: Connect, tmp_path: Path, name: str) -> None:
             broker.port = port
             await asyncio.to_thread(broker.start)
         await sender.flush()
-        assert await drain(channel, name) == [f"{number}" for number in range(sent)]
+        assert await drain(session, name) == [f"{number}" for number in range(sent)]
         await connection.close()
 
 
 async def test_close_while_the_connection_is_lost(connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
     await other(connect, name)
-    connection = await through(reconnect_delay=20, reconnect_max_delay=30, protocol="1.0")
-    channel = await connection.channel()
-    consumer = channel.consume(name)
+    connection = await through(reconnect_delay=20, reconnect_max_delay=30)
+    session = await connection.session()
+    consumer = session.consume(name)
     await consumer.start()
     proxy.cut()
     await until(lambda: not connection.is_open)
     with pytest.raises(Timeout):
-        await channel.publish("x", name, timeout=0.1)
+        await session.publish("x", name, timeout=0.1)
     await consumer.cancel()
-    await channel.close()
+    await session.close()
     await connection.close()
     assert connection.is_closed

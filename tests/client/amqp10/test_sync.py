@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from leveret import sync
-from leveret.client import InvalidMessage, LinkClosed, NotFound, NotSupported, Returned, Timeout, amqp10
+from leveret.client import InvalidMessage, LinkClosed, NotFound, Returned, Timeout, amqp10
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 
-Open = Callable[..., sync.Connection]
+Open = Callable[..., sync.Amqp10Connection]
 
 
 @pytest.fixture
 def dial() -> Iterator[Open]:
     """Opens connections of AMQP 1.0, and closes them at the end of the test."""
-    opened: list[sync.Connection] = []
+    opened: list[sync.Amqp10Connection] = []
 
-    def open(url: str, **options: Any) -> sync.Connection:
-        opened.append(sync.connect(url, **{"protocol": "1.0", **options}))
+    def open(url: str, **options: Any) -> sync.Amqp10Connection:
+        opened.append(sync.connect(url, protocol="1.0", **options))
         return opened[-1]
 
     yield open
@@ -45,22 +45,22 @@ def at(server: Broker, name: str) -> str:
 
 def test_calls_of_both_protocols(dial: Open, server: Broker, queue: str) -> None:
     connection = dial(server.url())
-    with connection.channel() as channel:
-        channel.publish("1", queue, persistent=True, headers={"a": "b"})
-        message = channel.get(queue)
+    with connection.session() as session:
+        session.publish("1", queue, persistent=True, headers={"a": "b"})
+        message = session.get(queue)
         assert message is not None and message.text() == "1"
         message.nack()
-        with channel.publisher(routing_key=queue) as publisher:
+        with session.publisher(routing_key=queue) as publisher:
             for number in range(2, 1000):
                 publisher.publish(f"{number}")
-        with channel.consume(queue) as consumer:
+        with session.consume(queue) as consumer:
             for number in range(1, 1000):
                 message = consumer.next(30)
                 assert message.text() == f"{number}"
                 message.ack()
             with pytest.raises(Timeout):
                 consumer.next(0.05)
-        assert channel.get(queue) is None
+        assert session.get(queue) is None
 
 
 def test_senders_and_receivers(dial: Open, leveret_only: Broker, queue: str) -> None:
@@ -92,41 +92,31 @@ def test_senders_and_receivers(dial: Open, leveret_only: Broker, queue: str) -> 
 
 def test_declaring_and_transactions(dial: Open, leveret_only: Broker, name: str) -> None:
     connection = dial(leveret_only.url())
-    with connection.channel() as channel:
-        queue = channel.declare_queue(name)
+    with connection.session() as session:
+        queue = session.declare_queue(name)
         queue.bind("amq.topic", f"{name}.#")
         with connection.sender(f"/exchanges/amq.topic/{name}.x") as sender:
             with connection.transaction() as tx:
                 sender.send("1", transaction=tx)
-                assert channel.get(queue) is None
+                assert session.get(queue) is None
             with pytest.raises(ZeroDivisionError), connection.transaction() as tx:
                 sender.send("2", transaction=tx)
                 raise ZeroDivisionError
-        message = channel.get(queue)
+        message = session.get(queue)
         assert message is not None and message.text() == "1"
         message.ack()
-        assert channel.get(queue) is None
+        assert session.get(queue) is None
         queue.unbind("amq.topic", f"{name}.#")
         with pytest.raises(Returned):
-            channel.publish("x", f"{name}.x", "amq.topic", mandatory=True)
+            session.publish("x", f"{name}.x", "amq.topic", mandatory=True)
         assert queue.delete() == 0
-    with connection.channel(transactional=True) as channel:
+    with connection.session(transactional=True) as session:
         with pytest.raises(NotFound):
-            channel.declare_queue(name, passive=True)
-        channel.declare_queue(name)
-        with channel.transaction():
-            channel.publish("3", name)
-        assert channel.get(name) is not None
-
-
-def test_no_links_over_0_9_1(server: Broker, dial: Open) -> None:
-    connection = dial(server.url(), protocol="0-9-1")
-    with pytest.raises(NotSupported):
-        connection.sender("x")
-    with pytest.raises(NotSupported), connection.channel() as channel:
-        channel.receiver("x")
-    with pytest.raises(NotSupported), connection.transaction():
-        pass
+            session.declare_queue(name, passive=True)
+        session.declare_queue(name)
+        with session.transaction():
+            session.publish("3", name)
+        assert session.get(name) is not None
 
 
 def test_threads_share_a_sender_and_a_receiver(dial: Open, server: Broker, queue: str) -> None:
@@ -158,7 +148,7 @@ def test_requests(dial: Open, leveret_only: Broker, queue: str) -> None:
     stop = threading.Event()
 
     def answer() -> None:
-        with connection.channel() as channel, channel.consume(queue) as consumer:
+        with connection.session() as session, session.consume(queue) as consumer:
             while not stop.is_set():
                 try:
                     message = consumer.next(0.1)
@@ -170,8 +160,8 @@ def test_requests(dial: Open, leveret_only: Broker, queue: str) -> None:
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        with connection.channel() as channel:
-            assert [channel.request(f"{number}", queue).text() for number in range(10)] == [
+        with connection.session() as session:
+            assert [session.request(f"{number}", queue).text() for number in range(10)] == [
                 f"re {number}" for number in range(10)]
     finally:
         stop.set()
@@ -197,11 +187,11 @@ def test_heartbeats_while_idle(dial: Open, server: Broker, queue: str) -> None:
     """No thread is in a call for longer than the broker's idle timeout."""
     with Proxy(server) as proxy:
         connection = dial(proxy.url(), heartbeat=1)
-        channel = connection.channel()
+        session = connection.session()
         before = proxy.to_server
         deadline = time.monotonic() + 30
         while proxy.to_server < before + 16:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        channel.publish("x", queue)
+        session.publish("x", queue)
         assert connection.driver.core.generation == 1

@@ -19,16 +19,16 @@ __all__ = ["authority", "secure"]
 async def test_external(dial: Connect, secure: LeveretProcess, authority: Authority, name: str) -> None:
     certificate, key = authority.issue("client")
     own = {"cafile": str(authority.path), "certfile": str(certificate), "keyfile": str(key)}
-    connection = await dial(tls_url(secure), protocol="1.0", mechanism="EXTERNAL", **own)
-    channel = await connection.channel()
-    await channel.declare_queue(name, exclusive=True)
-    await channel.publish(b"x", name, user_id="client")
+    connection = await dial.open("1.0", tls_url(secure), mechanism="EXTERNAL", **own)
+    session = await connection.session()
+    await session.declare_queue(name, exclusive=True)
+    await session.publish(b"x", name, user_id="client")
     certificate, key = authority.issue("stranger")
     own |= {"certfile": str(certificate), "keyfile": str(key)}
     with pytest.raises(AuthenticationFailed):
-        await dial(tls_url(secure), protocol="1.0", mechanism="EXTERNAL", **own)
+        await dial.open("1.0", tls_url(secure), mechanism="EXTERNAL", **own)
     with pytest.raises(TlsFailed, match="certificate"):
-        await dial(tls_url(secure), protocol="1.0")
+        await dial.open("1.0", tls_url(secure))
 
 
 def test_large_bodies_both_ways(secure: LeveretProcess, authority: Authority, name: str) -> None:
@@ -36,8 +36,8 @@ def test_large_bodies_both_ways(secure: LeveretProcess, authority: Authority, na
     bodies = [bytes([number]) * 700_000 for number in range(30)]
     taken: list[bytes] = []
     with sync.connect(tls_url(secure), protocol="1.0", cafile=str(authority.path)) as connection:
-        with connection.channel() as channel:
-            channel.declare_queue(name)
+        with connection.session() as session:
+            session.declare_queue(name)
 
         def receive() -> None:
             with connection.receiver(f"/queues/{name}", prefetch=5) as receiver:

@@ -16,38 +16,38 @@ class Fault(Exception):
 
 async def test_transactional_channel(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
-    channel = await (await connect()).channel(transactional=True)
+    session = await (await connect()).session(transactional=True)
     for round in range(3):
-        async with channel.transaction():
+        async with session.transaction():
             for number in range(10):
-                await channel.publish(f"{round}.{number}", name)
+                await session.publish(f"{round}.{number}", name)
             assert (await old.declare_queue(name, passive=True)).message_count == 10 * round
     assert (await old.declare_queue(name, passive=True)).message_count == 30
     with pytest.raises(Fault):
-        async with channel.transaction():
-            await channel.publish("never", name)
+        async with session.transaction():
+            await session.publish("never", name)
             raise Fault
     assert (await old.declare_queue(name, passive=True)).message_count == 30
-    message = await channel.get(name)
+    message = await session.get(name)
     assert message is not None
     message.ack()
-    await channel.tx_rollback()
+    await session.tx_rollback()
     # It is still unsettled.
     message.ack()
-    await channel.tx_commit()
+    await session.tx_commit()
     assert (await old.declare_queue(name, passive=True)).message_count == 29
 
 
 async def test_failed_message_rolls_back_the_transaction(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, name)
-    channel = await (await connect()).channel(transactional=True)
-    await channel.publish("1", name)
-    await channel.publish("2", name, "amq.direct", mandatory=True)
+    session = await (await connect()).session(transactional=True)
+    await session.publish("1", name)
+    await session.publish("2", name, "amq.direct", mandatory=True)
     with pytest.raises(Returned):
-        await channel.tx_commit()
+        await session.tx_commit()
     assert (await old.declare_queue(name, passive=True)).message_count == 0
-    await channel.publish("3", name)
-    await channel.tx_commit()
+    await session.publish("3", name)
+    await session.tx_commit()
     assert (await old.declare_queue(name, passive=True)).message_count == 1
 
 
@@ -90,8 +90,8 @@ async def test_lost_connection_rolls_back(leveret_only: Broker, connect: Connect
                                                  name: str) -> None:
     old = await other(connect, name)
     connection = await through(reconnect_delay=0.01)
-    channel = await connection.channel(transactional=True)
-    await channel.publish("1", name)
+    session = await connection.session(transactional=True)
+    await session.publish("1", name)
     async with connection.sender(f"/queues/{name}") as sender:
         with pytest.raises(TransactionLost):
             async with connection.transaction() as tx:
@@ -100,9 +100,9 @@ async def test_lost_connection_rolls_back(leveret_only: Broker, connect: Connect
                 await sender.send("3")
                 assert tx.core.lost
     with pytest.raises(TransactionLost):
-        await channel.tx_commit()
-    await channel.publish("4", name)
-    await channel.tx_commit()
+        await session.tx_commit()
+    await session.publish("4", name)
+    await session.tx_commit()
     taken = []
     while (message := await old.get(name)) is not None:
         taken.append(message.text())

@@ -261,8 +261,8 @@ def test_client_error_ends_the_connection(connect: Open) -> None:
     connection.channel()
     with connection.driver.lock:
         # channel.open on an open channel.
-        connection.driver.core.engine._pieces.append(b"\x01\x00\x01\x00\x00\x00\x05\x00\x14\x00\x0a\x00\xce")
-        connection.driver.core.engine.pending += 13
+        connection.core.engine._pieces.append(b"\x01\x00\x01\x00\x00\x00\x05\x00\x14\x00\x0a\x00\xce")
+        connection.core.engine.pending += 13
         connection.driver._write()
     with pytest.raises(Error) as caught:
         connection.wait_closed(30)

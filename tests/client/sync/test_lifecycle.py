@@ -156,7 +156,7 @@ def test_transaction_abandoned_after_a_lost_connection(proxy: Proxy, dial: Open,
 
 def test_events_of_a_closed_connection(connect: Open) -> None:
     connection = connect()
-    callbacks = connection.driver._callbacks
+    callbacks = connection.driver.callbacks
     before = len(callbacks)
     events = [connection.events() for _ in range(10)]
     assert len(callbacks) == before + 10
@@ -187,8 +187,11 @@ def test_callback_that_waits_for_its_own_thread(proxy: Proxy, dial: Open) -> Non
 
 
 def test_close_in_a_callback(proxy: Proxy, dial: Open) -> None:
-    connection = dial(proxy.url(), reconnect_delay=0.01,
-                      on_event=lambda event: connection.close() if isinstance(event, Disconnected) else None)
+    def close(event: Event) -> None:
+        if isinstance(event, Disconnected):
+            connection.close()
+
+    connection = dial(proxy.url(), reconnect_delay=0.01, on_event=close)
     channel = connection.channel()
     proxy.cut()
     connection.wait_closed(20)
@@ -234,8 +237,12 @@ def test_threads_with_separate_connections(connect: Open, name: str) -> None:
     try:
         with ThreadPoolExecutor(8) as threads:
             publishers = [channel.publisher() for _ in range(8)]
-            list(threads.map(lambda number: [publishers[number].publish(str(number % 4), f"{name}.{number % 4}")
-                                             for _ in range(500)], range(8)))
+
+            def publish(number: int) -> None:
+                for _ in range(500):
+                    publishers[number].publish(str(number % 4), f"{name}.{number % 4}")
+
+            list(threads.map(publish, range(8)))
             for publisher in publishers:
                 publisher.flush()
     finally:

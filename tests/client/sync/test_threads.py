@@ -55,7 +55,11 @@ def test_threads_share_a_publisher_and_a_consumer(connect: Open, name: str) -> N
     with ThreadPoolExecutor(8) as threads:
         consuming = [threads.submit(consume) for _ in range(4)]
         with channel.publisher(routing_key=name, window=20) as publisher:
-            list(threads.map(lambda number: [publisher.publish(str(number)) for _ in range(1000)], range(4)))
+            def publish(number: int) -> None:
+                for _ in range(1000):
+                    publisher.publish(str(number))
+
+            list(threads.map(publish, range(4)))
         for future in consuming:
             future.result(timeout=60)
     assert Counter(message.body for message in taken) == {b"0": 1000, b"1": 1000, b"2": 1000, b"3": 1000}

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.taskcontext import TaskContext
 
 from leveret import sync
-from leveret.client.engine.common.encoding import encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.segments.columns import split_address
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError, RequestRefused, SparkError

@@ -19,7 +19,7 @@ from leveret.cli.load.worker import Worker
 from leveret.client.errors import Error, NotFound
 
 if TYPE_CHECKING:
-    from leveret.client._async.connection import Connection
+    from leveret.client._async.connection import Amqp10Connection, Connection
 
 # Seconds between two samples, and between two that are shown.
 _SAMPLE_INTERVAL: Final = 0.25
@@ -71,9 +71,9 @@ class _Bench:
 
     # Topology
 
-    async def _declare(self, connection: Connection) -> None:
+    async def _declare(self, connection: Connection | Amqp10Connection) -> None:
         plan = self._plan
-        async with connection.channel() as channel:
+        async with connection.open_channel() as channel:
             if plan.exchange_name:
                 await channel.declare_exchange(plan.exchange_name, plan.exchange, durable=True, auto_delete=True)
             for queue in range(plan.queues):
@@ -83,16 +83,16 @@ class _Bench:
                 if plan.exchange_name:
                     await channel.bind_queue(name, plan.exchange_name, *plan.binding(queue))
 
-    async def _delete(self, connection: Connection) -> None:
+    async def _delete(self, connection: Connection | Amqp10Connection) -> None:
         """Delete the queues, even if only some of them were declared."""
         plan = self._plan
         try:
-            channel = await connection.channel()
+            channel = await connection.open_channel()
             for queue in range(plan.queues):
                 try:
                     await channel.delete_queue(plan.queue_name(queue))
                 except NotFound:  # some brokers treat this as an error
-                    channel = await connection.channel()
+                    channel = await connection.open_channel()
             if plan.exchange_name:
                 await channel.delete_exchange(plan.exchange_name)
         except NotFound:
@@ -142,7 +142,7 @@ class _Bench:
         return not plan.consumers or results.is_consumed or results.silent >= _DELIVERY_TIMEOUT
 
 
-def _describe_broker(connection: Connection) -> str:
+def _describe_broker(connection: Connection | Amqp10Connection) -> str:
     properties = connection.server_properties
     name = " ".join(str(properties[key]) for key in ("product", "version") if isinstance(properties.get(key), str))
     return f"{name or 'unknown'} at {connection.parameters.host}:{connection.parameters.port}"

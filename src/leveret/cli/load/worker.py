@@ -17,7 +17,7 @@ from leveret.cli.load.report import Report
 from leveret.client.errors import PublishFailed
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.base_channel import BaseChannel
     from leveret.client._async.consumer import Consumer
     from leveret.client._async.publisher import Publisher
     from leveret.client.message import Message
@@ -55,14 +55,14 @@ class Worker:
                 open_connection(plan.urls, "bench consumer", reconnect=False))
             for queue in plan.consumed_by(number):
                 # One channel per queue: an ack of several messages must not include those of another queue.
-                channel = await connection.channel(confirms=False)
+                channel = await connection.open_channel(confirms=False)
                 consumer = channel.consume(queue, prefetch=plan.prefetch, no_ack=plan.no_ack)
                 await consumer.start()
                 self._create_task(self._consume(consumer))
         for number in self._share.publishers:
             connection = await self._stack.enter_async_context(
                 open_connection(plan.urls, "bench publisher", reconnect=False))
-            self._publishers.append(_Publishing(plan, number, await connection.channel(confirms=plan.confirms)))
+            self._publishers.append(_Publishing(plan, number, await connection.open_channel(confirms=plan.confirms)))
 
     async def start(self) -> None:
         """Start the publishers."""
@@ -117,7 +117,7 @@ def _header(message: Message) -> int:
 class _Publishing:
     """One publisher."""
 
-    def __init__(self, plan: Plan, number: int, channel: Channel) -> None:
+    def __init__(self, plan: Plan, number: int, channel: BaseChannel) -> None:
         self._plan = plan
         self._channel = channel
         self._routes = plan.routes(number)

@@ -15,7 +15,7 @@ from leveret.cli.messages.outputs import Directory, Output, Stream
 from leveret.cli.messages.progress import Progress
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.base_channel import BaseChannel
     from leveret.client._async.consumer import Consumer
     from leveret.client.message import Message
 
@@ -110,7 +110,7 @@ class _Taking:
         try:
             with self._progress:
                 async with (open_connection(order.urls, self.command, order.timeout, self._progress.on_event) as connection,
-                            connection.channel(confirms=False) as channel):
+                            connection.open_channel(confirms=False) as channel):
                     self._output.on_closed(closed)
                     # Closing the channel returns unacked messages to the queue.
                     await self._take(channel)
@@ -123,7 +123,7 @@ class _Taking:
                 self._progress.say(f"received {self._taken:,} message{'' if self._taken == 1 else 's'}")
         return 0 if self._taken and (order.count is None or self._taken == order.count) else NOT_ALL
 
-    async def _take(self, channel: Channel) -> None:
+    async def _take(self, channel: BaseChannel) -> None:
         raise NotImplementedError
 
     async def _write(self, messages: Sequence[Message]) -> None:
@@ -150,7 +150,7 @@ class _Consuming(_Taking):
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
 
-    async def _take(self, channel: Channel) -> None:
+    async def _take(self, channel: BaseChannel) -> None:
         order = self._order
         queue = order.queue
         if queue is None:
@@ -219,7 +219,7 @@ class _Consuming(_Taking):
 class _Getting(_Taking):
     command = "get"
 
-    async def _take(self, channel: Channel) -> None:
+    async def _take(self, channel: BaseChannel) -> None:
         order = self._order
         assert order.queue is not None and order.count is not None
         while self._taken < order.count:

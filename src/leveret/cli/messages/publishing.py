@@ -18,7 +18,7 @@ from leveret.client.errors import Error, InvalidMessage, PublishFailed
 from leveret.client.properties import Properties, from_keywords
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.base_channel import BaseChannel
     from leveret.client._async.publisher import Publisher
 
 # Seconds to wait for pending confirms after an interrupt.
@@ -91,7 +91,7 @@ class _Publishing:
     async def _run(self) -> int:
         order = self._order
         async with (open_connection(order.urls, "publish", order.timeout, self._progress.on_event) as connection,
-                    connection.channel() as channel):
+                    connection.open_channel() as channel):
             with self._progress:
                 try:
                     await self._publish_all(channel)
@@ -111,7 +111,7 @@ class _Publishing:
             self._progress.say(self._summary())
         return NOT_ALL if self._failed else 0
 
-    async def _publish_all(self, channel: Channel) -> None:
+    async def _publish_all(self, channel: BaseChannel) -> None:
         order = self._order
         begun = time.monotonic()
         async for drafts in self._source.drafts():
@@ -135,7 +135,7 @@ class _Publishing:
         if late > 0:
             await asyncio.sleep(late)
 
-    def _sender(self, channel: Channel, draft: Draft) -> Callable[[], Awaitable[None]]:
+    def _sender(self, channel: BaseChannel, draft: Draft) -> Callable[[], Awaitable[None]]:
         order = self._order
         exchange = order.exchange if order.exchange is not None else draft.exchange or ""
         routing_key = order.routing_key if order.routing_key is not None else draft.routing_key or ""

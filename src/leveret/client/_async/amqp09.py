@@ -1,56 +1,57 @@
-"""Calls of AMQP 0-9 channels, async API."""
+"""A channel of AMQP 0-9, async API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from leveret.client._async.channel import Channel
 from leveret.client._async.consumer import Consumer
 from leveret.client._async.files import FileConsumer
 from leveret.client.access import Access
-from leveret.client.engine.amqp09.channel import Amqp09Channel, Directory, amqp09_channel
+from leveret.client.engine.amqp09.channel import Amqp09ChannelCore, Directory
 from leveret.client.engine.amqp09.sources import Source, body_of, file_of
 from leveret.client.engine.amqp09.streams import stream_publish, tunnel_request
 from leveret.client.engine.amqp09.transfers import Transfer
 from leveret.client.engine.amqp09.upload import Upload
 from leveret.client.engine.common.encoding import Body, name_of
-from leveret.client.engine.common.frontend import Waiter
-from leveret.client.engine.common.pending_confirms import Outgoing
-from leveret.client.engine.protocols import AnyChannelCore
 from leveret.client.errors import ConnectionClosed, Error
 from leveret.client.files import FileMessage
 from leveret.client.properties import Properties
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
-    from leveret.client._async.connection import Connection
+    from leveret.client._async.connection import Amqp09Connection
     from leveret.client._async.queue import Exchange, Queue
 
 Progress = Callable[[int, int], object]
 
 
-class Amqp09Calls:
-    """The calls of a channel that only AMQP 0-9 has. Over other protocols they raise `NotSupported`."""
+class Amqp09Channel(Channel):
+    """A channel of AMQP 0-9: a `Channel` with the content classes, realms, pings and tunnels that only AMQP 0-9 has."""
 
-    connection: Connection
-    _core: AnyChannelCore
+    _connection: Amqp09Connection
+    _core: Amqp09ChannelCore
 
-    if TYPE_CHECKING:
-        async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any: ...
+    def __init__(self, connection: Amqp09Connection, core: Amqp09ChannelCore) -> None:
+        super().__init__(connection, core)
 
-        async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
-            """Send a message; the channel implements it."""
+    @property
+    def connection(self) -> Amqp09Connection:
+        """Connection of the channel."""
+        return self._connection
 
-        async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
-            """Wait until publishing is allowed; the channel implements it."""
+    @property
+    def core(self) -> Amqp09ChannelCore:
+        """The engine of the channel."""
+        return self._core
 
     async def ping(self, *, timeout: Limit = DEFAULT) -> None:
         """Wait until the server has processed everything sent before on this channel (`channel.ping`).
 
         On a channel without confirms, messages published before are then in their queues and, if durable, on disk.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         await self._call("channel.ping", core.ping, timeout)
 
     # Realms
@@ -61,15 +62,15 @@ class Amqp09Calls:
 
         If the server refuses it, it closes the connection, as the specification requires.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         access = Access(realm, exclusive, passive, active, write, read)
         await self._call("access.request", lambda: core.request_access(access), timeout)
         return access
 
     def use_access(self, access: Access | None) -> None:
         """Use another ticket that the channel has requested for later methods, or none."""
-        core = amqp09_channel(self._core)
-        with self.connection.driver.lock:
+        core = self._core
+        with self._connection.driver.lock:
             core.use_access(access)
 
     # Files
@@ -100,22 +101,21 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Returned: The message was returned.
         """
-        amqp09_channel(self._core)
         with file_of(source) as file:
             upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
                             properties, keywords)
             while True:
-                await self.connection.driver.wait_open(timeout)
+                await self._connection.driver.wait_open(timeout)
                 try:
                     await self._stage(upload, progress, timeout)
                     await self.send(upload.outgoing(), timeout)
                     return upload.identifier
                 except ConnectionClosed:
-                    if self.connection.is_closed:
+                    if self._connection.is_closed:
                         raise
 
     async def _stage(self, upload: Upload, progress: Progress | None, timeout: Limit) -> None:
-        driver = self.connection.driver
+        driver = self._connection.driver
         core = await self._open_upload_channel(timeout)
         try:
             await driver.wait(driver.call(upload.open, core), timeout, "file.open")
@@ -155,10 +155,10 @@ class Amqp09Calls:
             consumer_tag: Consumer tag; "" for a generated one.
             arguments: Additional arguments.
         """
-        found = amqp09_channel(self._core).new_file_consumer(
+        found = self._core.new_file_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
-        return FileConsumer(cast("Channel", self), found, queue)
+        return FileConsumer(self, found, queue)
 
     # Streams
 
@@ -170,7 +170,6 @@ class Amqp09Calls:
         The call returns when the message is written; the message is not published again on another connection. With
         `mandatory` or `immediate` the call waits for the outcome and raises `Returned` if there is no queue or consumer.
         """
-        amqp09_channel(self._core)
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
 
@@ -180,9 +179,9 @@ class Amqp09Calls:
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
         """
-        found = amqp09_channel(self._core).new_stream_consumer(
+        found = self._core.new_stream_consumer(
             name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
-        return Consumer(cast("Channel", self), found, queue)
+        return Consumer(self, found, queue)
 
     async def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
                          timeout: Limit = DEFAULT) -> None:
@@ -194,7 +193,7 @@ class Amqp09Calls:
             prefetch_count: Messages ahead of the rate.
             timeout: Timeout of the call.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         await self._call("stream.qos", lambda: core.stream_qos(consume_rate, prefetch_size, prefetch_count), timeout)
 
     # Tunnels
@@ -218,7 +217,7 @@ class Amqp09Calls:
             NotFound: The server has no such handler.
             PreconditionFailed: The handler refused the request; the message contains its reason.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         sent = tunnel_request(data_name, body, headers, meta_data, proxy_name, durable, broadcast)
         await self._call("tunnel.request", lambda: core.tunnel(*sent), timeout)
 
@@ -246,7 +245,7 @@ class Amqp09Calls:
             InvalidMessage: The message cannot be encoded; nothing was sent.
             Nacked: No queue accepts the message.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         with body_of(body) as file:
             sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
                                keywords)
@@ -255,20 +254,20 @@ class Amqp09Calls:
                     refused = await self._transfer(sending, progress, timeout)
                     break
                 except ConnectionClosed:
-                    if self.connection.is_closed or core.in_transaction:
+                    if self._connection.is_closed or core.in_transaction:
                         raise
         if refused is not None:
             raise refused
 
     async def _transfer(self, sending: Transfer, progress: Progress | None, timeout: Limit) -> Error | None:
-        core = amqp09_channel(self._core)
+        core = self._core
         await self.wait_flowing(timeout)
         if sending.inline:
             return cast("Error | None", await self._call("message.transfer", sending.send, timeout))
         in_transaction = core.in_transaction
         channel = core if in_transaction else await self._open_upload_channel(timeout)
         sending.set_channel(channel)
-        driver = self.connection.driver
+        driver = self._connection.driver
         try:
             await driver.wait(driver.call(sending.begin), timeout, "message.open")
             while not sending.complete:
@@ -288,14 +287,13 @@ class Amqp09Calls:
                 with driver.lock:
                     channel.abandon()
 
-    async def _open_upload_channel(self, timeout: Limit) -> Amqp09Channel:
+    async def _open_upload_channel(self, timeout: Limit) -> Amqp09ChannelCore:
         """Open a channel for one upload, with the access of this one. Its errors do not close this channel."""
-        driver = self.connection.driver
+        driver = self._connection.driver
         with driver.lock:
-            core = driver.core.new_channel(False, False)
-            assert isinstance(core, Amqp09Channel)
+            core = self._connection.core.new_channel(False, False)
             core.internal = True
-            access = amqp09_channel(self._core).access
+            access = self._core.access
         try:
             await driver.run(core.open(), timeout, "channel.open")
             await driver.run(core.prepare({"access": access}), timeout, "access.request")
@@ -315,15 +313,15 @@ class Amqp09Calls:
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
         Messages can be accepted or rejected, not requeued.
         """
-        found = amqp09_channel(self._core).new_message_consumer(
+        found = self._core.new_message_consumer(
             name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
             no_local=no_local)
-        return FileConsumer(cast("Channel", self), found, queue)
+        return FileConsumer(self, found, queue)
 
     async def get_message(self, queue: str | Queue, *, no_ack: bool = False,
                           timeout: Limit = DEFAULT) -> FileMessage | None:
         """Return the next message of class message of a queue, None if there is none (`message.get`)."""
-        core = amqp09_channel(self._core)
+        core = self._core
         name = name_of(queue)
         found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
         return found
@@ -332,7 +330,7 @@ class Amqp09Calls:
 
     async def dtx_select(self, *, timeout: Limit = DEFAULT) -> None:
         """Set the channel to distributed transactions (`dtx.select`), before any other work on it."""
-        core = amqp09_channel(self._core)
+        core = self._core
         await self._call("dtx.select", core.dtx_select, timeout)
 
     async def dtx_start(self, identifier: str, *, timeout: Limit = DEFAULT) -> None:
@@ -340,5 +338,5 @@ class Amqp09Calls:
 
         If the connection is lost within the branch, the channel is closed with `TransactionLost`.
         """
-        core = amqp09_channel(self._core)
+        core = self._core
         await self._call("dtx.start", lambda: core.dtx_start(identifier), timeout)

@@ -1,98 +1,48 @@
-"""A connection, async API: `leveret.connect`."""
+"""Connections, async API: `leveret.connect`."""
 
 from __future__ import annotations
 
-import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, overload
 
+from leveret.client._async.amqp09 import Amqp09Channel
+from leveret.client._async.base_connection import BaseConnection
 from leveret.client._async.channel import Channel
-from leveret.client._async.driver import Driver, EventQueue
+from leveret.client._async.driver import Driver
 from leveret.client._async.opening import Opening
 from leveret.client._async.receiver import Receiver
 from leveret.client._async.sender import Sender
+from leveret.client._async.session import Session
 from leveret.client._async.transaction import Transaction
 from leveret.client.amqp10 import Filters
-from leveret.client.engine.amqp10.links import amqp10_session, check_protocol
+from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
+from leveret.client.engine.amqp091.connection import ConnectionCore
+from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
-from leveret.client.engine.common.base import describe
-from leveret.client.engine.protocols import AnyCore
-from leveret.client.errors import ConnectionClosed, Timeout, copy_error
-from leveret.client.events import Closed, Event
 from leveret.client.parameters import Parameters
-from leveret.client.timeouts import DEFAULT, Deadlines
-from leveret.client.url import parse_urls
+from leveret.client.timeouts import DEFAULT
+from leveret.client.url import parse_hosts
 
 
-def connect(url: str | Sequence[str] = "amqp://", **options: Any) -> Opening[Connection]:
-    """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
+class Connection(BaseConnection):
+    """A connection of AMQP 0-9-1 that reconnects when it is lost and restores everything on it.
 
-        async with leveret.connect("amqp://localhost") as connection:
-            ...
-
-    The options are those of `leveret.client.parameters.Parameters`; they may also be part of the URL's query.
-
-    Raises:
-        InvalidUrl: The URL or an option is invalid. Raised immediately.
-        ConnectionFailed: The client could not connect. Raised when the result is awaited.
-    """
-    hosts = parse_urls(url, **options)
-
-    async def open() -> Connection:
-        connection = Connection(hosts)
-        await connection.driver.open()
-        return connection
-
-    return Opening(open)
-
-
-class Connection:
-    """A connection that reconnects when it is lost and restores everything on it; see docs/client/reconnecting.md.
-
-    Tasks may share it and its channels.
+    See docs/client/reconnecting.md. Tasks may share it and its channels.
 
     Attributes:
         driver: Socket of the connection, and what it does in the background.
     """
 
-    def __init__(self, hosts: Sequence[Parameters]) -> None:
-        self._callbacks: list[Callable[[Event], object]] = []
-        if hosts[0].on_event is not None:
-            self._callbacks.append(hosts[0].on_event)
-        self.driver = Driver(hosts, self._callbacks)
+    _core: ConnectionCore
+
+    def __init__(self, driver: Driver, core: ConnectionCore) -> None:
+        super().__init__(driver, core)
 
     @property
-    def core(self) -> AnyCore:
+    def core(self) -> ConnectionCore:
         """The engine of the connection."""
-        return self.driver.core
-
-    @property
-    def parameters(self) -> Parameters:
-        """Parameters of the host that it is connected to."""
-        return self.core.parameters
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open."""
-        return self.core.opened
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the connection is closed for good."""
-        return self.core.is_closed
-
-    @property
-    def blocked(self) -> str:
-        """The server's reason for blocking publishers; "" if it does not."""
-        return self.core.blocked
-
-    @property
-    def server_properties(self) -> dict[str, Any]:
-        """Properties of the server (`connection.start`)."""
-        return self.core.server_properties
+        return self._core
 
     def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Opening[Channel]:
         """Open a channel. Await the result, or enter it with `async with`.
@@ -106,54 +56,114 @@ class Connection:
             transactional: Publishes and acknowledgements take effect when they are committed.
         """
 
+        async def open_once() -> Channel:
+            with self.driver.lock:
+                core = self._core.new_channel(confirms and not transactional, transactional)
+                channel = Channel(self, core)
+                core.limit(prefetch)
+            await self._open_core(core)
+            return channel
+
         async def open() -> Channel:
-            deadlines = Deadlines(self.parameters.timeout, None, DEFAULT)
-            while True:
-                seconds, left = deadlines.remaining(False, time.monotonic())
-                await self.driver.wait_open(seconds, left)
-                generation = self.core.generation
-                try:
-                    return await self._open_channel(confirms, prefetch, transactional)
-                except ConnectionClosed:
-                    # The connection was lost unnoticed, and with it a channel that the server may have opened.
-                    lost = not self.core.opened or self.core.generation > generation
-                    late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
-                    if self.is_closed or late or not lost:
-                        raise
+            return await self._open(open_once)
 
         return Opening(open)
 
-    async def _open_channel(self, confirms: bool, prefetch: int, transactional: bool) -> Channel:
-        driver = self.driver
-        with driver.lock:
-            core = self.core.new_channel(confirms and not transactional, transactional)
-        channel = Channel(self, core)
-        try:
-            if prefetch:
-                core.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
-            await driver.run(core.open(), DEFAULT, "channel.open")
-        except BaseException:
-            # The number is free again once the server has closed the channel.
-            with driver.lock:
-                core.abandon()
-            raise
-        return channel
+    def open_channel(self, *, confirms: bool = True, transactional: bool = False) -> Opening[Channel]:
+        """Open a channel; see `channel`."""
+        return self.channel(confirms=confirms, transactional=transactional)
+
+
+class Amqp09Connection(Connection):
+    """A connection of AMQP 0-9: a `Connection` whose channels have the calls that only AMQP 0-9 has."""
+
+    _core: Amqp09ConnectionCore
+
+    def __init__(self, driver: Driver, core: Amqp09ConnectionCore) -> None:
+        super().__init__(driver, core)
+
+    @property
+    def core(self) -> Amqp09ConnectionCore:
+        """The engine of the connection."""
+        return self._core
+
+    def channel(self, *, confirms: bool = True, prefetch: int = 0, transactional: bool = False) -> Opening[Amqp09Channel]:
+        """Open a channel; otherwise as `Connection.channel`."""
+
+        async def open_once() -> Amqp09Channel:
+            with self.driver.lock:
+                core = self._core.new_channel(confirms and not transactional, transactional)
+                channel = Amqp09Channel(self, core)
+                core.limit(prefetch)
+            await self._open_core(core)
+            return channel
+
+        async def open() -> Amqp09Channel:
+            return await self._open(open_once)
+
+        return Opening(open)
+
+
+class Amqp10Connection(BaseConnection):
+    """A connection of AMQP 1.0 that reconnects when it is lost and restores everything on it.
+
+    See docs/client/reconnecting.md. Tasks may share it, its sessions and its links.
+
+    Attributes:
+        driver: Socket of the connection, and what it does in the background.
+    """
+
+    _core: Amqp10ConnectionCore
+
+    def __init__(self, driver: Driver, core: Amqp10ConnectionCore) -> None:
+        super().__init__(driver, core)
+
+    @property
+    def core(self) -> Amqp10ConnectionCore:
+        """The engine of the connection."""
+        return self._core
+
+    def session(self, *, confirms: bool = True, transactional: bool = False) -> Opening[Session]:
+        """Begin a session. Await the result, or enter it with `async with`.
+
+        While the connection is lost, the call waits for the next one, within the connection's `timeout`.
+
+        Args:
+            confirms: Publishes by name wait for their outcome; otherwise they are sent settled. Ignored if transactional.
+            transactional: Publishes and acknowledgements take effect when they are committed.
+        """
+
+        async def open_once() -> Session:
+            with self.driver.lock:
+                core = self._core.new_channel(confirms and not transactional, transactional)
+                session = Session(self, core)
+            await self._open_core(core)
+            return session
+
+        async def open() -> Session:
+            return await self._open(open_once)
+
+        return Opening(open)
+
+    def open_channel(self, *, confirms: bool = True, transactional: bool = False) -> Opening[Session]:
+        """Begin a session; see `session`."""
+        return self.session(confirms=confirms, transactional=transactional)
 
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
                properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
-        """Attach a sender on a session of its own; otherwise as `Channel.sender`."""
+        """Attach a sender on a session of its own; otherwise as `Session.sender`."""
         options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
                                    "durable": durable, "dynamic": dynamic, "properties": properties,
                                    "capabilities": capabilities}
 
         async def open() -> Sender:
-            channel = await self._open_link_channel()
+            session = await self._open_link_session()
             try:
-                return await channel.sender(address, **options)
+                return await session.sender(address, **options)
             except BaseException:
                 with self.driver.lock:
-                    channel.core.abandon()
+                    session.core.abandon()
                 raise
 
         return Opening(open)
@@ -162,41 +172,38 @@ class Connection:
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
                  dynamic: bool = False, properties: Mapping[str, Any] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
-        """Attach a receiver on a session of its own; otherwise as `Channel.receiver`."""
+        """Attach a receiver on a session of its own; otherwise as `Session.receiver`."""
         options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
                                    "durable": durable, "settled": settled, "settle_second": settle_second,
                                    "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
 
         async def open() -> Receiver:
-            channel = await self._open_link_channel()
+            session = await self._open_link_session()
             try:
-                return await channel.receiver(address, **options)
+                return await session.receiver(address, **options)
             except BaseException:
                 with self.driver.lock:
-                    channel.core.abandon()
+                    session.core.abandon()
                 raise
 
         return Opening(open)
 
-    async def _open_link_channel(self) -> Channel:
-        await self.driver.wait_open()
-        check_protocol(self.core)
-        channel = await self.channel()
-        amqp10_session(channel.core).link_scoped = True
-        return channel
+    async def _open_link_session(self) -> Session:
+        session = await self.session()
+        session.core.link_scoped = True
+        return session
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Run an AMQP 1.0 transaction, as in `async with connection.transaction() as tx`.
+        """Run a transaction, as in `async with connection.transaction() as tx`.
 
         What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
-        raises. On other protocols it raises `NotSupported`; 0-9-1 has transactional channels instead.
+        raises.
         """
         await self.driver.wait_open()
-        check_protocol(self.core)
         driver = self.driver
         with driver.lock:
-            core = TransactionCore(amqp10_session(self.core.new_channel(True, False)))
+            core = TransactionCore(self._core.new_channel(True, False))
             core.session.internal = True
         try:
             await driver.run(core.begin(), DEFAULT, "a declare")
@@ -207,72 +214,63 @@ class Connection:
         async with Transaction(self, core) as transaction:
             yield transaction
 
-    async def update_secret(self, secret: str, reason: str = "") -> None:
-        """Send the server a new secret, such as a token, before the current one expires (RabbitMQ)."""
-        driver = self.driver
-        # A reconnect must use the new one.
-        hosts = [replace(host, password=secret) for host in driver.hosts]
-        await driver.wait_open()
-        waiter = driver.call(self.core.update_secret, secret, reason)
-        await driver.wait(waiter, DEFAULT, "connection.update-secret")
-        with driver.lock:
-            driver.hosts = hosts
-            self.core.parameters = replace(self.core.parameters, password=secret)
 
-    def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call `callback` with every event, in the event loop."""
-        self._callbacks.append(callback)
-
-    def events(self) -> AsyncIterator[Event]:
-        """Return an iterator over all events from now on, until the connection is closed for good."""
-        waiting = EventQueue()
-        with self.driver.lock:
-            if self.is_closed:
-                waiting.put_nowait(Closed(self.core.close_error))
-            # The queue is freed with the iterator.
-            queue = weakref.ref(waiting)
-
-            def put(event: Event) -> None:
-                found = queue()
-                if found is not None:
-                    found.put_nowait(event)
-
-            self._callbacks.append(put)
-            weakref.finalize(waiting, _remove, self._callbacks, put).atexit = False
-        return _events(waiting)
-
-    async def wait_closed(self, timeout: float | None = None) -> None:
-        """Wait until the connection is closed for good. Raises `Timeout`, or the cause unless the application closed it."""
-        if not await self.driver.wait_closed(timeout):
-            raise Timeout(f"the connection was not closed within {timeout:g} s (argument timeout)")
-        error = self.core.close_error
-        if error is not None:
-            raise copy_error(error)
-
-    async def close(self) -> None:
-        """Close the connection. Pending calls fail; unconfirmed publishes may or may not have taken effect."""
-        await self.driver.close()
-
-    async def __aenter__(self) -> Connection:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return describe(self.core)
+@overload
+def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None,
+            **options: Any) -> Opening[Connection]: ...
 
 
-async def _events(waiting: EventQueue) -> AsyncIterator[Event]:
-    while True:
-        event = await waiting.get()
-        yield event
-        if isinstance(event, Closed):
-            return
+@overload
+def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"],
+            **options: Any) -> Opening[Amqp09Connection]: ...
 
 
-def _remove(callbacks: list[Callable[[Event], object]], callback: Callable[[Event], object]) -> None:
-    try:
-        callbacks.remove(callback)
-    except ValueError:
-        pass  # a forked process has already removed it
+@overload
+def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"],
+            **options: Any) -> Opening[Amqp10Connection]: ...
+
+
+@overload
+def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None,
+            **options: Any) -> Opening[Connection | Amqp10Connection]: ...
+
+
+def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None = None,
+            **options: Any) -> Opening[Connection | Amqp10Connection]:
+    """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
+
+        async with leveret.connect("amqp://localhost") as connection:
+            ...
+
+    The options are those of `leveret.client.parameters.Parameters`; they may also be part of the URL's query.
+
+    Args:
+        url: URL, or several of servers to try in turn.
+        protocol: Protocol, which decides the type of the connection: "0-9-1", the default (`Connection`), "0-9"
+            (`Amqp09Connection`) or "1.0" (`Amqp10Connection`). "auto" is the protocol that the URL selects, otherwise
+            0-9-1, or 1.0 if the server speaks only that.
+        **options: Other options.
+
+    Raises:
+        InvalidUrl: The URL or an option is invalid. Raised immediately.
+        ConnectionFailed: The client could not connect. Raised when the result is awaited.
+    """
+    hosts = parse_hosts(url, protocol, options)
+
+    async def open() -> Connection | Amqp10Connection:
+        return await open_connection(hosts)
+
+    return Opening(open)
+
+
+async def open_connection(hosts: Sequence[Parameters]) -> Connection | Amqp10Connection:
+    """Return a connection to the first host that answers. All have the same protocol."""
+    driver = Driver(hosts)
+    await driver.open()
+    core = driver.core
+    if isinstance(core, Amqp10ConnectionCore):
+        return Amqp10Connection(driver, core)
+    if isinstance(core, Amqp09ConnectionCore):
+        return Amqp09Connection(driver, core)
+    assert isinstance(core, ConnectionCore)
+    return Connection(driver, core)

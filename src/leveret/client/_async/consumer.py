@@ -6,15 +6,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.encoding import name_of
 from leveret.client.engine.common.frontend import Waiter
-from leveret.client.engine.protocols import AnyConsumer
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
 from leveret.client.timeouts import DEFAULT
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.base_channel import BaseChannel
     from leveret.client._async.queue import Queue
 
 
@@ -25,7 +25,9 @@ class Consumer:
     server ends it, it raises the cause after the messages that have arrived. Tasks may share it.
     """
 
-    def __init__(self, channel: Channel, core: AnyConsumer, queue: str | Queue) -> None:
+    _core: BaseConsumerCore
+
+    def __init__(self, channel: BaseChannel, core: BaseConsumerCore, queue: str | Queue) -> None:
         self._channel = channel
         self._driver = channel.connection.driver
         self._core = core
@@ -34,7 +36,7 @@ class Consumer:
         self._start_lock = asyncio.Lock()
         self._given_tag = core.tag
         # A consumer whose start was cancelled, and that the server may have to end first.
-        self._previous: AnyConsumer | None = None
+        self._previous: BaseConsumerCore | None = None
 
     @property
     def tag(self) -> str:
@@ -80,7 +82,7 @@ class Consumer:
             raise
         self._started = True
 
-    async def _wait_ended(self, core: AnyConsumer) -> None:
+    async def _wait_ended(self, core: BaseConsumerCore) -> None:
         while True:
             with self._driver.lock:
                 if core.ended:

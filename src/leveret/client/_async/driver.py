@@ -12,10 +12,11 @@ from typing import Any, Final, ParamSpec, TypeVar
 from leveret.client._async.stream import Stream, open_stream
 from leveret.client.delivery import Delivery
 from leveret.client.engine.common.backoff import Backoff
+from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
 from leveret.client.engine.common.socket_errors import lost_error
-from leveret.client.engine.protocols import AnyCore, fallback_core, new_core
+from leveret.client.engine.protocols import fallback_core, new_core
 from leveret.client.errors import (
     ConnectionClosed,
     ConnectionFailed,
@@ -52,6 +53,7 @@ class Driver(FrontEnd):
         hosts: Hosts to connect to.
         core: Engine of the connection.
         stream: Socket of the connection, if any.
+        callbacks: Functions that are called with every event.
         closed: Set when the connection is closed for good.
     """
 
@@ -59,15 +61,16 @@ class Driver(FrontEnd):
     delivery_class = Delivery
     file_class = FileMessage
 
-    def __init__(self, hosts: Sequence[Parameters], callbacks: list[Callable[[Event], object]]) -> None:
+    def __init__(self, hosts: Sequence[Parameters]) -> None:
         self._loop = asyncio.get_running_loop()
         self.lock = threading.RLock()
         self.hosts = list(hosts)
-        self.core: AnyCore = new_core(self, self.hosts[0])
+        self.core: BaseConnectionCore = new_core(self, self.hosts[0])
         self.stream: Stream | None = None
         self.closed = asyncio.Event()
         self._flushing = False
-        self._callbacks = callbacks
+        on_event = self.hosts[0].on_event
+        self.callbacks: list[Callable[[Event], object]] = [] if on_event is None else [on_event]
         self._reconnecting: asyncio.Task[None] | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._last_received = 0.0
@@ -245,6 +248,9 @@ class Driver(FrontEnd):
         """Call the engine."""
         return function(*args, **keywords)
 
+    def interrupted(self, error: BaseException) -> None:
+        """Handle an exception that was raised within the engine. Only the sync API has exceptions of signal handlers."""
+
     async def read_file(self, read: Callable[[], bytes]) -> bytes:
         """Call a function that reads from a file, in a thread."""
         return await asyncio.to_thread(read)
@@ -283,7 +289,7 @@ class Driver(FrontEnd):
 
     def emit(self, event: Event) -> None:
         """Notify the callbacks of an event."""
-        for callback in list(self._callbacks):
+        for callback in list(self.callbacks):
             self._loop.call_soon(callback, event)
         if isinstance(event, Closed):
             self._cancel_heartbeat_timer()

@@ -14,7 +14,7 @@ class Closable(Protocol):
                         traceback: TracebackType | None) -> None: ...
 
 
-T = TypeVar("T", bound=Closable)
+T = TypeVar("T", bound=Closable, covariant=True)
 
 
 class Opening(Generic[T]):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.client.engine.common.encoding import Body, encode_flags
+from leveret.client.engine.common.encoding import Body, Encoder, encode_flags
 from leveret.client.engine.common.publisher import PublisherCore
-from leveret.client.engine.protocols import AnyEncoder
 from leveret.client.properties import Properties, from_keywords
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.base_channel import BaseChannel
 
 
 class Publisher:
@@ -21,7 +20,7 @@ class Publisher:
     its `messages`. Tasks may share a publisher.
     """
 
-    def __init__(self, channel: Channel, core: PublisherCore, encoder: AnyEncoder, exchange: str, routing_key: str,
+    def __init__(self, channel: BaseChannel, core: PublisherCore, encoder: Encoder, exchange: str, routing_key: str,
                  mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._channel = channel
         self._driver = channel.connection.driver
@@ -61,7 +60,11 @@ class Publisher:
                 waiter = None
                 if core.channel.flowing:
                     if core.in_flight < core.window:
-                        driver.call(core.publish, outgoing)
+                        try:
+                            core.publish(outgoing)
+                        except BaseException as error:
+                            driver.interrupted(error)
+                            raise
                         return
                     waiter = core.window_waiter()
             if waiter is None:

@@ -9,7 +9,8 @@ from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.receiver import ReceiverCore
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.queue import Queue
+    from leveret.client._async.session import Session
 
 
 class Receiver(Consumer):
@@ -20,8 +21,8 @@ class Receiver(Consumer):
 
     _core: ReceiverCore
 
-    def __init__(self, channel: Channel, core: ReceiverCore) -> None:
-        super().__init__(channel, core, "")
+    def __init__(self, session: Session, core: ReceiverCore, queue: str | Queue = "") -> None:
+        super().__init__(session, core, queue)
 
     @property
     def name(self) -> str:

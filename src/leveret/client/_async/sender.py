@@ -11,7 +11,7 @@ from leveret.client.errors import ConnectionClosed
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
-    from leveret.client._async.channel import Channel
+    from leveret.client._async.session import Session
     from leveret.client._async.transaction import Transaction
 
 
@@ -22,9 +22,9 @@ class Sender:
     `amqp10.Message`; keywords are fields of `amqp10.Message`. Tasks may share a sender.
     """
 
-    def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
-        self._channel = channel
-        self._driver = channel.connection.driver
+    def __init__(self, session: Session, core: SenderCore, window: int) -> None:
+        self._session = session
+        self._driver = session.connection.driver
         self._core = core
         self._window = PublisherCore(core.session, window)
 
@@ -76,7 +76,7 @@ class Sender:
                 if core.session.flowing or core.finished:
                     driver.call(core.session.publish, transfer)
                     break
-            await self._channel.wait_flowing(timeout)
+            await self._session.wait_flowing(timeout)
         if waiter is not None:
             await driver.wait(waiter, timeout, "an outcome")
 
@@ -101,7 +101,7 @@ class Sender:
                         return
                     waiter = window.window_waiter()
             if waiter is None:
-                await self._channel.wait_flowing()
+                await self._session.wait_flowing()
             else:
                 await driver.wait(waiter, DEFAULT, "the sender's window")
 

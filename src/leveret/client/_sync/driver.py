@@ -23,14 +23,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
-from leveret.client._sync.message import BlockingDelivery, BlockingFileMessage, BlockingMessage
+from leveret.client._sync.message import Delivery, FileMessage, Message
 from leveret.client._sync.sockets import AnySocket, open_socket
-from leveret.client._sync.waiter import BlockingWaiter, wake
+from leveret.client._sync.waiter import ThreadWaiter, wake
 from leveret.client.engine.common.backoff import Backoff
+from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
 from leveret.client.engine.common.socket_errors import lost_error
-from leveret.client.engine.protocols import AnyCore, fallback_core, new_core
+from leveret.client.engine.protocols import fallback_core, new_core
 from leveret.client.errors import (
     ConnectionClosed,
     ConnectionFailed,
@@ -71,17 +72,18 @@ class Driver(FrontEnd):
         lock: Guards the engine.
         hosts: Hosts to connect to.
         core: Engine of the connection.
+        callbacks: Functions that are called with every event.
         closed: Set when the connection is closed for good.
     """
 
-    message_class = BlockingMessage
-    delivery_class = BlockingDelivery
-    file_class = BlockingFileMessage
+    message_class = Message
+    delivery_class = Delivery
+    file_class = FileMessage
 
-    def __init__(self, hosts: Sequence[Parameters], callbacks: list[Callable[[Event], object]]) -> None:
+    def __init__(self, hosts: Sequence[Parameters]) -> None:
         self.lock = threading.RLock()
         self.hosts = list(hosts)
-        self.core: AnyCore = new_core(self, self.hosts[0])
+        self.core: BaseConnectionCore = new_core(self, self.hosts[0])
         self._socket: AnySocket | None = None
         # A socket that is being connected.
         self._connecting: socket.socket | None = None
@@ -95,7 +97,8 @@ class Driver(FrontEnd):
         self._last_written = 0.0
         self._last_received = 0.0
         self._events: deque[Event] = deque()
-        self._callbacks = callbacks
+        on_event = self.hosts[0].on_event
+        self.callbacks: list[Callable[[Event], object]] = [] if on_event is None else [on_event]
         self._wake = threading.Event()
         self._thread_idle = False
         self._active = False
@@ -211,7 +214,7 @@ class Driver(FrontEnd):
         self._wake = threading.Event()
         self.closed = threading.Event()
         self._has_leader = False
-        self._callbacks.clear()
+        self.callbacks.clear()
         sock, self._socket = self._socket, None
         if sock is not None:
             # Do not shut it down: the stream belongs to the parent.
@@ -257,7 +260,7 @@ class Driver(FrontEnd):
             after = "" if seconds is None else f" after {seconds:g} s"
             raise Timeout(f"{what}: timed out{after} (option timeout)") from None
 
-    def _wait(self, waiter: BlockingWaiter, deadline: float | None) -> Any:
+    def _wait(self, waiter: ThreadWaiter, deadline: float | None) -> Any:
         with self.lock:
             try:
                 self._write()
@@ -297,7 +300,7 @@ class Driver(FrontEnd):
         if raised is not None and not isinstance(raised, OSError):
             raise raised
 
-    def _sleep(self, waiter: BlockingWaiter, left: float | None) -> None:
+    def _sleep(self, waiter: ThreadWaiter, left: float | None) -> None:
         """Sleep until the leader has the result or gives up its role."""
         if self._socket is None and threading.current_thread() is self._thread:
             raise ConnectionLost("the connection is lost, and the thread that reconnects it cannot wait for that; expected"
@@ -370,15 +373,15 @@ class Driver(FrontEnd):
         """Call a function that reads from a file."""
         return read()
 
-    def result_of(self, waiter: BlockingWaiter) -> Any:
+    def result_of(self, waiter: ThreadWaiter) -> Any:
         """Return the result of a waiter whose caller has stopped waiting; None if it has none."""
         return waiter.result
 
     # Methods of FrontEnd. The lock is held.
 
-    def new_waiter(self) -> BlockingWaiter:
+    def new_waiter(self) -> ThreadWaiter:
         """Return a new waiter for a result."""
-        return BlockingWaiter()
+        return ThreadWaiter()
 
     def flush_soon(self) -> None:
         """Write the engine's output soon."""
@@ -545,7 +548,7 @@ class Driver(FrontEnd):
     def _run_callbacks(self) -> None:
         while self._events:
             event = self._events.popleft()
-            for callback in list(self._callbacks):
+            for callback in list(self.callbacks):
                 try:
                     callback(event)
                 except BaseException:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.client.delivery import Delivery
+from leveret.client import delivery, message
 from leveret.client.files import FileContent
-from leveret.client.message import Message
 
 if TYPE_CHECKING:
     from leveret.client.message import AnyTransaction
     from leveret.wire.amqp10.composite import Composite
 
 
-class BlockingMessage(Message):
+class Message(message.Message):
     """A message received over the sync API; `respond` waits for the confirm."""
 
     __slots__ = ()
@@ -34,13 +33,13 @@ class BlockingMessage(Message):
             super().reject(requeue)
 
 
-class BlockingFileMessage(BlockingMessage, FileContent):
+class FileMessage(Message, FileContent):
     """A file received over the sync API."""
 
     __slots__ = ()
 
 
-class BlockingDelivery(Delivery):
+class Delivery(delivery.Delivery):
     """A delivery received over the sync API; `respond` waits for the confirm."""
 
     __slots__ = ()

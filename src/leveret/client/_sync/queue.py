@@ -12,7 +12,7 @@ from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.client.message import Message
 
 if TYPE_CHECKING:
-    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.base_channel import BaseChannel
 
 
 class Queue:
@@ -25,7 +25,8 @@ class Queue:
 
     __slots__ = ("_channel", "_declared", "consumer_count", "message_count")
 
-    def __init__(self, channel: Channel, declared: DeclaredQueue, message_count: int = 0, consumer_count: int = 0) -> None:
+    def __init__(self, channel: BaseChannel, declared: DeclaredQueue, message_count: int = 0,
+                 consumer_count: int = 0) -> None:
         self._channel = channel
         self._declared = declared
         self.message_count = message_count
@@ -73,7 +74,7 @@ class Exchange:
 
     __slots__ = ("_channel", "name", "type")
 
-    def __init__(self, channel: Channel, name: str, type: str = "") -> None:
+    def __init__(self, channel: BaseChannel, name: str, type: str = "") -> None:
         self._channel = channel
         self.name = name
         self.type = type

@@ -10,7 +10,8 @@ from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.receiver import ReceiverCore
 
 if TYPE_CHECKING:
-    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.queue import Queue
+    from leveret.client._sync.session import Session
 
 
 class Receiver(Consumer):
@@ -21,8 +22,8 @@ class Receiver(Consumer):
 
     _core: ReceiverCore
 
-    def __init__(self, channel: Channel, core: ReceiverCore) -> None:
-        super().__init__(channel, core, "")
+    def __init__(self, session: Session, core: ReceiverCore, queue: str | Queue = "") -> None:
+        super().__init__(session, core, queue)
 
     @property
     def name(self) -> str:

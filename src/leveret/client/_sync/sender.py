@@ -12,7 +12,7 @@ from leveret.client.errors import ConnectionClosed
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
-    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.session import Session
     from leveret.client._sync.transaction import Transaction
 
 
@@ -23,9 +23,9 @@ class Sender:
     `amqp10.Message`; keywords are fields of `amqp10.Message`. Threads may share a sender.
     """
 
-    def __init__(self, channel: Channel, core: SenderCore, window: int) -> None:
-        self._channel = channel
-        self._driver = channel.connection.driver
+    def __init__(self, session: Session, core: SenderCore, window: int) -> None:
+        self._session = session
+        self._driver = session.connection.driver
         self._core = core
         self._window = PublisherCore(core.session, window)
 
@@ -77,7 +77,7 @@ class Sender:
                 if core.session.flowing or core.finished:
                     driver.call(core.session.publish, transfer)
                     break
-            self._channel.wait_flowing(timeout)
+            self._session.wait_flowing(timeout)
         if waiter is not None:
             driver.wait(waiter, timeout, "an outcome")
 
@@ -102,7 +102,7 @@ class Sender:
                         return
                     waiter = window.window_waiter()
             if waiter is None:
-                self._channel.wait_flowing()
+                self._session.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "the sender's window")
 

@@ -10,7 +10,7 @@ from leveret.client.errors import Error
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
-    from leveret.client._sync.connection import Connection
+    from leveret.client._sync.connection import Amqp10Connection
 
 
 class Transaction:
@@ -20,7 +20,7 @@ class Transaction:
     commit.
     """
 
-    def __init__(self, connection: Connection, core: TransactionCore) -> None:
+    def __init__(self, connection: Amqp10Connection, core: TransactionCore) -> None:
         self._driver = connection.driver
         self._core = core
 

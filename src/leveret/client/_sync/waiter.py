@@ -8,7 +8,7 @@ from typing import Any
 from leveret.client.errors import Error, copy_error
 
 
-class BlockingWaiter:
+class ThreadWaiter:
     """A result that is set once, under the connection's lock.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFai
 from leveret.segments.columns import make_batch
 from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
 from leveret.segments.schema import COLUMNS
-from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_connection
+from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_amqp091_connection
 from leveret.spark.errors import ReadFailed
 from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 
@@ -57,14 +57,13 @@ def read_slice(endpoint: Endpoint, part: LeaseSlice, columns: tuple[str, ...] | 
 
 
 def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iterator[Any]:
-    # Lease readers are 0-9-1 consumers, which the broker accepts on the same port. The rows are the same.
-    endpoint = replace(endpoint, protocol="0-9-1")
     done = 0
     failing_since: float | None = None
     while done < part.count:
         connection: Connection | None = None
         try:
-            connection = open_connection(endpoint, f"leveret-spark lease {part.lease}", RECONNECT_TIMEOUT)
+            # Lease readers are 0-9-1 consumers. The rows are the same.
+            connection = open_amqp091_connection(endpoint, f"leveret-spark lease {part.lease}", RECONNECT_TIMEOUT)
             for delivered in _read_once(connection, endpoint, part, done, prefetch):
                 failing_since = None
                 done += delivered.count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from leveret.client.engine.common.encoding import encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.wire.amqp0.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.client.engine.amqp091.channel import ChannelCore
-from leveret.client.engine.common.pending_confirms import Outgoing, PendingConfirms
+from leveret.client.engine.amqp091.pending_confirms import PendingConfirms, Publish
 from leveret.client.errors import ConnectionLost, Error, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
 from leveret.spark.sink.amqp091_frames import Framer
@@ -125,7 +124,7 @@ class Window(PendingConfirms):
     def fail_at_most_once(self, error: Error) -> None:
         pass
 
-    def take(self) -> list[Outgoing]:
+    def take(self) -> list[Publish]:
         """Handle the end of the channel."""
         if self.error is None:
             self.error = ConnectionLost("the channel was closed while messages were in flight")
@@ -147,7 +146,6 @@ class Amqp091Publisher:
 
     def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "", mandatory: bool = False) -> None:
         core = channel.core
-        assert isinstance(core, ChannelCore)
         self._channel = channel
         self._core = core
         self._driver = channel.connection.driver

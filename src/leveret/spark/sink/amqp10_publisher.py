@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp10.addresses import choose
-from leveret.client.engine.amqp10.channel import SessionCore
 from leveret.client.engine.amqp10.outgoing import Transfer
-from leveret.client.engine.common.pending_confirms import Outgoing
+from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
@@ -16,7 +15,8 @@ from leveret.spark.sink.rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
 
 if TYPE_CHECKING:
-    from leveret.client._sync.channel import Channel
+    from leveret.client._sync.session import Session
+    from leveret.client.engine.amqp10.session import SessionCore
 
 
 class _Window(PublisherCore):
@@ -24,8 +24,8 @@ class _Window(PublisherCore):
 
     __slots__ = ("failure", "refused")
 
-    def __init__(self, channel: object, window: int) -> None:
-        super().__init__(channel, window)  # type: ignore[arg-type]
+    def __init__(self, session: SessionCore, window: int) -> None:
+        super().__init__(session, window)
         self.refused: list[RefusedMessage] = []
         self.failure: Error | None = None
 
@@ -45,14 +45,14 @@ class Amqp10Publisher:
 
     header_max = 1 << 30
 
-    def __init__(self, channel: Channel, max_in_flight: int, prefix: str = "") -> None:
-        self._channel = channel
-        self._driver = channel.connection.driver
+    def __init__(self, session: Session, max_in_flight: int, prefix: str = "") -> None:
+        self._session = session
+        self._driver = session.connection.driver
         self._prefix = prefix
-        self._addresses = choose("auto", channel.connection.server_properties)
+        self._addresses = choose("auto", session.connection.server_properties)
         self._targets: dict[tuple[str, str], str] = {}
         self._last = ""
-        self._window = _Window(channel.core, max_in_flight)
+        self._window = _Window(session.core, max_in_flight)
 
     @property
     def refused(self) -> list[RefusedMessage]:
@@ -72,8 +72,7 @@ class Amqp10Publisher:
         window, driver = self._window, self._driver
         if transfer.target != self._last:
             # Each address has a link, and a link without credit would be overtaken by others.
-            core = self._channel.core
-            assert isinstance(core, SessionCore)
+            core = self._session.core
             with driver.lock:
                 in_order = core.are_sent(self._last) and core.are_sent(transfer.target)
             if not in_order:
@@ -95,7 +94,7 @@ class Amqp10Publisher:
                         return
                     waiter = window.window_waiter()
             if waiter is None:
-                self._channel.wait_flowing()
+                self._session.wait_flowing()
             else:
                 driver.wait(waiter, DEFAULT, "outcomes")
 

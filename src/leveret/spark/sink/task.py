@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from leveret.client._sync.channel import Channel
+from leveret.client._sync.session import Session
 from leveret.client.engine.amqp10.addresses import choose
 from leveret.client.errors import ChannelClosed, Error, NotFound
 from leveret.spark.connection import ControlClient
@@ -181,7 +183,7 @@ class _Task:
                 raise _exchange_error("deadLetterExchange" if other else "exchange", error.message) from None
             prefix = f"{TRANSACTION_PREFIX}{self._transaction}:"
         channel = self._control.channel()
-        if not prefix and plan.exchange and plan.endpoint.protocol == "0-9-1":
+        if not prefix and plan.exchange and isinstance(channel, Channel):
             # Fail early rather than in the middle.
             try:
                 channel.declare_exchange(plan.exchange, passive=True)
@@ -189,11 +191,12 @@ class _Task:
                 raise _exchange_error("exchange", str(error)) from None
         address = AddressOptions(plan.exchange, plan.routing_key)
         limits = Limits(plan.max_message_bytes, MAX_SHORT_STRING - len(prefix))
-        if plan.endpoint.protocol == "1.0":
+        if isinstance(channel, Session):
             addresses = choose("auto", channel.connection.server_properties)
             self._publisher = Amqp10Publisher(channel, plan.max_in_flight, prefix)
             self._encoder = Amqp10Encoder(address, limits, addresses)
         else:
+            assert isinstance(channel, Channel)
             self._publisher = Amqp091Publisher(channel, plan.max_in_flight, prefix, mandatory=not prefix)
             limits.header = self._publisher.header_max
             self._encoder = Amqp091Encoder(address, limits)

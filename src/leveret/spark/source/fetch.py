@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from leveret.client._sync.connection import Connection
+from leveret.client._sync.connection import Amqp10Connection
 from leveret.client.amqp10 import Filter
 from leveret.client.errors import (
     ChannelClosed,
@@ -29,7 +29,7 @@ from leveret.client.errors import (
 )
 from leveret.client.message import Message
 from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
-from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint
+from leveret.spark.connection import RECONNECT_TIMEOUT, AnyConnection, ControlClient, Endpoint
 from leveret.spark.errors import DataLoss, OffsetError, ReadFailed, RequestRefused
 from leveret.spark.source.topology import describe
 from leveret.storage import disk
@@ -129,14 +129,14 @@ class StreamFetch:
         finally:
             control.close()
 
-    def _consume(self, connection: Connection, stop: int) -> Any:
+    def _consume(self, connection: AnyConnection, stop: int) -> Any:
         """Start a consumer of record batches."""
         arguments: dict[str, Any] = {"x-stream-offset": self._position, "x-packed": True, "x-packed-until": stop}
         if self.routing_keys is not None:
             arguments["x-stream-filter-routing-key"] = self.routing_keys
-        if self.endpoint.protocol == "1.0":
+        if isinstance(connection, Amqp10Connection):
             filters = [Filter(_FILTERS[name], value) for name, value in arguments.items()]
-            return connection.receiver(self.stream, filters=filters, prefetch=self.prefetch).__enter__()
+            return connection.receiver(self.stream, filters=filters, prefetch=self.prefetch)
         channel = connection.channel(confirms=False)
         return channel.consume(self.stream, prefetch=self.prefetch, arguments=arguments).start()
 

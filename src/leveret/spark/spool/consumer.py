@@ -9,14 +9,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1
-from leveret.client._sync.channel import Channel
-from leveret.client._sync.connection import Connection
+from leveret.client._sync.base_channel import BaseChannel
 from leveret.client.delivery import Delivery
-from leveret.client.engine.common.encoding import encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.client.errors import ConnectionClosed, Error, InvalidMessage, NotFound, Timeout
 from leveret.client.message import Message
 from leveret.segments.columns import Rows, make_batch
-from leveret.spark.connection import Endpoint, open_connection
+from leveret.spark.connection import AnyConnection, Endpoint, open_connection
 from leveret.spark.errors import BrokerUnreachable, OptionError
 
 log = logging.getLogger("leveret.spark")
@@ -31,7 +30,7 @@ EXPECTED_MESSAGE_TIMEOUT: Final = 10.0
 class Unacked:
     """Consumed messages that are not acknowledged yet, in order. `size` is the total of their bodies, in bytes."""
 
-    def __init__(self, channel: Channel, messages: list[Message], size: int) -> None:
+    def __init__(self, channel: BaseChannel, messages: list[Message], size: int) -> None:
         self._channel = channel
         self._messages = messages
         self.size = size
@@ -79,8 +78,8 @@ class SpoolConsumer:
         self._endpoint = endpoint
         self._queue = queue
         self._prefetch = prefetch
-        self._connection: Connection | None = None
-        self._channel: Channel | None = None
+        self._connection: AnyConnection | None = None
+        self._channel: BaseChannel | None = None
         self._consumer: Any = None
         self._fresh = True
 
@@ -89,7 +88,7 @@ class SpoolConsumer:
             return self._consumer
         self.close()
         self._connection = open_connection(self._endpoint, "leveret-spark spool")
-        self._channel = self._connection.channel(confirms=False)
+        self._channel = self._connection.open_channel(confirms=False)
         try:
             self._consumer = self._channel.consume(self._queue, prefetch=self._prefetch).start()
         except NotFound as error:
@@ -110,7 +109,7 @@ class SpoolConsumer:
             self._wait_until_idle(FIRST_MESSAGE_TIMEOUT)
         here = len(consumer._core.messages)
         try:
-            with self._connection.channel(confirms=False) as channel:
+            with self._connection.open_channel(confirms=False) as channel:
                 declared: Any = channel.declare_queue(self._queue, passive=True)
                 return here + int(declared.message_count)
         except Error as error:

@@ -14,11 +14,11 @@ from tests.support.broker import Broker
 
 @pytest.fixture
 def dial() -> Iterator[Open]:
-    """Opens connections to a URL, over AMQP 0-9 by default, and closes them at the end of the test."""
-    opened: list[sync.Connection] = []
+    """Opens connections to a URL, over AMQP 0-9, and closes them at the end of the test."""
+    opened: list[sync.Amqp09Connection] = []
 
-    def open(url: str | list[str], **options: Any) -> sync.Connection:
-        connection = sync.connect(url, **{"protocol": "0-9", **options})
+    def open(url: str | list[str], **options: Any) -> sync.Amqp09Connection:
+        connection = sync.connect(url, protocol="0-9", **options)
         opened.append(connection)
         return connection
 

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from leveret.client.access import Access
 from leveret.client.engine.amqp09.files import FileConsumerCore, IncomingFiles
 from leveret.client.engine.amqp09.messages import IncomingMessages, MessageConsumerCore
-from leveret.client.engine.amqp09.operations import Operations09
-from leveret.client.engine.amqp09.outgoing import ContentPublish, Encoder09, Outgoing09
+from leveret.client.engine.amqp09.operations import Amqp09Operations
+from leveret.client.engine.amqp09.outgoing import Amqp09Encoder, Amqp09Publish, ContentPublish
 from leveret.client.engine.amqp09.streams import StreamConsumerCore, stream_delivered
 from leveret.client.engine.amqp091.calls import NULL_WAITER, Call, OnReply
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.amqp091.consumer import ConsumerCore
-from leveret.client.engine.amqp091.operations import Operations
-from leveret.client.engine.common.encoding import Encoder, encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
+from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.frontend import Procedure, Waiter
-from leveret.client.engine.common.pending_confirms import Outgoing
 from leveret.client.engine.common.waiters import ErrorOnlyWaiter
 from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
 from leveret.client.files import FileContent
@@ -28,7 +27,7 @@ from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, Cont
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp09.connection import Amqp09Connection
+    from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
     from leveret.client.engine.amqp091.connection import ConnectionCore
 
 # Directory for received files; None means temporary files.
@@ -54,7 +53,7 @@ class _CallWithReplies(Call):
         return reply.name in self.answers
 
 
-class Amqp09Channel(ChannelCore):
+class Amqp09ChannelCore(ChannelCore):
     """A channel of AMQP 0-9.
 
     Attributes:
@@ -145,7 +144,7 @@ class Amqp09Channel(ChannelCore):
         self.messages.lost(error)
         self.incoming.lost()
         if recoverable and self.id and self.error is None:
-            cast("Amqp09Connection", self.connection).interrupted.append(self.id)
+            cast("Amqp09ConnectionCore", self.connection).interrupted.append(self.id)
             self.id = ""
         if recoverable and self.internal:
             super().lost(error, False)
@@ -165,12 +164,12 @@ class Amqp09Channel(ChannelCore):
 
     # Calls
 
-    def new_encoder(self) -> Encoder:
-        return Encoder09()
+    def new_encoder(self) -> Amqp09Encoder:
+        return Amqp09Encoder()
 
     @property
-    def operations(self) -> Operations:
-        return Operations09(self)
+    def operations(self) -> Amqp09Operations:
+        return Amqp09Operations(self)
 
     def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         spec = V0_9.by_name.get(name)
@@ -254,13 +253,13 @@ class Amqp09Channel(ChannelCore):
     # Publishing. The reply to a ping confirms everything before it. At most one ping is pending, so that many publishes
     # share it.
 
-    def publish(self, outgoing: Outgoing) -> None:
+    def publish(self, outgoing: Publish) -> None:
         connection = self.connection
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
             raise InvalidMessage(f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
                                  f" {engine.payload_max} on this connection (option frame_max)")
-        assert isinstance(outgoing, Outgoing09)
+        assert isinstance(outgoing, Amqp09Publish)
         if not outgoing.sent:
             outgoing.access = self.access
             outgoing.sent = True
@@ -517,23 +516,15 @@ def _no_nack() -> NotSupported:
     return NotSupported("AMQP 0-9 has no nack of several messages; expected multiple=False")
 
 
-def amqp09_channel(core: Any) -> Amqp09Channel:
-    """Return the core as a channel of AMQP 0-9. Raises `NotSupported` if it is of another protocol."""
-    if isinstance(core, Amqp09Channel):
-        return core
-    raise NotSupported("files, streams, realms, pings and distributed transactions require AMQP 0-9; expected a connection"
-                       ' with protocol="0-9"')
-
-
-_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
-    "channel.ok": Amqp09Channel._reply,
-    "channel.ping": Amqp09Channel._ping_received,
-    "channel.pong": Amqp09Channel._pong_received,
+_HANDLERS: Final[dict[str, Callable[[Amqp09ChannelCore, Method], None]]] = {
+    "channel.ok": Amqp09ChannelCore._reply,
+    "channel.ping": Amqp09ChannelCore._ping_received,
+    "channel.pong": Amqp09ChannelCore._pong_received,
     "file.open": lambda channel, command: channel.incoming.open(command),
-    "message.ok": Amqp09Channel._reply,
-    "message.reject": Amqp09Channel._reply,
-    "message.empty": Amqp09Channel._reply,
-    "message.offset": Amqp09Channel._reply,
+    "message.ok": Amqp09ChannelCore._reply,
+    "message.reject": Amqp09ChannelCore._reply,
+    "message.empty": Amqp09ChannelCore._reply,
+    "message.offset": Amqp09ChannelCore._reply,
     "message.transfer": lambda channel, command: channel.messages.transfer(command),
     "message.open": lambda channel, command: channel.messages.open(command),
     "message.resume": lambda channel, command: channel.messages.resume(command),
@@ -542,9 +533,9 @@ _HANDLERS: Final[dict[str, Callable[[Amqp09Channel, Method], None]]] = {
     "message.close": lambda channel, command: channel.messages.close(command),
     "file.deliver": lambda channel, command: channel.incoming.deliver(command),
 }
-_CONTENT_HANDLERS: Final[dict[str, Callable[[Amqp09Channel, ContentMethod], None]]] = {
+_CONTENT_HANDLERS: Final[dict[str, Callable[[Amqp09ChannelCore, ContentMethod], None]]] = {
     "file.stage": lambda channel, command: channel.incoming.staged(command),
-    "file.return": Amqp09Channel._content_returned,
-    "stream.return": Amqp09Channel._content_returned,
+    "file.return": Amqp09ChannelCore._content_returned,
+    "stream.return": Amqp09ChannelCore._content_returned,
     "stream.deliver": stream_delivered,
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from leveret.client.engine.amqp09.channel import Amqp09Channel
+from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
 from leveret.client.engine.amqp091.recovery import MAX_LOCKED_ATTEMPTS
-from leveret.client.engine.common.base import RECOVERING
+from leveret.client.engine.common.connection import RECOVERING
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ChannelClosed, ConnectionClosed, InvalidUrl, NotSupported, Redirected
 from leveret.client.parameters import Parameters
@@ -22,7 +22,7 @@ from leveret.wire.amqp0.table_amqp09 import V0_9
 QUEUE_CLASS: Final = 50
 
 
-class Amqp09Connection(ConnectionCore):
+class Amqp09ConnectionCore(ConnectionCore):
     """A connection of AMQP 0-9.
 
     Attributes:
@@ -31,11 +31,16 @@ class Amqp09Connection(ConnectionCore):
 
     header: ClassVar[bytes] = b"AMQP\x01\x01\x00\x09"
     version: ClassVar[Version] = V0_9
-    channel_class: ClassVar[type[ChannelCore]] = Amqp09Channel
+    channel_class: ClassVar[type[ChannelCore]] = Amqp09ChannelCore
 
     def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
         super().__init__(frontend, parameters)
         self.interrupted: list[str] = []
+
+    def new_channel(self, confirms: bool, transactional: bool) -> Amqp09ChannelCore:
+        channel = super().new_channel(confirms, transactional)
+        assert isinstance(channel, Amqp09ChannelCore)
+        return channel
 
     def recover(self) -> Procedure:
         yield from self._end_interrupted()
@@ -49,7 +54,6 @@ class Amqp09Connection(ConnectionCore):
         """
         while self.interrupted and not self.is_full:
             channel = self.new_channel(False, False)
-            assert isinstance(channel, Amqp09Channel)
             channel.internal = True
             try:
                 yield channel.resume(self.interrupted[-1])
@@ -74,11 +78,11 @@ class Amqp09Connection(ConnectionCore):
         kind = command.kind
         if kind == CONTENT_START:
             assert isinstance(command, ContentStart)
-            if isinstance(channel, Amqp09Channel) and command.method is not None:
+            if isinstance(channel, Amqp09ChannelCore) and command.method is not None:
                 channel.incoming.begin(command.method)
         elif kind == CONTENT_PART:
             assert isinstance(command, ContentPart)
-            if isinstance(channel, Amqp09Channel):
+            if isinstance(channel, Amqp09ChannelCore):
                 channel.incoming.part(command.data)
         else:
             super()._dispatch_other(command, channel)

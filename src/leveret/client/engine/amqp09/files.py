@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from leveret.client.engine.amqp091.consumer import ConsumerCore
-from leveret.client.engine.common.encoding import encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.client.errors import ChannelClosed
 from leveret.client.files import FileContent
 from leveret.client.message import Message
@@ -17,7 +17,7 @@ from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp09.channel import Amqp09Channel
+    from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 
 # Bytes up to which a file without a directory is kept in memory.
 MAX_MEMORY_BYTES: Final = 1 << 20
@@ -30,13 +30,13 @@ class FileConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "file"
 
-    def __init__(self, channel: Amqp09Channel, queue: str, prefetch: int, arguments: dict[str, Any],
+    def __init__(self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: dict[str, Any],
                  message_class: type[Message]) -> None:
         super().__init__(channel, queue, prefetch, arguments, message_class)
         self._counted = False
 
     def clone(self) -> ConsumerCore:
-        return FileConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
+        return FileConsumerCore(cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments,
                                 self._message_class)
 
     def lost(self) -> None:
@@ -85,7 +85,7 @@ class Incoming:
 class IncomingFiles:
     """Files being received on one channel. `file.open` names no consumer, so all consumers share one directory."""
 
-    def __init__(self, channel: Amqp09Channel) -> None:
+    def __init__(self, channel: Amqp09ChannelCore) -> None:
         self._channel = channel
         self._directory: Path | None = None
         self._used = False

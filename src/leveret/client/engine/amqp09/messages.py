@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from leveret.client.engine.amqp09.files import FileConsumerCore, Incoming
 from leveret.client.engine.amqp091.consumer import ConsumerCore
-from leveret.client.engine.common.encoding import encode_address
+from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import Error
 from leveret.client.files import FileContent
@@ -16,7 +16,7 @@ from leveret.wire.amqp0.classes import encode_transfer, to_basic
 from leveret.wire.amqp0.commands import Deliver, Method
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp09.channel import Amqp09Channel
+    from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 
 
 class MessageConsumerCore(FileConsumerCore):
@@ -25,7 +25,7 @@ class MessageConsumerCore(FileConsumerCore):
     kind: ClassVar[str] = "message"
 
     def clone(self) -> ConsumerCore:
-        return MessageConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.prefetch, self.arguments,
+        return MessageConsumerCore(cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments,
                                    self._message_class)
 
     def file_received(self, message: FileContent) -> None:
@@ -62,7 +62,7 @@ class IncomingMessages:
     `message.ok` has no identifier, so transfers are answered in their order, whenever the application settles them.
     """
 
-    def __init__(self, channel: Amqp09Channel) -> None:
+    def __init__(self, channel: Amqp09ChannelCore) -> None:
         self._channel = channel
         self._references: dict[str, _Reference] = {}
         self._pending_replies: deque[_PendingReply] = deque()

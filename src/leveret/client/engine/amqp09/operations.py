@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.client.engine.amqp091.operations import Operations
+from leveret.client.engine.amqp091.operations import Amqp091Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import NotSupported
 from leveret.wire.amqp0.commands import Method
 
 
-class Operations09(Operations):
+class Amqp09Operations(Amqp091Operations):
     """Operations of a 0-9 channel; those that 0-9 lacks raise `NotSupported`."""
 
     __slots__ = ()

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from leveret.client.access import Access
-from leveret.client.engine.common.encoding import Body, Encoder, encode_address
-from leveret.client.engine.common.pending_confirms import Outgoing
+from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_address
+from leveret.client.engine.amqp091.pending_confirms import Publish
+from leveret.client.engine.common.encoding import Body
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import Properties, decode_properties, from_keywords
 from leveret.wire.amqp0.classes import FILENAME, to_basic
@@ -22,7 +23,7 @@ from leveret.wire.amqp0.table_amqp09 import V0_9
 _DELIVERY_PROPERTIES: Final = ("delivery_mode",)
 
 
-class Outgoing09(Outgoing):
+class Amqp09Publish(Publish):
     """A publish of class basic.
 
     Attributes:
@@ -38,17 +39,17 @@ class Outgoing09(Outgoing):
         self.sent = False
 
 
-class Encoder09(Encoder):
+class Amqp09Encoder(Amqp091Encoder):
     """Encoder of publishes of class basic."""
 
     __slots__ = ()
 
-    def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Outgoing:
+    def encode(self, body: Body, exchange: str, routing_key: str, flags: int, properties: bytes) -> Amqp09Publish:
         made = super().encode(body, exchange, routing_key, flags, properties)
-        return Outgoing09(made.address, made.flags, made.header, made.body)
+        return Amqp09Publish(made.address, made.flags, made.header, made.body)
 
 
-class ContentPublish(Outgoing09):
+class ContentPublish(Amqp09Publish):
     """A publish of another content class.
 
     Attributes:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from leveret.client.engine.amqp09.outgoing import ContentPublish, content_header
 from leveret.client.engine.amqp091.consumer import ConsumerCore
-from leveret.client.engine.common.encoding import Body, encode_address, encode_body, encode_flags
+from leveret.client.engine.amqp091.encoding import encode_address
+from leveret.client.engine.common.encoding import Body, encode_body, encode_flags
 from leveret.client.message import Message
 from leveret.client.properties import Properties
 from leveret.wire.amqp0.classes import STREAM, to_basic
@@ -16,7 +17,7 @@ from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp09.channel import Amqp09Channel
+    from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 
 TUNNEL_CLASS = 110
 
@@ -26,15 +27,16 @@ class StreamConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "stream"
 
-    def __init__(self, channel: Amqp09Channel, queue: str, arguments: dict[str, Any], message_class: type[Message]) -> None:
+    def __init__(self, channel: Amqp09ChannelCore, queue: str, arguments: dict[str, Any],
+                 message_class: type[Message]) -> None:
         super().__init__(channel, queue, 0, arguments, message_class)
         self._no_ack = self._counted = True
 
     def clone(self) -> ConsumerCore:
-        return StreamConsumerCore(cast("Amqp09Channel", self.channel), self.queue, self.arguments, self._message_class)
+        return StreamConsumerCore(cast("Amqp09ChannelCore", self.channel), self.queue, self.arguments, self._message_class)
 
 
-def stream_delivered(channel: Amqp09Channel, command: ContentMethod) -> None:
+def stream_delivered(channel: Amqp09ChannelCore, command: ContentMethod) -> None:
     """Handle `stream.deliver`, whose routing key is the name of the queue."""
     arguments = command.arguments
     channel.delivered(Deliver(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import IO, Any, Final
 
-from leveret.client.engine.amqp09.channel import Amqp09Channel
+from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 from leveret.client.engine.amqp09.sources import read_exactly
 from leveret.client.engine.amqp091.calls import NULL_WAITER
 from leveret.client.engine.common.frontend import Waiter
@@ -36,7 +36,7 @@ class Transfer:
         identifier: Identifier of its checkpoints; "" for none.
     """
 
-    def __init__(self, channel: Amqp09Channel, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
+    def __init__(self, channel: Amqp09ChannelCore, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
                  immediate: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
         self._channel = channel
         self._file = file
@@ -62,7 +62,7 @@ class Transfer:
         self.inline = self.size <= room - fields and not identifier
         self._chunk_size = room - len(self._reference)
 
-    def set_channel(self, channel: Amqp09Channel) -> None:
+    def set_channel(self, channel: Amqp09ChannelCore) -> None:
         """Send on this channel."""
         self._channel = channel
 
@@ -94,7 +94,7 @@ class Transfer:
         return self.sent >= self.size
 
     def can_send(self) -> bool:
-        """Whether the next chunk may be sent; `Amqp09Channel.flow_waiter` waits for it."""
+        """Whether the next chunk may be sent; `Amqp09ChannelCore.flow_waiter` waits for it."""
         return self._channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     def read(self) -> bytes:

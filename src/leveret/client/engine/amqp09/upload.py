@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import IO, Any, Final
 
-from leveret.client.engine.amqp09.channel import Amqp09Channel
+from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 from leveret.client.engine.amqp09.outgoing import ContentPublish, content_header
 from leveret.client.engine.amqp09.sources import read_exactly
 from leveret.client.engine.common.encoding import encode_flags
@@ -61,7 +61,7 @@ class Upload:
         outgoing.at_most_once = True
         return outgoing
 
-    def open(self, channel: Amqp09Channel) -> Waiter:
+    def open(self, channel: Amqp09ChannelCore) -> Waiter:
         """Open the upload. When the server has replied, the file is positioned where sending resumes."""
 
         def opened(reply: Method, abandoned: bool) -> None:
@@ -75,8 +75,8 @@ class Upload:
     def _arguments(self) -> dict[str, Any]:
         return {"identifier": self.identifier, "content_size": self.size}
 
-    def can_send(self, channel: Amqp09Channel) -> bool:
-        """Whether the next chunk may be sent; `Amqp09Channel.flow_waiter` waits for it."""
+    def can_send(self, channel: Amqp09ChannelCore) -> bool:
+        """Whether the next chunk may be sent; `Amqp09ChannelCore.flow_waiter` waits for it."""
         return channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     @property
@@ -88,7 +88,7 @@ class Upload:
         """Read the next chunk. Raises `InvalidMessage` if the file has become shorter."""
         return read_exactly(self._file, min(CHUNK_SIZE, self.size - self.sent), self.size)
 
-    def stage(self, channel: Amqp09Channel, data: bytes) -> None:
+    def stage(self, channel: Amqp09ChannelCore, data: bytes) -> None:
         """Send a chunk of the open upload, and open the next one."""
 
         def opened(reply: Method, abandoned: bool) -> None:

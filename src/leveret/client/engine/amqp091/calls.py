@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import Error, InvalidMessage, copy_error, protocol_error
 from leveret.wire.amqp0.commands import Method
@@ -54,7 +55,7 @@ class Call:
         return reply.name.startswith(self.name) and (not self.tag or self.tag == reply.arguments.get("consumer_tag"))
 
 
-class CallingChannel:
+class CallingChannel(BaseChannelCore):
     """Sends the methods of a channel and matches their replies.
 
     Attributes:
@@ -62,13 +63,15 @@ class CallingChannel:
         error: Why the channel is closed for good.
     """
 
-    __slots__ = ("_calls", "_deferred", "connection", "error", "number", "opened")
+    __slots__ = ("_calls", "_deferred", "connection")
+
+    connection: ConnectionCore
 
     def __init__(self, connection: ConnectionCore, number: int) -> None:
         self.connection = connection
         self.number = number
         self.opened = False
-        self.error: Error | None = None
+        self.error = None
         self._calls: deque[Call] = deque()
         # Sends deferred until the pending tx.commit is answered; None if no commit is pending.
         self._deferred: list[Callable[[], None]] | None = None

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.engine.amqp091.calls import GET_EMPTY, NULL_WAITER, Call, CallingChannel
 from leveret.client.engine.amqp091.consumer import ConsumerCore
-from leveret.client.engine.amqp091.operations import Operations
+from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_address
+from leveret.client.engine.amqp091.operations import Amqp091Operations
+from leveret.client.engine.amqp091.pending_confirms import PendingConfirms, Publish
 from leveret.client.engine.amqp091.requests import REPLY_TO, Replies
-from leveret.client.engine.common.encoding import Encoder, encode_address
 from leveret.client.engine.common.frontend import Procedure, Waiter
-from leveret.client.engine.common.pending_confirms import Outgoing, PendingConfirms
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import (
     ChannelClosed,
@@ -44,32 +44,19 @@ class ChannelCore(CallingChannel):
         recovering: Number of pending `basic.recover`; unacked messages that arrive meanwhile will be delivered again.
     """
 
-    __slots__ = (
-        "_cancel_when_started",
-        "_flow",
-        "_recently_cancelled",
-        "_stopped",
-        "_transaction",
-        "api_channel",
-        "confirms",
-        "consumers",
-        "flowing",
-        "generation",
-        "pending_confirms",
-        "qos",
-        "recovering",
-        "replies",
-        "transactional",
-    )
+    __slots__ = ("_cancel_when_started", "_flow", "_recently_cancelled", "_stopped", "_transaction", "consumers",
+                 "pending_confirms", "qos", "recovering", "replies")
+
+    consumers: dict[bytes, ConsumerCore]
 
     def __init__(self, connection: ConnectionCore, number: int, confirms: bool, transactional: bool) -> None:
         super().__init__(connection, number)
         self.confirms = confirms
         self.transactional = transactional
-        self.api_channel: Any = None
+        self.api_channel = None
         self.flowing = False
         self.generation = 0
-        self.consumers: dict[bytes, ConsumerCore] = {}
+        self.consumers = {}
         # RabbitMQ delivers messages that were on their way even after cancel-ok.
         self._recently_cancelled: dict[bytes, ConsumerCore] = {}
         # Consumers to cancel as soon as they have started.
@@ -84,14 +71,12 @@ class ChannelCore(CallingChannel):
         # "": nothing published or settled since the last commit; "begun"; or "lost" with the connection.
         self._transaction = ""
 
-    def new_encoder(self) -> Encoder:
-        """Return a new encoder of publishes."""
-        return Encoder()
+    def new_encoder(self) -> Amqp091Encoder:
+        return Amqp091Encoder()
 
     @property
-    def operations(self) -> Operations:
-        """Operations that declare, bind and delete."""
-        return Operations(self)
+    def operations(self) -> Amqp091Operations:
+        return Amqp091Operations(self)
 
     @property
     def expecting(self) -> bool:
@@ -289,7 +274,7 @@ class ChannelCore(CallingChannel):
             return f"the server blocks publishers: {self.connection.blocked}"
         return "the server paused the channel (channel.flow)" if self._stopped else "the socket's write buffer is full"
 
-    def publish(self, outgoing: Outgoing) -> None:
+    def publish(self, outgoing: Publish) -> None:
         """Send a publish; `flowing` must be true. It is settled by its confirm, or now on a channel without confirms.
 
         Raises:
@@ -363,6 +348,11 @@ class ChannelCore(CallingChannel):
                 self._cast_cancel(consumer)
 
         return self.call(f"{consumer.kind}.consume", arguments, started)
+
+    def limit(self, prefetch: int) -> None:
+        """Limit the unacked messages of all consumers together; 0 for a limit per consumer. The channel is not open yet."""
+        if prefetch:
+            self.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
 
     def _limit(self, consumer: ConsumerCore) -> None:
         """Set the prefetch of a consumer that is about to start."""

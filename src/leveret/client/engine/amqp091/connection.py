@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.amqp091.handshake import handshake
 from leveret.client.engine.amqp091.recovery import recover
-from leveret.client.engine.common.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
+from leveret.client.engine.common.channel import BaseChannelCore
+from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch, closed_error, protocol_error
 from leveret.client.events import Blocked, Unblocked
@@ -37,7 +39,7 @@ from leveret.wire.amqp0.table_amqp091 import V0_9_1
 _RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
-class ConnectionCore(BaseConnection):
+class ConnectionCore(BaseConnectionCore):
     """A connection of AMQP 0-9-1, and the base of the one for AMQP 0-9.
 
     Attributes:
@@ -46,6 +48,7 @@ class ConnectionCore(BaseConnection):
         channel_class: Class of the channels.
     """
 
+    engine: Engine
     header: ClassVar[bytes] = b"AMQP\x00\x00\x09\x01"
     version: ClassVar[Version] = V0_9_1
     channel_class: ClassVar[type[ChannelCore]] = ChannelCore
@@ -66,7 +69,7 @@ class ConnectionCore(BaseConnection):
     def heartbeat_timeout(self) -> float:
         return 2 * self.engine.heartbeat
 
-    def _all_channels(self) -> list[AnyChannel]:
+    def _all_channels(self) -> Sequence[BaseChannelCore]:
         return list(self.channels.values())
 
     def _forget_channels(self) -> None:
@@ -153,8 +156,11 @@ class ConnectionCore(BaseConnection):
         else:
             text = (f"the server does not speak AMQP: it answered {first!r}; expected an AMQP server, or amqps:// if the"
                     " port uses TLS")
+        speaks_amqp10 = first.startswith(b"AMQP") and first[5:8] == b"\1\0\0"
+        if speaks_amqp10:
+            text += '; expected a connection with protocol="1.0"'
         error = ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port)
-        if first.startswith(b"AMQP") and first[5:8] == b"\1\0\0":
+        if speaks_amqp10:
             error.speaks = "1.0"
         self.lost(error)
         self.frontend.close_socket()

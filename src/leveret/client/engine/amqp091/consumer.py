@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
 
 
-class ConsumerCore:
+class ConsumerCore(BaseConsumerCore):
     """One `basic.consume`.
 
     Attributes:
@@ -28,8 +29,11 @@ class ConsumerCore:
         ended: No more messages will arrive. `error` says why; None if the client cancelled it.
     """
 
-    __slots__ = ("_counted", "_message_class", "_no_ack", "_waiters", "active", "arguments", "cancelling", "channel",
-                 "ended", "error", "messages", "prefetch", "queue", "tag")
+    __slots__ = ("_counted", "_message_class", "_no_ack", "_waiters", "arguments", "cancelling", "channel", "messages",
+                 "prefetch")
+
+    channel: ChannelCore
+    messages: deque[Message]
 
     kind: ClassVar[str] = "basic"
 
@@ -40,7 +44,7 @@ class ConsumerCore:
         self.prefetch = prefetch
         self.arguments = arguments
         self.tag = ""
-        self.messages: deque[Message] = deque()
+        self.messages = deque()
         self.active = False
         self.cancelling = False
         self.ended = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leveret.client.engine.common.channel import Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.wire.amqp0.commands import Method
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
 
 
-class Operations:
+class Amqp091Operations(Operations):
     """The operations of one channel."""
 
     __slots__ = ("_channel",)
@@ -41,7 +42,7 @@ class Operations:
 
         return self._channel.call("queue.declare", sent, declared)
 
-    def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
+    def delete_queue(self, name: str, if_unused: bool = False, if_empty: bool = False) -> Waiter:
         """Delete a queue; the result is the number of messages that it contained."""
 
         def deleted(reply: Method, abandoned: bool) -> int:
@@ -56,7 +57,7 @@ class Operations:
         return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         passive: bool, arguments: dict[str, Any] | None) -> Waiter:
+                         arguments: dict[str, Any] | None, passive: bool = False) -> Waiter:
         """Declare an exchange."""
         sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
                 "passive": passive, "arguments": dict(arguments or {})}
@@ -67,7 +68,7 @@ class Operations:
 
         return self._channel.call("exchange.declare", sent, declared)
 
-    def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Waiter:
         """Delete an exchange."""
 
         def deleted(reply: Method, abandoned: bool) -> None:

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091.consumer import ConsumerCore
+from leveret.client.engine.common.channel import RepliesCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import Error, InvalidMessage
 from leveret.client.message import Message
@@ -18,7 +19,7 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
 
-class Replies(ConsumerCore):
+class Replies(ConsumerCore, RepliesCore):
     """The consumer of a channel's replies. Each reply goes to the request with its correlation id; others are dropped."""
 
     __slots__ = ("_prefix", "_requests", "_sent", "generation")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.engine.amqp10.addresses import Addresses, choose
-from leveret.client.engine.amqp10.channel import SessionCore
 from leveret.client.engine.amqp10.conditions import RETRYABLE_CONDITIONS, connection_error, protocol_error
 from leveret.client.engine.amqp10.engine import Engine
 from leveret.client.engine.amqp10.handshake import handshake
 from leveret.client.engine.amqp10.management import Management
 from leveret.client.engine.amqp10.recovery import recover
-from leveret.client.engine.common.base import OPENED, OPENING, RECOVERING, AnyChannel, BaseConnection
+from leveret.client.engine.amqp10.session import SessionCore
+from leveret.client.engine.common.channel import BaseChannelCore
+from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
@@ -24,10 +26,10 @@ from leveret.wire.amqp10.transport import Begin, Close, Open
 from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.session import Session
+    from leveret.client.engine.amqp10.wire_session import WireSession
 
 
-class Amqp10Connection(BaseConnection):
+class Amqp10ConnectionCore(BaseConnectionCore):
     """A connection of AMQP 1.0.
 
     Attributes:
@@ -37,13 +39,15 @@ class Amqp10Connection(BaseConnection):
         offered: Capabilities that the server offers.
     """
 
+    engine: Engine
+
     def __init__(self, frontend: FrontEnd, parameters: Parameters) -> None:
         super().__init__(frontend, parameters)
         self.engine = Engine(parameters)
         self.channels: dict[int, SessionCore] = {}
         self.addresses = Addresses("v2")
         self.container_id = parameters.container_id or f"leveret-{uuid.uuid4().hex[:12]}"
-        self.unflushed: list[Session] = []
+        self.unflushed: list[WireSession] = []
         self.offered: tuple[str, ...] = ()
         self.management = Management(self)
         self._remote: dict[int, SessionCore] = {}
@@ -56,7 +60,7 @@ class Amqp10Connection(BaseConnection):
     def heartbeat_timeout(self) -> float:
         return self.engine.heartbeat_timeout
 
-    def _all_channels(self) -> list[AnyChannel]:
+    def _all_channels(self) -> Sequence[BaseChannelCore]:
         return list(self.channels.values())
 
     def _forget_channels(self) -> None:
@@ -214,7 +218,7 @@ class Amqp10Connection(BaseConnection):
         session = self.channels[number] = SessionCore(self, number, confirms, transactional, internal)
         return session
 
-    def forget_session(self, session: Session) -> None:
+    def forget_session(self, session: WireSession) -> None:
         """Free the number of a session."""
         number = session.number
         if self.channels.get(number) is session:

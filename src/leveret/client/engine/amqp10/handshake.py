@@ -26,7 +26,7 @@ from leveret.wire.amqp10.transport import Open
 from leveret.wire.amqp10.values import Symbol
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.connection import Amqp10Connection
+    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
     from leveret.client.parameters import Parameters
 
 DEFAULT_VHOST: Final = "/"
@@ -36,7 +36,7 @@ _CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.S
                  constants.SASL_CODE_SYS_TEMP: "a temporary system error"}
 
 
-def handshake(connection: Amqp10Connection) -> Procedure:
+def handshake(connection: Amqp10ConnectionCore) -> Procedure:
     """Run the handshake, from the first protocol header to the server's first begin (a procedure).
 
     A server that refuses the vhost opens the connection first and then closes it, so an open alone proves nothing.
@@ -65,7 +65,7 @@ def handshake(connection: Amqp10Connection) -> Procedure:
         raise _refused(parameters, error) from None
 
 
-def _login(connection: Amqp10Connection, parameters: Parameters) -> Procedure:
+def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedure:
     connection.send_protocol_header(SASL)
     _check_header(connection, (yield connection.expect()), SASL)
     try:
@@ -92,7 +92,7 @@ def _login(connection: Amqp10Connection, parameters: Parameters) -> Procedure:
     login.done(outcome.additional_data or b"")
 
 
-def _check_header(connection: Amqp10Connection, header: Any, expected: int) -> None:
+def _check_header(connection: Amqp10ConnectionCore, header: Any, expected: int) -> None:
     if isinstance(header, Header) and header.is_supported() and header.protocol == expected:
         return
     parameters = connection.parameters

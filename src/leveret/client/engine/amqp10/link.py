@@ -11,7 +11,7 @@ from leveret.client.errors import Error, LinkClosed, copy_error
 from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.session import Session
+    from leveret.client.engine.amqp10.wire_session import WireSession
 
 NO_HANDLE: Final = -1
 
@@ -29,7 +29,7 @@ class Link:
 
     is_receiver = False
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: WireSession, name: str) -> None:
         self.session = session
         self.name = name
         self.handle = NO_HANDLE

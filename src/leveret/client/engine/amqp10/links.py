@@ -7,35 +7,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leveret.client.amqp10 import Filters, Message, filter_map
-from leveret.client.engine.amqp10.channel import SessionCore
 from leveret.client.engine.amqp10.messages import encode_message
 from leveret.client.engine.amqp10.outgoing import Transfer
 from leveret.client.engine.amqp10.receiver import ReceiverCore
 from leveret.client.engine.amqp10.sender import OUTCOMES, SenderCore
+from leveret.client.engine.amqp10.session import SessionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
 from leveret.client.engine.common.frontend import Waiter
-from leveret.client.errors import InvalidMessage, NotSupported
+from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.message import encode_data_head
 from leveret.wire.amqp10.messaging import Modified, Source, Target
 from leveret.wire.amqp10.values import Symbol
 
 _NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
-
-
-def amqp10_session(core: Any) -> SessionCore:
-    """Return the session for a link. Raises `NotSupported` for a channel of another protocol."""
-    if isinstance(core, SessionCore):
-        return core
-    raise NotSupported("senders, receivers and their transactions require AMQP 1.0; expected a connection with"
-                       ' protocol="1.0"')
-
-
-def check_protocol(core: Any) -> None:
-    """Raise `NotSupported` for a connection of another protocol."""
-    if not hasattr(core, "addresses"):
-        raise NotSupported("senders, receivers and their transactions require AMQP 1.0; expected a connection with"
-                           ' protocol="1.0"')
 
 
 def _address(address: Any, dynamic: bool) -> str | None:
@@ -51,10 +36,9 @@ def _check_name(name: str, durable: bool) -> None:
         raise InvalidMessage("a durable link is found again by its name; expected a name (option name)")
 
 
-def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool, dynamic: bool,
-               properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
+def new_sender(session: SessionCore, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool,
+               dynamic: bool, properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
     """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
-    session = amqp10_session(core)
     session._check_open()
     _check_name(name, durable)
     target = Target(_address(address, dynamic), dynamic=dynamic, capabilities=tuple(capabilities))
@@ -69,11 +53,10 @@ def new_sender(core: Any, address: str | None, name: str, settled: bool, settle_
     return sender
 
 
-def new_receiver(core: Any, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
+def new_receiver(session: SessionCore, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
                  durable: bool, settled: bool, settle_second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
                  capabilities: tuple[str, ...]) -> ReceiverCore:
     """Return a receiver that has not started; `SessionCore.consume` attaches it."""
-    session = amqp10_session(core)
     _check_name(name, durable)
     source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
                     default_outcome=Modified(True), capabilities=tuple(capabilities))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.amqp10 import Message, Value
 from leveret.client.engine.amqp10.addresses import MANAGEMENT
-from leveret.client.engine.amqp10.channel import SessionCore
 from leveret.client.engine.amqp10.messages import encode_message
 from leveret.client.engine.amqp10.outgoing import Transfer
 from leveret.client.engine.amqp10.receiver import ReceiverCore
 from leveret.client.engine.amqp10.requests import PENDING, OnAnswer, Request
 from leveret.client.engine.amqp10.sender import SenderCore
+from leveret.client.engine.amqp10.session import SessionCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import (
     AccessRefused,
@@ -29,7 +29,7 @@ from leveret.wire.amqp10.values import Symbol
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.connection import Amqp10Connection
+    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
 
 _LINK: Final = "management-link-pair"
 _CREDIT: Final = 100
@@ -71,7 +71,7 @@ class _Requests(SenderCore):
 class Management:
     """The management node of one connection, on a session of its own: some servers end the session with a refused link."""
 
-    def __init__(self, connection: Amqp10Connection) -> None:
+    def __init__(self, connection: Amqp10ConnectionCore) -> None:
         self._connection = connection
         self._session: SessionCore | None = None
         self._sender: _Requests | None = None

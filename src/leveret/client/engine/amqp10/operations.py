@@ -1,7 +1,4 @@
-"""Operations that declare, bind and delete through the management node, and record the topology for recovery.
-
-The calls are those of the operations for 0-9-1.
-"""
+"""Operations that declare, bind and delete through the management node, and record the topology for recovery."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.engine.amqp10.addresses import quoted
 from leveret.client.engine.amqp10.requests import PENDING
+from leveret.client.engine.common.channel import Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.topology import DeclaredQueue
-from leveret.client.errors import NotSupported
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 BINDINGS: Final = "/bindings"
 
@@ -48,7 +45,7 @@ def binding_body(to_queue: bool, sent: dict[str, Any]) -> dict[str, Any]:
     return {"source": source, **destination, "binding_key": sent["routing_key"], "arguments": sent["arguments"]}
 
 
-class Operations:
+class Amqp10Operations(Operations):
     """The operations of one session."""
 
     __slots__ = ("_session",)
@@ -85,11 +82,8 @@ class Operations:
             return self._request("GET", path, None, declared, "queue.declare")
         return self._request("PUT", path, queue_body(sent), declared, "queue.declare")
 
-    def delete_queue(self, name: str, if_unused: bool, if_empty: bool) -> Waiter:
+    def delete_queue(self, name: str) -> Waiter:
         """Delete a queue; the result is the number of messages that it contained."""
-        if if_unused or if_empty:
-            raise NotSupported("the management node deletes queues unconditionally; expected if_unused=False and"
-                               " if_empty=False")
         topology = self._session.connection.topology
 
         def deleted(status: int, body: Any, abandoned: bool) -> int:
@@ -103,11 +97,9 @@ class Operations:
         return self._request("DELETE", queue_path(name) + "/messages", None,
                              lambda status, body, abandoned: _count(body), "queue.purge")
 
-    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, passive: bool,
+    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
                          arguments: dict[str, Any] | None) -> Waiter:
         """Declare an exchange."""
-        if passive:
-            raise NotSupported("the management node cannot look up exchanges; expected passive=False")
         sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
                 "passive": False, "arguments": dict(arguments or {})}
         topology = self._session.connection.topology
@@ -117,10 +109,8 @@ class Operations:
 
         return self._request("PUT", exchange_path(name), exchange_body(sent), declared, "exchange.declare")
 
-    def delete_exchange(self, name: str, if_unused: bool) -> Waiter:
+    def delete_exchange(self, name: str) -> Waiter:
         """Delete an exchange."""
-        if if_unused:
-            raise NotSupported("the management node deletes exchanges unconditionally; expected if_unused=False")
         topology = self._session.connection.topology
 
         def deleted(status: int, body: Any, abandoned: bool) -> None:
@@ -171,17 +161,6 @@ class Operations:
         path = f"{BINDINGS}?src={quoted(source)}&{kind}={quoted(destination)}&key={quoted(routing_key)}"
         self._session._check_open()
         return management.request("GET", path, None, found, name, waiter)
-
-    def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-        """Set the prefetch limit. With `global_` it applies to each later consumer, as credit belongs to links."""
-        session = self._session
-        session._check_open()
-        if prefetch_size:
-            raise NotSupported("credit counts messages, not bytes; expected prefetch_size=0")
-        session.qos = {"prefetch_count": prefetch_count, "prefetch_size": 0, "global": True}
-        waiter: Waiter = session.connection.frontend.new_waiter()
-        waiter.set_result(None)
-        return waiter
 
 
 def _binding(to_queue: bool, destination: str, source: str, routing_key: str,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.engine.amqp10.properties import decode_sections, encode_sections
-from leveret.client.engine.common.encoding import Body, encode_body
-from leveret.client.engine.common.pending_confirms import Outgoing
+from leveret.client.engine.common.encoding import Body, Encoder, encode_body
+from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported
 from leveret.client.properties import Properties, from_keywords
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
@@ -47,7 +47,7 @@ class Transfer(Outgoing):
 
     def __init__(self, exchange: str, routing_key: str, target: str, flags: int, payload: list[bytes], size: int,
                  body: bytes) -> None:
-        super().__init__(b"", flags, b"", body)
+        super().__init__(flags, body)
         self.exchange = exchange
         self.routing_key = routing_key
         self.target = target
@@ -78,8 +78,8 @@ class Transfer(Outgoing):
         self.settle(error)
 
 
-class Encoder:
-    """Encoder of publishes with the interface of the one for 0-9-1. It caches the last address."""
+class Amqp10Encoder(Encoder):
+    """Encoder of publishes by exchange and routing key. It caches the last address."""
 
     __slots__ = ("_addresses", "_last")
 

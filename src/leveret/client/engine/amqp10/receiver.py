@@ -1,6 +1,4 @@
 """A receiving link: credit, deliveries that the application has not taken, and waiters for the next one.
-
-It has the interface of the consumer for 0-9-1.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.link import Link
+from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, copy_error
@@ -19,14 +18,14 @@ from leveret.wire.amqp10.transport import Attach, Disposition, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
 # Credit of a receiver without a prefetch limit; it is renewed as messages are taken.
 DEFAULT_CREDIT: Final = 1000
 
 
-class ReceiverCore(Link):
+class ReceiverCore(Link, BaseConsumerCore):
     """A receiving link.
 
     Attributes:
@@ -39,12 +38,15 @@ class ReceiverCore(Link):
         stopped: Credit is withheld.
         unsettled: Number of unsettled deliveries.
         available: The server's last count of available messages.
+        cancelling: A cancel is pending; messages that still arrive are released.
 
-    `active`, `cancelling`, `ended` and `messages` are those of the consumer for 0-9-1.
+    `active`, `ended` and `messages` are those of every consumer.
     """
 
     is_receiver = True
     session: SessionCore
+    channel: SessionCore
+    messages: deque[Delivery]
 
     def __init__(self, session: SessionCore, queue: str, source: Source, prefetch: int, *, settled: bool = False,
                  settle_second: bool = False, durable: bool = False, properties: dict[Any, Any] | None = None,
@@ -58,7 +60,7 @@ class ReceiverCore(Link):
         self.settle_second = settle_second
         self.durable = durable
         self.tag = tag
-        self.messages: deque[Delivery] = deque()
+        self.messages = deque()
         self.active = False
         self.cancelling = False
         self.ended = False

@@ -19,11 +19,11 @@ from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_e
 from leveret.client.events import Recovered, RecoveryFailed
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.channel import SessionCore
-    from leveret.client.engine.amqp10.connection import Amqp10Connection
+    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 
-def recover(connection: Amqp10Connection) -> Procedure:
+def recover(connection: Amqp10ConnectionCore) -> Procedure:
     """Restore exchanges, queues, bindings, sessions, links and pending confirms (a procedure after the handshake).
 
     What the server refuses is reported as an event and ends what depends on it. Everything else is restored.
@@ -87,7 +87,7 @@ def _awaited(session: SessionCore, what: str, waiter: Any) -> Generator[Any, Any
     return True
 
 
-def _declare_all(connection: Amqp10Connection) -> Procedure:
+def _declare_all(connection: Amqp10ConnectionCore) -> Procedure:
     topology = connection.topology
     for name, sent in list(topology.exchanges.items()):
         yield from _declare(connection, f"exchange '{name}'", "PUT", exchange_path(name), exchange_body(sent))
@@ -98,7 +98,7 @@ def _declare_all(connection: Amqp10Connection) -> Procedure:
         yield from _declare(connection, what, "POST", BINDINGS, binding_body(binding.to_queue, binding.arguments))
 
 
-def _declare(connection: Amqp10Connection, what: str, method: str, path: str, body: dict[str, Any]) -> Procedure:
+def _declare(connection: Amqp10ConnectionCore, what: str, method: str, path: str, body: dict[str, Any]) -> Procedure:
     try:
         yield connection.management.request(method, path, body, lambda status, answer, abandoned: None, what)
     except ConnectionClosed:

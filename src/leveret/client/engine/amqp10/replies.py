@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.engine.amqp10.receiver import ReceiverCore
+from leveret.client.engine.common.channel import RepliesCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
 from leveret.wire.amqp10.messaging import Source
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 # RabbitMQ 4 sends these replies directly to the requesting session, without a queue.
 _VOLATILE: Final = "rabbitmq:volatile-queue"
@@ -19,7 +20,7 @@ _TEMPORARY: Final = "temporary-queue"
 _EXPIRY: Final = "link-detach"
 
 
-class Replies(ReceiverCore):
+class Replies(ReceiverCore, RepliesCore):
     """The receiver of replies. Each reply goes to the request with its correlation id; others are dropped."""
 
     def __init__(self, session: SessionCore, name: str) -> None:

@@ -17,7 +17,7 @@ from leveret.wire.amqp10.transport import Attach, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 _PACK_TAG: Final = struct.Struct(">I").pack

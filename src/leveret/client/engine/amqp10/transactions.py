@@ -19,7 +19,7 @@ from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Dis
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.channel import SessionCore
+    from leveret.client.engine.amqp10.session import SessionCore
 
 OnOutcome = Callable[[Composite | None, Error | None], None]
 _LOST = "the connection was lost during the transaction: none of it took effect"

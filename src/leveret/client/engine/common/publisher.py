@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.engine.common.frontend import Waiter
-from leveret.client.engine.common.pending_confirms import Outgoing
+from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage, Nacked, PublishFailed, Returned
 from leveret.client.properties import Properties
 
 if TYPE_CHECKING:
-    from leveret.client.engine.protocols import AnyChannelCore
+    from leveret.client.engine.common.channel import BaseChannelCore
 
 
 class PublisherCore:
@@ -22,7 +22,7 @@ class PublisherCore:
 
     __slots__ = ("_failed", "_idle", "_room", "channel", "error", "in_flight", "window")
 
-    def __init__(self, channel: AnyChannelCore, window: int) -> None:
+    def __init__(self, channel: BaseChannelCore, window: int) -> None:
         if window < 1:
             raise ValueError("window must be at least 1")
         self.channel = channel

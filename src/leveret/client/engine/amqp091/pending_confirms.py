@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import Error, Nacked, Returned
 from leveret.client.properties import Properties, decode_properties
 
-if TYPE_CHECKING:
-    from leveret.client.engine.common.publisher import PublisherCore
 
-
-class Outgoing:
-    """An encoded publish.
+class Publish(Outgoing):
+    """An encoded `basic.publish`.
 
     Attributes:
         address: Exchange and routing key, as the wire engine takes them.
-        flags: Mandatory and immediate, as the wire engine takes them.
         header: Payload of the header frame.
-        body: Body of the message.
-        waiter: Waiter for the confirm; None if no caller waits.
-        publisher: Publisher whose window counts the publish.
-        at_most_once: It is not published again after a lost connection.
         returned: The error of a `basic.return`, which precedes the confirm.
     """
 
-    __slots__ = ("address", "at_most_once", "body", "flags", "header", "publisher", "returned", "waiter")
+    __slots__ = ("address", "header", "returned")
 
     def __init__(self, address: bytes, flags: int, header: bytes, body: bytes) -> None:
+        super().__init__(flags, body)
         self.address = address
-        self.flags = flags
         self.header = header
-        self.body = body
-        self.waiter: Waiter | None = None
-        self.publisher: PublisherCore | None = None
-        self.at_most_once = False
         self.returned: Returned | None = None
 
-    def settle(self, error: Error | None) -> None:
-        """Report a confirm (None) or a failure."""
-        waiter = self.waiter
-        if waiter is not None:
-            if not waiter.done():
-                if error is None:
-                    waiter.set_result(None)
-                else:
-                    waiter.set_exception(error)
-        elif self.publisher is not None:
-            publisher, self.publisher = self.publisher, None
-            publisher.settled(self, error)
-
     def describe(self) -> tuple[str, str, Properties | None, bytes]:
-        """Return exchange, routing key, properties and body."""
         at = 1 + self.address[0]
         exchange = self.address[1:at].decode("utf-8", "surrogateescape")
         routing_key = self.address[at + 1 :].decode("utf-8", "surrogateescape")
@@ -68,7 +40,7 @@ class PendingConfirms:
     __slots__ = ("_by_tag", "_first", "_next", "_returned")
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, Outgoing] = {}
+        self._by_tag: dict[int, Publish] = {}
         # All tags below this one are settled.
         self._first = 1
         self._next = 1
@@ -83,7 +55,7 @@ class PendingConfirms:
         """Tag of the last publish, 0 if there was none."""
         return self._next - 1
 
-    def add(self, outgoing: Outgoing) -> None:
+    def add(self, outgoing: Publish) -> None:
         """Add a publish under the next tag."""
         self._by_tag[self._next] = outgoing
         self._next += 1
@@ -133,7 +105,7 @@ class PendingConfirms:
         for tag in [tag for tag, outgoing in self._by_tag.items() if outgoing.at_most_once]:
             self._by_tag.pop(tag).settle(error)
 
-    def take(self) -> list[Outgoing]:
+    def take(self) -> list[Publish]:
         """Return all pending publishes in order, and restart with tag 1."""
         waiting = list(self._by_tag.values())
         self._by_tag = {}
@@ -142,7 +114,7 @@ class PendingConfirms:
         return waiting
 
 
-def _outcome(outgoing: Outgoing, ack: bool) -> Error | None:
+def _outcome(outgoing: Publish, ack: bool) -> Error | None:
     if outgoing.returned is not None:
         return outgoing.returned
     if ack:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
 from leveret.client.engine.common.topology import Topology
 from leveret.client.engine.common.waiters import Waiters
@@ -30,24 +31,22 @@ BUFFER_LOW: Final = 8 << 20
 MESSAGE_OVERHEAD: Final = 512
 
 
-class AnyChannel(Protocol):
-    """The interface of a channel to its connection."""
+class WireEngine(Protocol):
+    """What the front ends need of the wire engine of one socket."""
 
     @property
-    def number(self) -> int: ...
+    def heartbeat(self) -> float:
+        """Seconds without output after which the client sends a heartbeat; 0 for never."""
 
     @property
-    def expecting(self) -> bool: ...
+    def pending(self) -> int:
+        """Bytes of output."""
 
-    @property
-    def consumers(self) -> Mapping[Any, Any]: ...
-
-    def lost(self, error: Error, recoverable: bool) -> None: ...
-
-    def update_flow(self) -> None: ...
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat."""
 
 
-class BaseConnection(ABC):
+class BaseConnectionCore(ABC):
     """One connection of the application, over a succession of sockets.
 
     Attributes:
@@ -83,6 +82,10 @@ class BaseConnection(ABC):
         self._prefix = f"leveret.{uuid.uuid4().hex[:12]}"
         self._names = 0
 
+    if TYPE_CHECKING:
+        @property
+        def engine(self) -> WireEngine: ...
+
     @property
     @abstractmethod
     def heartbeat_timeout(self) -> float:
@@ -101,7 +104,23 @@ class BaseConnection(ABC):
         """Close the connection in order (a procedure). Returns at once if there is no connection."""
 
     @abstractmethod
-    def _all_channels(self) -> list[AnyChannel]: ...
+    def to_send(self) -> bytes:
+        """Return and clear the output."""
+
+    @abstractmethod
+    def receive(self, data: bytes) -> None:
+        """Process data from the socket."""
+
+    @abstractmethod
+    def new_channel(self, confirms: bool, transactional: bool) -> BaseChannelCore:
+        """Return a channel with the lowest free number; its `open` opens it."""
+
+    @abstractmethod
+    def update_secret(self, secret: str, reason: str) -> Waiter:
+        """Send the server a new secret."""
+
+    @abstractmethod
+    def _all_channels(self) -> Sequence[BaseChannelCore]: ...
 
     @abstractmethod
     def _forget_channels(self) -> None: ...
@@ -282,7 +301,7 @@ class BaseConnection(ABC):
         return self.paused
 
 
-def describe(connection: BaseConnection) -> str:
+def describe(connection: BaseConnectionCore) -> str:
     """Return the repr of a connection, without the password."""
     parameters = connection.parameters
     state = "open" if connection.opened else "closed" if connection.is_closed else "not connected"

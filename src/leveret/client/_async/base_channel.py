@@ -1,0 +1,374 @@
+"""What channels and sessions have in common, async API."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from leveret.client._async.consumer import Consumer
+from leveret.client._async.publisher import Publisher
+from leveret.client._async.queue import Exchange, Queue
+from leveret.client.engine.common.channel import BaseChannelCore
+from leveret.client.engine.common.encoding import Body, encode_flags, name_of
+from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.outgoing import Outgoing
+from leveret.client.engine.common.publisher import PublisherCore
+from leveret.client.engine.common.topology import DeclaredQueue
+from leveret.client.engine.common.waiters import ErrorOnlyWaiter
+from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
+from leveret.client.message import Message
+from leveret.client.properties import Properties
+from leveret.client.timeouts import DEFAULT, Deadlines, Limit
+
+if TYPE_CHECKING:
+    from leveret.client._async.base_connection import BaseConnection
+
+QueueName = str | Queue
+ExchangeName = str | Exchange
+SomeChannel = TypeVar("SomeChannel", bound="BaseChannel")
+
+
+class BaseChannel(ABC):
+    """What a channel, or a session of AMQP 1.0, does with queues and exchanges by name.
+
+    All timeouts are in seconds; the default is the connection's `timeout`. Tasks may share a channel.
+    """
+
+    _core: BaseChannelCore
+
+    def __init__(self, connection: BaseConnection, core: BaseChannelCore) -> None:
+        self._connection = connection
+        self._core = core
+        self._driver = connection.driver
+        self._encoder = core.new_encoder()
+        core.api_channel = self
+
+    @property
+    def connection(self) -> BaseConnection:
+        """Connection of the channel."""
+        return self._connection
+
+    @property
+    def number(self) -> int:
+        """Channel number."""
+        return self._core.number
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the channel is open. It is not while the connection is lost."""
+        return self._core.opened
+
+    async def close(self) -> None:
+        """Close the channel. Unacked messages return to their queues."""
+        try:
+            await self._driver.run(self._core.close(), DEFAULT, "channel.close")
+        except (ConnectionClosed, ChannelClosed):
+            pass
+
+    async def __aenter__(self: SomeChannel) -> SomeChannel:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any:
+        """Send as soon as there is a connection, and wait for the reply."""
+        driver = self._driver
+        core = self._core
+        while True:
+            with driver.lock:
+                if driver.core.opened:
+                    waiter = driver.call(send)
+                    break
+                if core.error is not None:
+                    raise copy_error(core.error)
+            await driver.wait_open(timeout)
+        return await driver.wait(waiter, timeout, what)
+
+    # Queues and exchanges
+
+    def queue(self, name: str) -> Queue:
+        """Return a handle to a queue by name. Nothing is sent."""
+        return Queue(self, self._core.connection.topology.queues.get(name) or DeclaredQueue(name, False, {}))
+
+    def exchange(self, name: str = "") -> Exchange:
+        """Return a handle to an exchange by name, without one to the default exchange. Nothing is sent."""
+        return Exchange(self, name)
+
+    async def declare_queue(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                            auto_delete: bool = False, passive: bool = False, arguments: dict[str, Any] | None = None,
+                            timeout: Limit = DEFAULT) -> Queue:
+        """Declare a queue: create it, or check that it has these options.
+
+        Args:
+            name: Name of the queue; "" lets the server choose one.
+            durable: The queue survives a restart of the server.
+            exclusive: Only this connection may use the queue, and the queue is deleted with it.
+            auto_delete: The queue is deleted with its last consumer.
+            passive: Only check that the queue exists; the other options are ignored.
+            arguments: Additional arguments, such as `x-max-length`.
+            timeout: Timeout of the call.
+        """
+        declared, messages, consumers = await self._call("queue.declare", lambda: self._core.operations.declare_queue(
+            name_of(name), durable, exclusive, auto_delete, passive, arguments), timeout)
+        return Queue(self, declared, messages, consumers)
+
+    async def delete_queue(self, queue: QueueName, *, timeout: Limit = DEFAULT) -> int:
+        """Delete a queue and return the number of messages deleted with it."""
+        count: int = await self._call("queue.delete", lambda: self._core.operations.delete_queue(name_of(queue)), timeout)
+        return count
+
+    async def purge_queue(self, queue: QueueName, *, timeout: Limit = DEFAULT) -> int:
+        """Remove the ready messages of a queue and return their number."""
+        count: int = await self._call("queue.purge", lambda: self._core.operations.purge_queue(name_of(queue)), timeout)
+        return count
+
+    async def bind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
+                         arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+        """Bind a queue to an exchange."""
+        await self._call("queue.bind", lambda: self._core.operations.bind(
+            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+
+    async def unbind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
+                           arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+        """Remove a binding made by `bind_queue` with the same arguments."""
+        await self._call("queue.unbind", lambda: self._core.operations.unbind(
+            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+
+    async def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
+                               auto_delete: bool = False, internal: bool = False,
+                               arguments: dict[str, Any] | None = None, timeout: Limit = DEFAULT) -> Exchange:
+        """Declare an exchange: create it, or check that it has these options.
+
+        Args:
+            name: Name of the exchange.
+            type: Type of the exchange, such as "direct", "fanout", "topic" or "headers".
+            durable: The exchange survives a restart of the server.
+            auto_delete: The exchange is deleted with its last binding.
+            internal: Only other exchanges can publish to the exchange.
+            arguments: Additional arguments, such as `alternate-exchange`.
+            timeout: Timeout of the call.
+        """
+        await self._call("exchange.declare", lambda: self._core.operations.declare_exchange(
+            name_of(name), type, durable, auto_delete, internal, arguments), timeout)
+        return Exchange(self, name, type)
+
+    async def delete_exchange(self, exchange: ExchangeName, *, timeout: Limit = DEFAULT) -> None:
+        """Delete an exchange."""
+        await self._call("exchange.delete", lambda: self._core.operations.delete_exchange(name_of(exchange)), timeout)
+
+    async def bind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
+                            arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+        """Bind the exchange `destination` to the exchange `source`."""
+        await self._call("exchange.bind", lambda: self._core.operations.bind(
+            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+
+    async def unbind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
+                              arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+        """Remove a binding made by `bind_exchange` with the same arguments."""
+        await self._call("exchange.unbind", lambda: self._core.operations.unbind(
+            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+
+    # Publishing
+
+    async def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
+                      mandatory: bool = False, timeout: Limit = DEFAULT,
+                      properties: Properties | None = None, **keywords: Any) -> None:
+        """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
+
+        While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
+
+        Args:
+            body: Bytes, or text, which is encoded as UTF-8.
+            routing_key: Routing key; for the default exchange, a queue.
+            exchange: Exchange; "" for the default one.
+            mandatory: Raise `Returned` if the message has no queue.
+            timeout: Timeout of the call.
+            properties: Properties of the message.
+            **keywords: Properties that replace those of `properties`, such as `persistent=True` or `headers={...}`.
+
+        Raises:
+            InvalidMessage: The message cannot be encoded; nothing was sent.
+            Nacked: The server refused the message.
+            Returned: The message was returned.
+            Timeout: The server did not confirm in time, or it blocks publishers.
+        """
+        outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(mandatory, False),
+                                        self._encoder.merge(properties, keywords))
+        await self.send(outgoing, timeout)
+
+    async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
+        """Publish an encoded message."""
+        core = self._core
+        driver = self._driver
+        waiter = None
+        if core.confirms:
+            waiter = outgoing.waiter = driver.new_waiter()
+        while True:
+            with driver.lock:
+                if core.flowing:
+                    try:
+                        core.publish(outgoing)
+                    except BaseException as error:
+                        driver.interrupted(error)
+                        raise
+                    break
+            await self.wait_flowing(timeout)
+        if waiter is not None:
+            await driver.wait(waiter, timeout, "basic.publish")
+
+    async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
+        """Wait until publishes may be sent, at most `blocked_timeout` while the server blocks them. Raises `Timeout`."""
+        core = self._core
+        driver = self._driver
+        parameters = self._connection.parameters
+        deadlines = Deadlines(parameters.timeout, parameters.blocked_timeout, timeout)
+        while not core.flowing:
+            with driver.lock:
+                if core.flowing:
+                    return
+                seconds, left = deadlines.remaining(core.connection.opened, time.monotonic())
+                waiter, what = core.flow_waiter(), f"basic.publish while {core.blocked_reason()}"
+            await driver.wait(waiter, seconds, what, left)
+
+    def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
+                  mandatory: bool = False, properties: Properties | None = None, **keywords: Any) -> Publisher:
+        """Return a publisher of many messages that does not wait for each confirm. `async with` waits for the pending ones.
+
+        Args:
+            exchange: Exchange; "" for the default one.
+            routing_key: Routing key; for the default exchange, a queue.
+            window: Maximum number of pending confirms.
+            mandatory: Raise `Returned` if a message has no queue.
+            properties: Properties of all messages.
+            **keywords: Properties that replace those of `properties`.
+        """
+        return Publisher(self, PublisherCore(self._core, window), self._encoder, name_of(exchange), name_of(routing_key),
+                         mandatory, properties, keywords)
+
+    @abstractmethod
+    async def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
+                      timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> Message:
+        """Publish a request and wait for its reply.
+
+        Raises:
+            Returned: The request has no queue.
+            Timeout: No reply arrived in time.
+            ConnectionLost: The connection was lost before the reply arrived.
+        """
+
+    async def _request(self, body: Body, routing_key: QueueName, exchange: ExchangeName, timeout: Limit,
+                       properties: Properties | None, keywords: dict[str, Any]) -> Any:
+        core = self._core
+        driver = self._driver
+        await self.wait_flowing(timeout)
+        with driver.lock:
+            correlation_id = core.connection.new_name()
+            known = core.reply_to_waiter()
+        while known is not None:
+            await driver.wait(known, timeout, "a reply address")
+            with driver.lock:
+                known = core.reply_to_waiter()
+        keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
+        outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
+                                        self._encoder.merge(properties, keywords))
+        outgoing.at_most_once = True
+        while True:
+            with driver.lock:
+                if core.flowing:
+                    waiter, forget = driver.call(self._send_request, outgoing, correlation_id)
+                    break
+            await self.wait_flowing(timeout)
+        try:
+            return await driver.wait(waiter, timeout, "a reply")
+        finally:
+            with driver.lock:
+                forget(correlation_id)
+
+    def _send_request(self, outgoing: Outgoing, correlation_id: str) -> tuple[Waiter, Callable[[str], None]]:
+        """Publish a request, and return a waiter for its reply and a function that forgets the request."""
+        replies = self._core.ensure_reply_consumer()
+        waiter = replies.await_answer(correlation_id)
+        outgoing.waiter = ErrorOnlyWaiter(waiter)
+        try:
+            self._core.publish(outgoing)
+        except BaseException:
+            replies.forget_request(correlation_id)
+            raise
+        return waiter, replies.forget_request
+
+    # Consuming
+
+    @abstractmethod
+    def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, no_local: bool = False) -> Consumer:
+        """Consume the messages of a queue, as in `async for message in channel.consume("work")`.
+
+        Args:
+            queue: Queue to consume from.
+            prefetch: Maximum number of unacked messages; 0 is no limit.
+            no_ack: Messages are settled when sent; those in transit are lost with the connection.
+            no_local: Do not receive messages published over this connection.
+        """
+
+    @abstractmethod
+    async def get(self, queue: QueueName, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> Message | None:
+        """Return the next message of a queue, None if it is empty."""
+
+    async def _get(self, queue: QueueName, no_ack: bool, timeout: Limit) -> Any:
+        waiters: list[Any] = []
+
+        def send() -> Waiter:
+            waiters.append(self._core.get(name_of(queue), no_ack))
+            waiter: Waiter = waiters[0]
+            return waiter
+
+        try:
+            return await self._call("basic.get", send, timeout)
+        except BaseException:
+            # The message may have arrived at the moment of the interruption; requeue it.
+            with self._driver.lock:
+                for waiter in waiters:
+                    late = self._driver.result_of(waiter)
+                    if late is not None and not late.settled and self._core.error is None:
+                        late.nack(requeue=True)
+            raise
+
+    async def flow(self, active: bool, *, timeout: Limit = DEFAULT) -> None:
+        """Pause or resume deliveries."""
+        await self._call("channel.flow", lambda: self._core.set_active(active), timeout)
+
+    # Transactions
+
+    async def tx_commit(self, *, timeout: Limit = DEFAULT) -> None:
+        """Commit the transaction. Raises `TransactionLost` if the connection was lost since the last commit."""
+        await self._call("tx.commit", lambda: self._core.transaction("tx.commit"), timeout)
+
+    async def tx_rollback(self, *, timeout: Limit = DEFAULT) -> None:
+        """Roll back the transaction."""
+        await self._call("tx.rollback", lambda: self._core.transaction("tx.rollback"), timeout)
+
+    @asynccontextmanager
+    async def transaction(self: SomeChannel) -> AsyncIterator[SomeChannel]:
+        """Commit what is published and acknowledged in the block at its end, or roll it back if the block raises."""
+        if not self._core.transactional:
+            raise RuntimeError("the channel has no transactions; open it with transactional=True")
+        try:
+            yield self
+        except BaseException:
+            try:
+                if self._core.opened:
+                    await self.tx_rollback()
+                else:
+                    with self._driver.lock:
+                        self._core.forget_transaction()
+            except Error:
+                # The channel or the connection has ended, and with it the transaction.
+                pass
+            raise
+        await self.tx_commit()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number}{'' if self.is_open else ', not open'}>"
