@@ -112,7 +112,8 @@ class Harness:
     def call(self, name: str, /, **arguments: Any) -> Any:
         """The reply of an operation as a client reads it, a list for an iterator."""
         result = self.loop.run_until_complete(self.admin.call(name, arguments, Operator()))
-        return json.loads(encode_json(list(result) if isinstance(result, Iterator) else result))
+        found = [item for item in result if item is not None] if isinstance(result, Iterator) else result
+        return json.loads(encode_json(found))
 
     def close(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())

@@ -13,7 +13,9 @@ from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
 from leveret.management.admin import BadCall
-from leveret.management.operations.operation import Operator
+from leveret.management.control_socket import SEEN, _take
+from leveret.management.operations import links
+from leveret.management.operations.operation import Messages, Operator
 from leveret.management.operations.status import STEP
 from leveret.management.operations.table import OPERATIONS
 from leveret.management.operations.vhosts import stored_vhosts
@@ -347,6 +349,35 @@ def test_status_of_many_queues_takes_several_turns(harness: Harness) -> None:
 
 
 # Links
+
+
+def test_looking_for_a_link_among_many_takes_several_turns(harness: Harness) -> None:
+    for number in range(2 * links.STEP):
+        harness.links.add(f"l{number}")
+    call = harness.admin.call("links.release", {"name": "l0"}, Operator())
+    for _ in range(2):
+        call.send(None)
+        assert harness.links.done == []
+    assert harness.loop.run_until_complete(call) == Messages(messages=3)
+
+
+def test_a_part_of_a_list_looks_at_so_many_objects(harness: Harness) -> None:
+    for number in range(2 * SEEN):
+        harness.links.add(f"l{number}")
+    harness.links.add("far", vhost="declared")
+    harness.sessions.extend(FakeSession(number, "guest", "/") for number in range(SEEN))
+    for number in range(SEEN):
+        harness.broker.vhosts["/"].declare_queue(f"q{number}", None)
+    for name, arguments, found in (("links.list", {"vhost": "declared"}, 1), ("consumers.list", {"vhost": "/"}, 0),
+                                   ("connections.list", {"vhost": "declared"}, 0),
+                                   ("channels.list", {"vhost": "declared"}, 0)):
+        items = harness.loop.run_until_complete(harness.admin.call(name, arguments, Operator()))
+        assert isinstance(items, Iterator)
+        part, whole = _take(items)
+        assert (part, whole) == ([], False)
+        while not whole:
+            part, whole = _take(items)
+        assert len(part) == found
 
 
 def test_links(harness: Harness) -> None:

@@ -61,7 +61,7 @@ class Admin:
         self.links = links
         self._executor = executor
 
-    async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply] | None:
+    async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply | None] | None:
         """Execute an operation. Changes are on disk when it returns. Raises `BrokerError`.
 
         Args:
@@ -86,7 +86,7 @@ class Admin:
                 result = await result
         return await _resolved(result) if isinstance(result, Later) else result
 
-    async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R]:
+    async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R | None]:
         """Execute an operation that writes to the log, and wait until what it wrote is on disk."""
         try:
             result = operation.function(context, request)

@@ -35,6 +35,8 @@ MAX_REQUEST_SIZE = 1 << 20
 # Items of a part of a list, and bytes after which it ends before that: an item may have any number of arguments.
 PART = 100
 PART_SIZE = 32 << 10
+# Objects that one part looks at, if the request excludes most of them.
+SEEN = 1000
 
 log = logging.getLogger("leveret.control")
 
@@ -100,7 +102,8 @@ class ControlServer:
                 return
             part, whole = _take(result)
             while not whole:
-                yield _encode_list("part", part)
+                if part:
+                    yield _encode_list("part", part)
                 await asyncio.sleep(0)
                 part, whole = _take(result)
             yield _encode_list("result", part)
@@ -139,15 +142,16 @@ def _check_unused(path: Path) -> None:
             raise OSError(errno.EADDRINUSE, "another broker uses this directory")
 
 
-def _take(items: Iterator[Reply]) -> tuple[list[bytes], bool]:
-    """The next part of a list, encoded, and whether that is the end of it."""
+def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
+    """The next part of a list, encoded, and whether that is the end of it. None stands for what the request excludes."""
     part: list[bytes] = []
     size = 0
-    for item in items:
-        encoded = encode_json(item)
-        part.append(encoded)
-        size += len(encoded)
-        if len(part) == PART or size > PART_SIZE:
+    for seen, item in enumerate(items, 1):
+        if item is not None:
+            encoded = encode_json(item)
+            part.append(encoded)
+            size += len(encoded)
+        if len(part) == PART or size > PART_SIZE or seen == SEEN:
             return part, False
     return part, True
 

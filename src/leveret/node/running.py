@@ -58,9 +58,10 @@ class Node:
         if composition is None:
             raise RuntimeError("the broker is not running")
         try:
-            return await composition.admin.call(call, arguments, Operator())
+            result = await composition.admin.call(call, arguments, Operator())
         except BrokerError as error:
             raise CallRefused(str(error), error.condition) from None
+        return (item for item in result if item is not None) if isinstance(result, Iterator) else result
 
     async def _open(self, salvage: Salvage) -> None:
         composition = Composition(self.config, self._config_name, self._store_failed, self._owner, salvage=salvage)

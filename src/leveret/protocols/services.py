@@ -21,6 +21,8 @@ log = logging.getLogger("leveret.connection")
 
 # Units of work of notifying a session of an alarm, besides one for each of its channels.
 ALARM_WORK = 5
+# Sessions (as a power of two) of which the channels are counted in 1 µs.
+SUM_SHIFT = 3
 # Clients that are named when a turn was slow.
 MAX_DESCRIBED = 5
 
@@ -183,6 +185,7 @@ class Services:
 
     def check_channel_limit(self, user: str, limit: int) -> None:
         """Raise NotAllowed where the user's connections have as many channels as they may, of whatever protocol."""
+        self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
             raise NotAllowed(f"user '{user}' has its most channels, {limit}; the setting is"
                              f" users.{user}.limits.max_channels")

@@ -44,27 +44,28 @@ class Closed(Reply, kw_only=True):
     connections: int
 
 
-def list_connections(context: Context, request: InVhost) -> Iterator[ConnectionInfo]:
+def list_connections(context: Context, request: InVhost) -> Iterator[ConnectionInfo | None]:
     """List connections."""
     for session in list(context.admin.sessions()):
         item = session.describe()
-        if request.vhost in (None, item.vhost):
-            yield item
+        yield item if request.vhost in (None, item.vhost) else None
 
 
-def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo]:
+def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo | None]:
     """List channels."""
     for session in list(context.admin.sessions()):
         if request.vhost in (None, session.describe().vhost):
             yield from session.describe_channels()
+        yield None
 
 
-def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo]:
+def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo | None]:
     """List consumers."""
     for vhost in context.vhosts(request.vhost):
         for queue in list(vhost.queues.values()):
             for consumer in list(queue.consumers):
                 yield _describe_consumer(consumer)
+            yield None
 
 
 def _describe_consumer(consumer: Consumer) -> ConsumerInfo:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.management.descriptions import LinkInfo
 from leveret.management.json_values import plain
 from leveret.management.operations.operation import Context, InVhost, Messages, NamedInVhost, Operation, Operations
+
+# Links that are looked at in one turn.
+STEP: Final = 1000
 
 
 class One(NamedInVhost, kw_only=True):
@@ -18,31 +23,35 @@ class One(NamedInVhost, kw_only=True):
     role: str | None = None
 
 
-def list_links(context: Context, request: InVhost) -> Iterator[LinkInfo]:
+def list_links(context: Context, request: InVhost) -> Iterator[LinkInfo | None]:
     """List links."""
     names = {vhost.name for vhost in context.vhosts(request.vhost)}
-    return (item for item in context.admin.links.describe() if item.vhost in names)
+    return (item if item.vhost in names else None for item in context.admin.links.describe())
 
 
-def release(context: Context, request: One) -> Messages:
+async def release(context: Context, request: One) -> Messages:
     """Return the unsettled messages of a suspended link to their queue. Returns their number."""
-    link = _find(context, request)
+    link = await _find(context, request)
     return Messages(messages=context.admin.links.release(link.vhost, link.user, link.container, link.name, link.role))
 
 
-def delete(context: Context, request: One) -> None:
+async def delete(context: Context, request: One) -> None:
     """Delete a link with its subscription queue. An attached link is detached with an error."""
-    link = _find(context, request)
+    link = await _find(context, request)
     context.admin.links.delete(link.vhost, link.user, link.container, link.name, link.role)
 
 
-def _find(context: Context, request: One) -> LinkInfo:
-    """Return the link that matches the request."""
+async def _find(context: Context, request: One) -> LinkInfo:
+    """Return the link that matches the request, in several turns if there are many links."""
     context.vhost(request.vhost)
-    found = [item for item in context.admin.links.describe()
-             if _matches(request.vhost, item.vhost) and _matches(request.name, item.name)
-             and _matches(request.user, item.user) and _matches(request.container, item.container)
-             and _matches(request.role, item.role)]
+    found = []
+    for count, item in enumerate(context.admin.links.describe(), 1):
+        if _matches(request.vhost, item.vhost) and _matches(request.name, item.name) \
+                and _matches(request.user, item.user) and _matches(request.container, item.container) \
+                and _matches(request.role, item.role):
+            found.append(item)
+        if not count % STEP:
+            await asyncio.sleep(0)
     if not found:
         raise NotFound(f"no link '{request.name}' in vhost '{request.vhost}' matches the arguments")
     if len(found) > 1:

@@ -194,8 +194,8 @@ class Later(Generic[R]):
 
 
 # What the function of an operation returns: a reply, one that is not known yet, or the items of a list, which may be long
-# and is produced in parts.
-Result = Union[R, Later[R], Awaitable[R], Iterator[R]]
+# and is produced in parts, with None for each object that the request excludes.
+Result = Union[R, Later[R], Awaitable[R], Iterator[R], Iterator[R | None]]
 VhostResult = Union[R, Later[R]]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.protocols.amqp10.terminus.source import SourceTerminus
 from leveret.protocols.amqp10.terminus.terminus import Terminus
 from leveret.security.permissions import Permission
@@ -386,3 +387,32 @@ def test_links_are_described_one_by_one(site: Site) -> None:
     session.client.drop()
     site.run()
     assert list(described) == []
+
+
+@pytest.mark.parametrize("how", ["expired", "released"])
+def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> None:
+    many = STEP_WORK
+    fill(site, *[b"%d" % number for number in range(many)])
+    client = connect(site)
+    session = client.begin(incoming_window=2 * many)
+    receiver(session, timeout=60).flow(many, window=2 * many)
+    client.run()
+    queue = site.vhost.queues["q"]
+    assert queue.unacked == many
+    client.drop()
+    before = 0
+    if how == "expired":
+        site.broker.timers.run(site.broker.timers.now() + 61_000)
+    else:
+        assert site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender") == many
+    steps = 0
+    while queue.unacked:
+        assert queue.frozen and queue.ready_count - before <= STEP_WORK // 2
+        before = queue.ready_count
+        site.broker.end_turn()
+        site.posted.pop(0)()
+        steps += 1
+    assert steps > 1 and queue.ready_count == many
+    site.run()
+    assert not queue.frozen and [entry.seq for entry in queue.backlog.head] == sorted(
+        entry.seq for entry in queue.backlog.head)

@@ -7,9 +7,12 @@ or the link is attached elsewhere, `collect` moves them here, by tag. Their entr
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.message import Entry
+from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.protocols.amqp10.messages import head_of
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -18,7 +21,6 @@ from leveret.protocols.amqp10.transaction import acquisition
 from leveret.wire.amqp10.composite import Composite
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
@@ -40,6 +42,10 @@ class Unsettled:
         self.entry = entry
         self.state = state
         self.head = head
+
+
+def _release(entry: Entry) -> None:
+    entry.queue.requeue(entry, False)
 
 
 class SourceTerminus(Terminus):
@@ -143,11 +149,9 @@ class SourceTerminus(Terminus):
         return [item.entry for item in self.unsettled.values() if item.entry is not None]
 
     def drop(self) -> None:
-        self.collect()
-        unsettled = list(self.unsettled)
-        # Youngest first, so that each is requeued in front of the previous one.
-        for tag in reversed(unsettled):
-            self.settle_by_default(tag)
+        source = self.source
+        default = None if source is None else source.default_outcome
+        self._return_all(partial(outcomes.settle_by, default=default))
         self.last = None
         self.queue = None
 
@@ -162,21 +166,35 @@ class SourceTerminus(Terminus):
             self._remove_stored(tag, item)
         return item
 
-    def settle_by_default(self, tag: bytes) -> None:
-        """Settle a delivery for which the receiver sends no outcome."""
-        entry = self.settle(tag).entry
-        if entry is not None:
-            outcomes.settle_by(entry, None if self.source is None else self.source.default_outcome)
-
     def release_all(self) -> int:
         """Requeue all unsettled deliveries; return how many."""
+        return self._return_all(_release)
+
+    def _return_all(self, apply: Callable[[Entry], None]) -> int:
+        """Apply an outcome to all unsettled deliveries, in steps; return how many."""
         self.collect()
-        tags = list(self.unsettled)
-        for tag in reversed(tags):
-            entry = self.settle(tag).entry
-            if entry is not None:
-                entry.queue.requeue(entry, False)
-        return len(tags)
+        unsettled = self.unsettled
+        self.unsettled = {}
+        count = len(unsettled)
+        self.registry.broker.jobs.run_steps(self._returning(unsettled, apply))
+        return count
+
+    def _returning(self, unsettled: dict[bytes, Unsettled], apply: Callable[[Entry], None]) -> Iterator[int]:
+        frozen: dict[Queue, None] = {}
+        stores = self.stores_unsettled()
+        try:
+            while unsettled:
+                # Youngest first, so that each is requeued in front of the previous one.
+                tag, item = unsettled.popitem()
+                if stores:
+                    self._remove_stored(tag, item)
+                entry = item.entry
+                if entry is not None:
+                    freeze(entry.queue, frozen)
+                    apply(entry)
+                yield 3
+        finally:
+            thaw(frozen)
 
     def unsettled_count(self) -> int:
         return len(self.unsettled) + (0 if self.last is None else self.last.consumer.unacked)
