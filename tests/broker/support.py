@@ -286,6 +286,12 @@ def body_of(message: Message) -> bytes:
     return whole(message.body)
 
 
+def deaths_in(headers: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables of `x-death`."""
+    deaths: list[dict[str, Any]] = headers["x-death"]
+    return deaths
+
+
 def text_of(entry: Entry) -> str:
     return body_of(entry.message).decode()
 

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue
-from tests.broker.support import START, Taker, World, text_of
+from tests.broker.support import START, Taker, World, deaths_in, text_of
 
 
 def reject(queue: Queue) -> None:
@@ -29,7 +29,7 @@ def deaths(queue: Queue) -> list[tuple[str, str, int]]:
     """Return queue, reason and count of the next message's deaths, and requeue it."""
     entry, headers = take(queue)
     queue.requeue(entry, False)
-    return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+    return [(death["queue"], death["reason"], death["count"]) for death in deaths_in(headers)]
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ class TestExpiration:
         world.sleep(10)
         reject(two)
         _, headers = take(three)
-        assert ["original-expiration" in death for death in headers["x-death"]] == [False, True]
+        assert ["original-expiration" in death for death in deaths_in(headers)] == [False, True]
 
     def test_the_ttl_of_the_next_queue_starts_on_arrival(self, world: World) -> None:
         one = world.queue("one", dead_letter_exchange="", dead_letter_routing_key="two", message_ttl=10)
@@ -220,7 +220,7 @@ class TestExpiration:
 
 def deaths_of(consumer: Taker) -> list[tuple[str, str, int]]:
     headers = consumer.queue.vhost.dead_letters.headers_of(consumer.taken[-1])
-    return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+    return [(death["queue"], death["reason"], death["count"]) for death in deaths_in(headers)]
 
 
 class TestCycles:

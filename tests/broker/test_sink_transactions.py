@@ -20,7 +20,7 @@ from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue
 from leveret.broker.sink_transactions import SinkTransactions
 from leveret.broker.transactions import Transaction
-from tests.broker.support import HeldLog, Taker, World
+from tests.broker.support import HeldLog, Taker, World, deaths_in
 
 USER = "sink"
 
@@ -434,7 +434,7 @@ def test_unroutable_messages_as_dead_letters(world: World) -> None:
     world.run()
     [entry] = taker.taken
     assert entry.overlay is not None
-    death = entry.overlay.headers["x-death"][0]
+    [death] = deaths_in(entry.overlay.headers)
     assert (death["reason"], death["queue"], death["exchange"]) == ("unroutable", "app", "")
     assert death["routing-keys"] == ["none"]
     taker.ack()

@@ -108,7 +108,9 @@ def test_overflow_moves_from_queue_to_queue_without_recursion(world: World) -> N
         turns += 1
     assert turns > 10
     [entry] = last.backlog.head
-    assert entry.overlay is not None and len(entry.overlay.headers["x-death"]) == length
+    assert entry.overlay is not None
+    deaths = entry.overlay.headers["x-death"]
+    assert isinstance(deaths, list) and len(deaths) == length
     world.run()
     assert sum(queue.ready_count for queue in world.vhost.queues.values()) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import pytest
 
@@ -404,7 +405,7 @@ def test_exclusive_queues_and_channels_are_freed_in_steps(site: Site) -> None:
     for number in range(600):
         channels[0].send("queue.declare", queue=f"own{number}", exclusive=True, no_wait=True)
     channels[0].run()
-    probe = Probe()
+    probe: Any = Probe()
     queue = site.vhost.queues["own0"]
     queue.arguments["probe"] = probe
     gone = weakref.ref(probe)

@@ -56,11 +56,11 @@ def annotated(descriptor: int) -> st.SearchStrategy[bytes]:
     known = ("x-opt-deaths", "x-delivery-count", "x-exchange", "x-stream-offset")
     keys |= st.sampled_from([Symbol(name) for name in known])
     return st.lists(st.tuples(keys, values), max_size=3, unique_by=lambda pair: repr(pair[0])).map(
-        lambda pairs: bytes((0, 0x53, descriptor)) + encode_pairs(pairs))
+        lambda pairs: bytes((0, 0x53, descriptor)) + encode_pairs([*pairs]))
 
 
 def applied(pairs: list[tuple[str, Any]]) -> bytes:
-    return b"\x00\x53\x74" + encode_pairs(pairs)
+    return b"\x00\x53\x74" + encode_pairs([*pairs])
 
 
 BODIES1 = st.one_of(
@@ -80,10 +80,16 @@ OPTIONAL = [annotated(0x71), annotated(0x72), composites(TYPES.composites["prope
 HEADERS1 = st.tuples(st.just(b"") | st.builds(lambda ttl, durable: encode_composite(Header(durable=durable, ttl=ttl)),
                                               st.integers(0, 2**32 - 1), st.booleans()),
                      *(st.just(b"") | section for section in OPTIONAL), st.just(b"") | annotated(0x78)).map(b"".join)
+
+
+def encoded_overlay(headers: dict[str, Any]) -> bytes:
+    return encode_overlay(Overlay(ADDRESS, headers, True))
+
+
 OVERLAYS = st.just(b"") | st.dictionaries(
     st.sampled_from(["x-death", "x-delivery-count", "x-first-death-queue", "CC", "odd \udcff"]), STORED_VALUES | st.lists(
         st.dictionaries(st.sampled_from(["queue", "count", "time", "routing-keys", "reason"]), STORED_VALUES), max_size=2),
-    max_size=3).map(lambda headers: encode_overlay(Overlay(ADDRESS, headers, True)))
+    max_size=3).map(encoded_overlay)
 MESSAGES = st.one_of(
     st.tuples(st.just(FORMAT_AMQP0), HEADERS0 | FIELDS, st.binary(max_size=9), OVERLAYS),
     st.tuples(st.just(FORMAT_AMQP1), HEADERS1, BODIES1, OVERLAYS))
@@ -253,7 +259,7 @@ def test_a_huge_table() -> None:
 
 
 def test_deaths_are_rows() -> None:
-    death = {"queue": "q", "reason": "expired", "count": 3, "exchange": "", "routing-keys": ["a", "b"],
+    death: dict[str, Any] = {"queue": "q", "reason": "expired", "count": 3, "exchange": "", "routing-keys": ["a", "b"],
              "time": datetime(2026, 1, 1, tzinfo=UTC), "original-expiration": "500"}
     row = {"queue": "q", "reason": "expired", "count": 3, "exchange": "", "routing_keys": ["a", "b"],
            "time": datetime(2026, 1, 1, tzinfo=UTC), "original_expiration": "500"}

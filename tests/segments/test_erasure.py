@@ -243,7 +243,7 @@ def test_an_invalid_rule_is_named(rule: dict[str, Any], words: str) -> None:
     ("$", 1), ("$.a", 1), ("$.a.b", 1), ("$['odd name']", 1), ('$["odd name"][1]', 1), ("$['odd name'][*]", 2), ("$.*", 2),
     ("$.a[0]", 0), ("$['odd name'].b", 0), ("$['odd name'][2]", 0)])
 def test_json_paths(path: str, values: int) -> None:
-    document = {"a": {"b": 1}, "odd name": [1, 2]}
+    document: Any = {"a": {"b": 1}, "odd name": [1, 2]}
     assert len(list(JsonPath(path).values(document))) == values
     changed, count = JsonPath(path).replace(document, "x")
     assert count == values and list(JsonPath(path).values(changed)) == ["x"] * values

@@ -7,11 +7,12 @@ the exchange type checks them (`Exchange.check_binding`).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.base import freeze
+from leveret.broker.exchanges.base import Frozen, freeze
 from leveret.broker.streams.offsets import interval_of
+from leveret.broker.values import FieldTable, FieldValue
 
 WHOLE: Final = 0
 FLAG: Final = 1
@@ -34,6 +35,9 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
 MAX_INT64: Final = (1 << 63) - 1
 
+# Known arguments by name. The declaration of each says its type, which `Argument.parse` has checked.
+Validated: TypeAlias = dict[str, Any]
+
 
 class Argument:
     """The declaration of one argument.
@@ -49,7 +53,7 @@ class Argument:
     __slots__ = ("choices", "compared", "default", "highest", "kind", "lowest", "name", "needs", "unit")
 
     def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = MAX_INT64, unit: str = "",
-                 choices: tuple[str, ...] = (), compared: bool = True, default: Any = None, needs: str = "") -> None:
+                 choices: tuple[str, ...] = (), compared: bool = True, default: FieldValue = None, needs: str = "") -> None:
         self.name = name
         self.kind = kind
         self.lowest = lowest
@@ -70,7 +74,7 @@ class Argument:
             return "a number with one of the units Y, M, D, h, m and s, such as 7D"
         return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 bytes"
 
-    def parse(self, value: Any) -> Any:
+    def parse(self, value: FieldValue) -> Any:
         """Return the value as int, bool or str. Raises PreconditionFailed."""
         if self.kind == ANYTHING:
             return value
@@ -92,7 +96,7 @@ class Argument:
         raise PreconditionFailed(f"invalid arg '{self.name}': received {shown(value)}, expected {self.expected()}")
 
 
-def shown(value: Any) -> str:
+def shown(value: FieldValue) -> str:
     """Format a value for an error message: 'x' for a text, true and false as on the wire, truncated if it is long."""
     if value is None:
         return "none"
@@ -171,11 +175,11 @@ CONSUMER_ARGUMENTS: Final = declared_by_name(
     Argument("x-lease-count", WHOLE, 1, needs="x-lease"),
 )
 
-def parse_arguments(declared: dict[str, Argument], arguments: dict[str, Any], strict: bool
-                    ) -> tuple[dict[str, Any], dict[str, Any]]:
+def parse_arguments(declared: dict[str, Argument], arguments: FieldTable, strict: bool
+                    ) -> tuple[Validated, FieldTable]:
     """Return known arguments by name, validated, and unknown ones as received."""
-    known: dict[str, Any] = {}
-    unknown: dict[str, Any] = {}
+    known: Validated = {}
+    unknown: FieldTable = {}
     for name, value in arguments.items():
         argument = declared.get(name)
         if argument is not None:
@@ -215,7 +219,7 @@ class QueueSettings:
                  "delivery_limit", "expires", "known", "max_age", "max_length", "max_length_bytes", "max_priority",
                  "max_segments", "message_ttl", "overflow", "segment_size", "single_active_consumer", "type", "unknown")
 
-    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+    def __init__(self, known: Validated, unknown: FieldTable) -> None:
         self.type: str = known.get("x-queue-type", CLASSIC)
         self.message_ttl: int | None = known.get("x-message-ttl")
         self.expires: int | None = known.get("x-expires")
@@ -243,7 +247,7 @@ class ExchangeSettings:
 
     __slots__ = ("alternate_exchange", "hash_header", "hash_property", "unknown")
 
-    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+    def __init__(self, known: Validated, unknown: FieldTable) -> None:
         self.alternate_exchange: str | None = known.get("alternate-exchange")
         self.hash_header: str | None = known.get("hash-header")
         name: str | None = known.get("hash-property")
@@ -261,13 +265,13 @@ class ConsumerSettings:
 
     __slots__ = ("priority", "timeout", "unknown")
 
-    def __init__(self, known: dict[str, Any], unknown: dict[str, Any]) -> None:
+    def __init__(self, known: Validated, unknown: FieldTable) -> None:
         self.priority: int = known.get("x-priority", 0)
         self.timeout: int | None = known.get("x-consumer-timeout")
         self.unknown = unknown
 
 
-def parse_exchange_arguments(arguments: dict[str, Any], *, strict: bool) -> ExchangeSettings:
+def parse_exchange_arguments(arguments: FieldTable, *, strict: bool) -> ExchangeSettings:
     """Validate the arguments of exchange.declare.
 
     Raises PreconditionFailed for a known argument with a bad value, and with `strict` for an unknown argument.
@@ -279,7 +283,7 @@ def parse_exchange_arguments(arguments: dict[str, Any], *, strict: bool) -> Exch
     return ExchangeSettings(known, unknown)
 
 
-def parse_consumer_arguments(arguments: dict[str, Any], *, strict: bool) -> ConsumerSettings:
+def parse_consumer_arguments(arguments: FieldTable, *, strict: bool) -> ConsumerSettings:
     """Validate the arguments of basic.consume.
 
     Raises PreconditionFailed for a known argument with a bad value, and with `strict` for an unknown argument.
@@ -287,16 +291,16 @@ def parse_consumer_arguments(arguments: dict[str, Any], *, strict: bool) -> Cons
     return ConsumerSettings(*parse_arguments(CONSUMER_ARGUMENTS, arguments, strict))
 
 
-def inequivalent(name: str, what: str, received: Any, current: Any) -> str:
+def inequivalent(name: str, what: str, received: FieldValue, current: FieldValue) -> str:
     """Return the text of a refused redeclaration; `what` is for example "queue 'q' in vhost '/'"."""
     return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: FieldValue) -> Frozen:
     return freeze(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value)
 
 
-def equivalent(declared: dict[str, Argument], current: dict[str, Any], received: dict[str, Any],
+def equivalent(declared: dict[str, Argument], current: FieldTable, received: FieldTable,
                what: str) -> str | None:
     """Compare the arguments of a redeclaration with the current ones.
 

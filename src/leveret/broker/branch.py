@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
+from leveret.broker.metadata import Record
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.timers import Timed
@@ -55,6 +56,11 @@ class BranchSettings:
         self.timeout = timeout
         self.count = count
         self.size = size
+
+# In the record of a branch: how many publishes, one after the other, go to which queues.
+Target: TypeAlias = tuple[int, list[int]]
+# And where settled entries stand: their queue, the outcome, and runs of sequence numbers.
+Place: TypeAlias = tuple[int, int, list[int]]
 
 
 class Worker(Protocol):
@@ -236,7 +242,7 @@ class Branch:
         """Write the record of a decided branch to the log."""
         self._put({"user": self.user, "state": self.state, "since": self.since})
 
-    def _put(self, value: dict[str, Any]) -> None:
+    def _put(self, value: Record) -> None:
         self.recorded = True
         self.branches.broker.log.put(metadata.BRANCH, self._key(), metadata.pack(value))
 
@@ -247,18 +253,18 @@ class Branch:
         """Write the content and the record of a prepared branch to the log, in steps; nothing if that fails."""
         failure: Exception | None = None
         try:
-            targets: list[Any] = []
+            targets: list[Target] = []
             for message, queues in self.publishes:
                 if is_kept(message, queues):
                     self._store(message)
                     ids = [queue.id for queue in queues if queue.stored]
                     # Pairs of a number of consecutive publishes and their queues.
                     if targets and targets[-1][1] == ids:
-                        targets[-1][0] += 1
+                        targets[-1] = (targets[-1][0] + 1, ids)
                     else:
-                        targets.append([1, ids])
+                        targets.append((1, ids))
                 yield 2
-            places: list[Any] = []
+            places: list[Place] = []
             yield from self._finding_places(places)
             encode = msgspec.msgpack.encode
             self._put({"user": self.user, "state": PREPARED, "since": self.since,
@@ -279,7 +285,7 @@ class Branch:
         vhost.broker.log.store(entry)
         self.stored.append(entry)
 
-    def _finding_places(self, places: list[Any]) -> Iterator[int]:
+    def _finding_places(self, places: list[Place]) -> Iterator[int]:
         """Find the durable settled entries, in steps: queue, outcome, and runs of sequence numbers as start and count."""
         seqs: dict[tuple[int, int], list[int]] = {}
         for entry, outcome in self.settlements:
@@ -298,7 +304,7 @@ class Branch:
                 else:
                     runs.extend((seq, 1))
                 yield 1
-            places.append([queue_id, outcome, runs])
+            places.append((queue_id, outcome, runs))
 
     def forget_stored(self) -> None:
         """Remove the stored publishes, which are in their queues, or dropped."""
@@ -371,7 +377,7 @@ class Branch:
             self.settlements.append((entry, outcome))
         self._read()
 
-    def _publishes_loaded(self, targets: list[Any], loaded: list[Loaded]) -> None:
+    def _publishes_loaded(self, targets: list[Target], loaded: list[Loaded]) -> None:
         store = self.store
         assert store is not None
         at = 0

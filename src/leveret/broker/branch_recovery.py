@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 from leveret.broker import metadata
 from leveret.broker.leases.recovery import without
 from leveret.broker.log import RecoveredQueue, Recovery
+from leveret.broker.metadata import Record
 
 
 class Taken:
@@ -18,9 +18,9 @@ class Taken:
     settlements  queue, outcome, and the positions of the entries
     """
 
-    def __init__(self, value: dict[str, Any], recovery: Recovery) -> None:
+    def __init__(self, value: Record, recovery: Recovery) -> None:
         self.store: int = value["store"]
-        self.targets: list[Any] = value["publishes"]
+        self.targets: list[tuple[int, list[int]]] = [(count, ids) for count, ids in value["publishes"]]
         self.publishes = recovery.queues.pop(self.store, RecoveredQueue())
         self.settlements: list[tuple[int, int, RecoveredQueue]] = []
         for queue_id, outcome, runs in value["settlements"]:

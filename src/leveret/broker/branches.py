@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.branch import (
     COMMITTED,
@@ -20,6 +20,7 @@ from leveret.broker.consumer import Holder
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
+from leveret.broker.metadata import Record
 from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import LARGE, Transaction
@@ -396,7 +397,7 @@ class Branches(Holder):
 
     # After a start
 
-    def restore(self, name: str, value: dict[str, Any], taken: Taken | None) -> None:
+    def restore(self, name: str, value: Record, taken: Taken | None) -> None:
         branch = self._add(name, value["user"])
         queues = {queue.id: queue for queue in self.vhost.queues.values()}
         queues.update({transaction.id: transaction for transaction in self.vhost.sink_transactions.by_uuid.values()})

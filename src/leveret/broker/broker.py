@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -26,6 +26,7 @@ from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
+from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters, removal, shares
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue
@@ -36,6 +37,7 @@ from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
 from leveret.broker.uploads import Uploads
+from leveret.broker.values import FieldTable
 from leveret.broker.vhost import MIXED, Vhost
 
 logger = logging.getLogger("leveret.broker")
@@ -60,7 +62,7 @@ LAZY_BYTES: Final = 1 << 20
 class HeaderReader:
     """Decoder of a protocol's encoded message properties."""
 
-    def headers(self, message: Message) -> dict[str, Any]:
+    def headers(self, message: Message) -> FieldTable:
         """Return the application headers; an empty dict if they cannot be decoded."""
         raise NotImplementedError
 
@@ -258,7 +260,7 @@ class Broker:
 
     # Messages
 
-    def decode_headers(self, message: Message) -> dict[str, Any]:
+    def decode_headers(self, message: Message) -> FieldTable:
         reader = self.header_readers.get(message.format)
         return reader.headers(message) if reader is not None else {}
 
@@ -403,7 +405,7 @@ class Broker:
         self.kept_files.recover(recovery)
         self.uploads.recover(recovery)
 
-    def _drop_definition(self, kind: str, key: str, value: dict[str, Any], recovery: Recovery) -> None:
+    def _drop_definition(self, kind: str, key: str, value: Record, recovery: Recovery) -> None:
         """Drop a definition of a vhost whose deletion was interrupted, in an earlier version."""
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
@@ -507,7 +509,7 @@ class Broker:
         if on != (self.definitions_left >= 0):
             self.definitions_left = MAX_ALARM_DEFINITIONS if on else -1
 
-    def check_definition(self, vhost: Vhost, what: str, arguments: dict[str, Any]) -> None:
+    def check_definition(self, vhost: Vhost, what: str, arguments: FieldTable) -> None:
         """Raise PreconditionFailed, or ResourceError in strict mode, if a memory alarm forbids this definition.
 
         Definitions that consumers need to empty the queues are allowed.

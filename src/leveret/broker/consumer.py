@@ -7,11 +7,12 @@ subclass, which keeps calls cheap when compiled.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import CommitWaiter
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message
@@ -71,7 +72,7 @@ class Consumer:
                  "queue", "scope", "seen", "selective", "tag", "timeout", "unacked")
 
     def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
-                 priority: int, arguments: dict[str, Any], scope: object | None = None) -> None:
+                 priority: int, arguments: FieldTable, scope: object | None = None) -> None:
         self.queue = queue
         self.tag = tag
         self.owner = owner

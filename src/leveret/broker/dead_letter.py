@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay, make_address
 from leveret.broker.queues.classic import expiry, limits
 from leveret.broker.routing import check_keys, resolve
+from leveret.broker.values import FieldTable, FieldValue
 
 if TYPE_CHECKING:
     from leveret.broker.exchanges.base import Exchange
@@ -86,9 +87,9 @@ class DeadLetters:
         old_exchange, old_key = split_address(old_address)
         old_keys = [old_key, *_strings(headers.get("CC"))]
         deaths = self._add_death(headers, queue.name, reason, old_exchange, old_keys, entry)
-        changes: dict[str, Any] = dict(entry.overlay.headers) if entry.overlay is not None else {}
+        changes: FieldTable = dict(entry.overlay.headers) if entry.overlay is not None else {}
         changes.pop("x-delivery-count", None)
-        changes["x-death"] = deaths
+        changes["x-death"] = [*deaths]
         if "x-first-death-queue" not in headers:
             changes["x-first-death-exchange"] = old_exchange
             changes["x-first-death-queue"] = queue.name
@@ -101,7 +102,7 @@ class DeadLetters:
             keys = [key]
             if "CC" in headers:
                 changes["CC"] = None
-        merged = {k: v for k, v in {**headers, **changes}.items() if v is not None}
+        merged: FieldTable = {k: v for k, v in {**headers, **changes}.items() if v is not None}
         address = make_address(name, key)
         targets = 0
         passed = set() if reason == UNROUTABLE else _unrejected(deaths)
@@ -177,7 +178,7 @@ class DeadLetters:
             log.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
             self.dropped = 0
 
-    def _route(self, exchange: Exchange, keys: list[str], headers: dict[str, Any], message: Message) -> list[Queue]:
+    def _route(self, exchange: Exchange, keys: list[str], headers: FieldTable, message: Message) -> list[Queue]:
         """Return the queues of a dead letter; none above the limits of routing."""
         try:
             return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
@@ -186,7 +187,7 @@ class DeadLetters:
                         self.vhost.name, error)
             return []
 
-    def headers_of(self, entry: Entry) -> dict[str, Any]:
+    def headers_of(self, entry: Entry) -> FieldTable:
         """Return the headers as a consumer of this entry sees them."""
         headers = self.vhost.broker.decode_headers(entry.message)
         if entry.overlay is not None:
@@ -197,8 +198,8 @@ class DeadLetters:
                     headers[name] = value
         return headers
 
-    def _add_death(self, headers: dict[str, Any], queue_name: str, reason: str, exchange: str, keys: list[str],
-                   entry: Entry) -> list[dict[str, Any]]:
+    def _add_death(self, headers: FieldTable, queue_name: str, reason: str, exchange: str, keys: list[str],
+                   entry: Entry) -> list[FieldTable]:
         """Return the list of `x-death` tables with this death first; its count is increased if it happened before."""
         previous = headers.get("x-death")
         deaths = _grouped(previous) if isinstance(previous, list) else []
@@ -208,19 +209,19 @@ class DeadLetters:
                 death["count"] = min(count, MAX_DEATH_COUNT) + 1 if isinstance(count, int) else 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
         now = datetime.fromtimestamp(self.vhost.broker.timers.unix() // 1000, UTC)
-        death = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": keys,
-                 "time": now}
+        new: FieldTable = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": [*keys],
+                           "time": now}
         if entry.overlay is None or not entry.overlay.drop_expiration:
             expiration = self.vhost.broker.expiration_of(entry.message)
             if expiration is not None:
-                death["original-expiration"] = expiration
-        return [death, *deaths]
+                new["original-expiration"] = expiration
+        return [new, *deaths]
 
 
-def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
+def _grouped(previous: list[FieldValue]) -> list[FieldTable]:
     """Merge the deaths of a message by queue and reason: some publishers repeat them without a count."""
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    deaths = []
+    groups: dict[tuple[str, str], FieldTable] = {}
+    deaths: list[FieldTable] = []
     for item in previous:
         if not isinstance(item, dict):
             continue
@@ -233,11 +234,12 @@ def _grouped(previous: list[Any]) -> list[dict[str, Any]]:
             groups[queue, reason] = first = {**item, "count": count}
             deaths.append(first)
         else:
-            first["count"] = min(first["count"] + count, MAX_DEATH_COUNT)
+            before = first["count"]
+            first["count"] = min(before + count, MAX_DEATH_COUNT) if isinstance(before, int) else count
     return deaths
 
 
-def _unrejected(deaths: list[dict[str, Any]]) -> set[str]:
+def _unrejected(deaths: list[FieldTable]) -> set[str]:
     """Return the queues that the message has left without a rejection on the way: it must not return to them."""
     queues: set[str] = set()
     for death in deaths:
@@ -256,5 +258,5 @@ def split_address(address: bytes) -> tuple[str, str]:
             address[2 + length :].decode("utf-8", "surrogateescape"))
 
 
-def _strings(value: Any) -> list[str]:
+def _strings(value: FieldValue) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -6,9 +6,10 @@ queue. Both are plain slotted objects without cycles among themselves: there may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -117,7 +118,7 @@ class Overlay:
     __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset",
                  "visible_at")
 
-    def __init__(self, address: bytes | None = None, headers: dict[str, Any] | None = None, drop_expiration: bool = False,
+    def __init__(self, address: bytes | None = None, headers: FieldTable | None = None, drop_expiration: bool = False,
                  expires_at: int = -1) -> None:
         self.address = address
         self.headers = headers if headers is not None else {}

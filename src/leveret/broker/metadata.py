@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -37,6 +37,9 @@ STREAM_SEGMENT: Final = "stream-segment"  # the manifest entry of a segment
 SALVAGED: Final = "salvaged"  # parts of the log were lost: this place's files without a definition must be kept
 KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the broker
 
+# A decoded value: MessagePack, whose fields depend on the kind and on the version that wrote them.
+Record: TypeAlias = dict[str, Any]
+
 # Extension types: decimals, texts that are not valid UTF-8 (as decoded from field tables), tables with such names.
 _DECIMAL: Final = 1
 _TEXT: Final = 2
@@ -51,14 +54,14 @@ def split_key(key: str) -> list[str]:
     return cast(list[str], json.loads(key))
 
 
-def pack(value: dict[str, Any]) -> bytes:
+def pack(value: Record) -> bytes:
     """Encode a value; it may contain the types of a field table."""
     return msgspec.msgpack.encode(_plain(value))
 
 
-def unpack(value: bytes) -> dict[str, Any]:
+def unpack(value: bytes) -> Record:
     """Decode the output of `pack`; subclasses of int become int."""
-    return cast(dict[str, Any], msgspec.msgpack.decode(value, ext_hook=_extension))
+    return cast(Record, msgspec.msgpack.decode(value, ext_hook=_extension))
 
 
 def _plain(value: Any) -> Any:

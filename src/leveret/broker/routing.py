@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 
 # Steps counted per exchange, and per additional key.
 EXCHANGE_STEPS: Final = 7
@@ -62,7 +63,7 @@ def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
     return keys
 
 
-def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
+def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable,
             message: Message | None) -> list[Queue]:
     """Return the queues of a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
@@ -81,7 +82,7 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
     return queues
 
 
-def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: dict[str, Any],
+def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable,
              message: Message | None, effort: Effort) -> list[Queue]:
     queues: dict[Queue, None] = {}
     visited: set[str] = set()
@@ -109,7 +110,7 @@ def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers:
                     continue  # its bindings are still being removed
                 if isinstance(destination, Queue):
                     queues[destination] = None
-                else:
+                elif isinstance(destination, Exchange):
                     waiting.append(destination)
                 matched = True
         # The alternate gets what the exchange could not route at all, whatever its keys (RabbitMQ's).

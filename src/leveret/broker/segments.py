@@ -9,13 +9,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.kept_files import SEGMENTS, KeptFiles
+from leveret.broker.metadata import Record
 from leveret.broker.streams.tables import StreamTables
 from leveret.broker.timers import Timed, Timers
 
@@ -93,7 +94,7 @@ class Segment:
 
     def pack(self) -> bytes:
         """Encode it as a value of the manifest."""
-        value: dict[str, Any] = self.entry()
+        value: Record = self.entry()
         value["starts"] = list(self.starts)
         value["times"] = list(self.times)
         return metadata.pack(value)
@@ -106,7 +107,7 @@ class Segment:
         fields["times"] = array("Q", fields["times"])
         return Segment(**fields)
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Record:
         """Return its manifest entry for control replies."""
         return {
             "id": self.id, "path": self.path, "first": self.first, "last": self.last, "count": self.count,

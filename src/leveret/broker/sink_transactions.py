@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.batch_commit import FAIL, BatchCommit
@@ -19,6 +19,7 @@ from leveret.broker.errors import INTERNAL_ERROR, AccessRefused, BrokerError, No
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.control import RESERVED
 from leveret.broker.jobs import Job
+from leveret.broker.metadata import Record
 from leveret.broker.queues.sink_transaction import SHARES, SinkTransaction, checksum_of
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
@@ -368,7 +369,7 @@ class SinkTransactions:
             call()
 
     def _save_app(self, app: App) -> None:
-        value: dict[str, Any] = {"user": app.user, "batch": app.batch}
+        value: Record = {"user": app.user, "batch": app.batch}
         batch_commit = app.batch_commit
         if batch_commit is not None and batch_commit.transactions:
             value.update(stages=[transaction.uuid for transaction in batch_commit.transactions], rule=batch_commit.rule,
@@ -433,13 +434,13 @@ class SinkTransactions:
 
     # Recovery
 
-    def restore_sink_transaction(self, uuid: str, value: dict[str, Any], recovery: Recovery) -> None:
+    def restore_sink_transaction(self, uuid: str, value: Record, recovery: Recovery) -> None:
         transaction = self.by_uuid[uuid] = SinkTransaction(self, value["id"], uuid, value["user"], value["app"])
         transaction.prepared = value["sealed"]
         transaction.next_seq = recovery.last_seq.get(transaction.id, 0) + 1
         transaction.recover_entries(recovery.queues.get(transaction.id))
 
-    def restore_app(self, name: str, value: dict[str, Any]) -> None:
+    def restore_app(self, name: str, value: Record) -> None:
         app = self.apps[name] = App(name, value["user"], value["batch"])
         transactions = [self.by_uuid[uuid] for uuid in value.get("stages", ()) if uuid in self.by_uuid]
         if "stages" in value:

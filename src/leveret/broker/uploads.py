@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.bodies import Body, StoredBody
@@ -27,6 +27,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.kept_files import STAGED
 from leveret.broker.log import CommitWaiter, Recovery
+from leveret.broker.metadata import Record
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -488,7 +489,7 @@ class Uploads:
         """Record everything but the bytes of an upload in the log, unless the log is not to know the upload."""
         if not upload.known:
             return
-        value: dict[str, Any] = {"file": upload.name, "size": upload.announced, "header": upload.header,
+        value: Record = {"file": upload.name, "size": upload.announced, "header": upload.header,
                                  "checkpoints": dict(upload.checkpoints), "synced": upload.synced}
         self.broker.log.put(metadata.STAGED, metadata.make_key(*upload.key), metadata.pack(value))
 

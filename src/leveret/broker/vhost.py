@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.arguments import (
@@ -30,18 +30,20 @@ from leveret.broker.errors import (
     ResourceLocked,
 )
 from leveret.broker.events import Events, EventsExchange
-from leveret.broker.exchanges.base import Binding, Exchange
+from leveret.broker.exchanges.base import Binding, Exchange, Frozen
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
+from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.sink_transactions import SinkTransactions
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -104,7 +106,7 @@ class Vhost:
         # Identity of the predeclared exchanges in stored bindings.
         self.number = 0
         # Bindings whose records have no numbers, or whose definitions were lost.
-        self.unnumbered: list[tuple[Exchange, Queue | Exchange, str, dict[str, Any]]] = []
+        self.unnumbered: list[tuple[Exchange, Queue | Exchange, str, FieldTable]] = []
         # Exchanges for which a start found bindings to deleted objects.
         self.unbound: dict[Exchange, None] = {}
         self.default_exchange: Exchange = DirectExchange("", durable=True)
@@ -228,7 +230,7 @@ class Vhost:
         return found
 
     def declare_exchange(self, name: str, type_name: str, *, durable: bool = False, auto_delete: bool = False,
-                         internal: bool = False, arguments: dict[str, Any] | None = None) -> Exchange:
+                         internal: bool = False, arguments: FieldTable | None = None) -> Exchange:
         """Declare an exchange, or check that the one that exists is the same (0-9-1 exchange.declare)."""
         arguments = arguments or {}
         if not name:
@@ -292,6 +294,7 @@ class Vhost:
     def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
         """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
         for destination in list(exchange.by_destination):
+            assert isinstance(destination, (Queue, Exchange))
             own = exchange.unbind_destination(destination)
             if own:
                 self._forget_source(exchange, destination)
@@ -309,7 +312,7 @@ class Vhost:
         return vhost.exchanges.get(name) if vhost is not None else None
 
     def _take_bindings_apart(self, exchange: Exchange, destination: Queue | Exchange,
-                             own: dict[tuple[str, Any], Binding]) -> Iterator[int]:
+                             own: dict[tuple[str, Frozen], Binding]) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
         kept = exchange.durable and _is_kept(destination)
         while own:
@@ -350,7 +353,7 @@ class Vhost:
         return found
 
     def declare_queue(self, name: str, owner: object, *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False, arguments: dict[str, Any] | None = None) -> Queue:
+                      auto_delete: bool = False, arguments: FieldTable | None = None) -> Queue:
         """Declare a queue, or check that the one that exists is the same (0-9-1 queue.declare)."""
         arguments = arguments or {}
         settings = parse_queue_arguments(arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
@@ -383,7 +386,7 @@ class Vhost:
         return name
 
     def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                   arguments: dict[str, Any], settings: QueueSettings) -> Queue:
+                   arguments: FieldTable, settings: QueueSettings) -> Queue:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
         if self.strict:
             self._limit_deliveries(name, settings)
@@ -496,7 +499,7 @@ class Vhost:
     # Bindings
 
     def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
-             arguments: dict[str, Any]) -> None:
+             arguments: FieldTable) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
         exchange = self._bindable(exchange_name)
         if isinstance(destination, Exchange):
@@ -512,14 +515,14 @@ class Vhost:
             self._keep_binding(exchange, destination, routing_key, arguments)
 
     def _keep_binding(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
-                      arguments: dict[str, Any]) -> None:
+                      arguments: FieldTable) -> None:
         """Write a binding to the log."""
         self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments),
                             metadata.pack({"arguments": arguments, "source": exchange.number,
                                            "destination": _number_of(destination)}))
 
     def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
-               arguments: dict[str, Any]) -> bool:
+               arguments: FieldTable) -> bool:
         """Remove a binding; return False if it does not exist."""
         exchange = self._bindable(exchange_name)
         if not self._unbind(exchange, destination, routing_key, arguments):
@@ -530,7 +533,7 @@ class Vhost:
         self._auto_delete(exchange)
         return True
 
-    def is_bound(self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> bool:
+    def is_bound(self, queue: str, exchange: str, routing_key: str, arguments: FieldTable) -> bool:
         """Return whether a binding of a queue exists; False also if its queue or exchange does not."""
         destination = self.find_queue(queue)
         source = self.exchanges.get(exchange)
@@ -550,7 +553,7 @@ class Vhost:
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
         check_not_control(name)
 
-    def _unbind(self, exchange: Exchange, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+    def _unbind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):
             return False
         if destination not in exchange.by_destination:
@@ -589,7 +592,7 @@ class Vhost:
         if isinstance(destination, Exchange):
             self.exchange_targets.setdefault(exchange.name, {})[destination.name] = destination
 
-    def _forget_source(self, exchange: Exchange, destination: Any) -> None:
+    def _forget_source(self, exchange: Exchange, destination: Queue | Exchange) -> None:
         """Forget an exchange after its last binding to a destination was removed."""
         key = (isinstance(destination, Queue), destination.name)
         sources = self.sources.get(key)
@@ -608,7 +611,7 @@ class Vhost:
                 del self.exchange_targets[exchange.name]
 
     def _binding_key(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
-                     arguments: dict[str, Any]) -> str:
+                     arguments: FieldTable) -> str:
         kind = "queue" if isinstance(destination, Queue) else "exchange"
         packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
         return metadata.make_key(self.name, exchange.name, kind, destination.name, routing_key, packed)
@@ -626,7 +629,7 @@ class Vhost:
 
     # Recovery
 
-    def restore(self, kind: str, names: list[str], value: dict[str, Any], recovery: Recovery, leases: Restoring,
+    def restore(self, kind: str, names: list[str], value: Record, recovery: Recovery, leases: Restoring,
                 streams: StreamRecords) -> None:
         """Rebuild one definition from the log; bindings are restored by `restore_binding`."""
         if kind == metadata.EXCHANGE:
@@ -663,7 +666,7 @@ class Vhost:
         elif kind == metadata.SINK_APP:
             self.sink_transactions.restore_app(names[0], value)
 
-    def restore_binding(self, names: list[str], value: dict[str, Any], by_name: bool) -> bool:
+    def restore_binding(self, names: list[str], value: Record, by_name: bool) -> bool:
         """Restore a binding from the log.
 
         Returns False for a remaining binding of a deleted object: an end of it does not exist, or is another one of the
@@ -716,7 +719,7 @@ class Vhost:
 
     # Checks
 
-    def _note_unknown(self, arguments: dict[str, Any]) -> None:
+    def _note_unknown(self, arguments: FieldTable) -> None:
         """Log each unknown argument once: it is stored and compared, but has no effect."""
         noted = self.broker.unknown_arguments
         for name in arguments:
@@ -741,7 +744,7 @@ class Vhost:
         if received != current:
             raise PreconditionFailed(inequivalent(field, f"{kind} '{name}' in vhost '{self.name}'", received, current))
 
-    def _check_arguments(self, kind: str, name: str, received: dict[str, Any], current: dict[str, Any]) -> None:
+    def _check_arguments(self, kind: str, name: str, received: FieldTable, current: FieldTable) -> None:
         declared = QUEUE_ARGUMENTS if kind == "queue" else EXCHANGE_ARGUMENTS
         difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
         if difference is not None:
@@ -758,7 +761,7 @@ def _is_predeclared(exchange: Exchange) -> bool:
     return not exchange.name or exchange.name == CONTROL or exchange.name.startswith("amq.")
 
 
-def _is_kept(destination: Any) -> bool:
+def _is_kept(destination: Queue | Exchange) -> bool:
     if isinstance(destination, Queue):
         return destination.stored
-    return bool(destination.durable)
+    return destination.durable

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from leveret.cli.failed import NOT_ALL, REFUSED, Failed
 from leveret.cli.output import show_json, size
+from leveret.config.values import Setting
 
 
 @click.command()
@@ -50,7 +51,7 @@ def _figure(name: str, value: int) -> str:
     return size(value) if name == "octets" else f"{value} {name.replace('_', ' ')}"
 
 
-def _segments_location(config_path: Path | None) -> tuple[str | None, dict[str, Any] | None]:
+def _segments_location(config_path: Path | None) -> tuple[str | None, Mapping[str, Setting] | None]:
     """Return the configured directory or URL of segments, and the options of its file system."""
     if config_path is None:
         return None, None

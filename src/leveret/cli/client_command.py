@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leveret.client.errors import Error
     from leveret.client.events import Event
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., None])
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
@@ -68,7 +68,7 @@ def open_connection(urls: tuple[str, ...], command: str, timeout: float | None =
     return leveret.connect(urls, protocol="auto", on_event=on_event, **options)
 
 
-def run(command: Callable[[], Coroutine[Any, Any, int]]) -> None:
+def run(command: Callable[[], Coroutine[None, None, int]]) -> None:
     """Run a command, and exit with its exit code.
 
     SIGINT and SIGTERM cancel the command, which returns its unacked messages. A second signal exits at once.
@@ -90,7 +90,7 @@ def run(command: Callable[[], Coroutine[Any, Any, int]]) -> None:
         raise SystemExit(code)
 
 
-async def _supervise(command: Callable[[], Coroutine[Any, Any, int]]) -> int:
+async def _supervise(command: Callable[[], Coroutine[None, None, int]]) -> int:
     import asyncio
     import os
 

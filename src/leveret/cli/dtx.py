@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns
+from leveret.cli.output import Columns, Reply
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -66,7 +64,7 @@ def forget(branch: str, vhost: str) -> None:
     click.echo(f"forgot branch '{branch}'")
 
 
-def _decide(call: str, branch: str, wanted: str, **arguments: Any) -> None:
+def _decide(call: str, branch: str, wanted: str, **arguments: Reply) -> None:
     outcome = current().call(f"dtx.{call}", name=branch, **arguments)["outcome"]
     if outcome == "timed out":
         raise click.ClickException(f"branch '{branch}' timed out and was rolled back")

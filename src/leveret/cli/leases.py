@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import size
+from leveret.cli.output import Item, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 
-def _batches(batches: list[dict[str, Any]]) -> str:
+def _batches(batches: list[Item]) -> str:
     """Return the numbers of batches with their message counts, and which of them were read."""
     return ", ".join(f"{batch['batch']} ({batch['count']}{', read' if batch['read'] else ''})" for batch in batches)
 

@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import time
-from typing import Any
+
+from leveret.cli.output import Item
 
 
 def _time(created: float) -> str:
@@ -30,7 +31,7 @@ class JsonFormatter(logging.Formatter):
     """JSON objects with time, level, logger and message, and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
+        event: Item = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
                                  "message": _text(record.getMessage())}
         if record.exc_info:
             event["exception"] = _text(self.formatException(record.exc_info))

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
 # Longer tables are printed as plain columns: their layout would take longer than reading them from the broker.
 MAX_RICH_ROWS = 1000
 
-Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Any], str]]]
+# A part of a decoded JSON reply.
+Reply: TypeAlias = Any
+Item: TypeAlias = dict[str, Reply]
+Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Reply], str]]]
 
 
-def size(value: Any) -> str:
+
+def size(value: Reply) -> str:
     """Format a number of bytes."""
     number = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -25,12 +29,12 @@ def size(value: Any) -> str:
     return f"{number:.1f} TiB"
 
 
-def limit(value: Any) -> str:
+def limit(value: Reply) -> str:
     """Format a limit; 0 is none."""
     return str(value) if value else ""
 
 
-def text(value: Any) -> str:
+def text(value: Reply) -> str:
     """Format a value on one line. Control characters in names that clients choose are escaped."""
     if value is None:
         return ""
@@ -43,14 +47,14 @@ def text(value: Any) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
-def show_json(value: Any) -> None:
+def show_json(value: Reply) -> None:
     """Print a value as JSON."""
     shown = json.dumps(value, indent=2, ensure_ascii=False)
     # Characters beyond ASCII occur only in strings, so they can be escaped as in strings.
     click.echo("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in shown))
 
 
-def show_table(items: Sequence[dict[str, Any]], columns: Columns) -> None:
+def show_table(items: Sequence[Item], columns: Columns) -> None:
     """Print a table. Columns are (key, heading) or (key, heading, format); numbers are right-aligned."""
     rows = [[column[2](item.get(column[0])) if len(column) == 3 else text(item.get(column[0])) for column in columns]
             for item in items]

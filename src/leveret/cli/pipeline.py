@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.failed import Failed
-from leveret.cli.output import show_json, show_table
+from leveret.cli.output import Item, Reply, show_json, show_table
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., None])
 
 COLUMNS = (("flow", "flow"), ("state", "state"), ("batch", "batch"), ("rows", "rows"),
            ("rows_per_second", "rows/s"), ("lag", "lag"), ("batch_ms", "batch ms"), ("watermark", "watermark"),
@@ -51,7 +55,7 @@ def broker_options(function: Function) -> Function:
                         help=f"The broker.  [env LEVERET_URL; default: {DEFAULT_URL}]")(function)
 
 
-def _run_spark(function: Callable[[], Any]) -> Any:
+def _run_spark(function: Callable[[], Result]) -> Result:
     """Call a function. Errors of pipelines and of Spark become failures of the command."""
     try:
         from leveret.spark.errors import SparkError
@@ -122,7 +126,7 @@ def status(file: str, watch: bool, as_json: bool) -> None:
         time.sleep(1.0)
 
 
-def _read_state(directory: str) -> dict[str, Any]:
+def _read_state(directory: str) -> Item:
     from leveret.spark.pipeline.state import read_state
 
     state = read_state(directory)
@@ -131,7 +135,7 @@ def _read_state(directory: str) -> dict[str, Any]:
     return state
 
 
-def _show(state: dict[str, Any]) -> None:
+def _show(state: Item) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started"]))
     shown = state["state"] if state["alive"] or state["state"] != "running" else "crashed"
     click.echo(f"pipeline {state['pipeline']} on {state['master']}: {shown}, process {state['pid']} since {since}, "
@@ -159,16 +163,16 @@ def package(file: str, master: str | None, target: str) -> None:
 # Ready-made pipelines
 
 
-def _session(name: str, master: str) -> Any:
+def _session(name: str, master: str) -> SparkSession:
     from leveret.spark.pipeline.session import make_session
 
     return make_session(f"leveret-{name}", master)
 
 
-def _run_flow(name: str, kind: str, table: dict[str, Any], url: str, password_file: str | None, master: str, directory: str,
+def _run_flow(name: str, kind: str, table: Item, url: str, password_file: str | None, master: str, directory: str,
               once: bool) -> None:
     """Run one flow as a pipeline, supervised like a flow in a file."""
-    broker: dict[str, Any] = {"url": url}
+    broker: Item = {"url": url}
     if password_file is not None:
         broker["password_file"] = password_file
     whole = {"name": name, "directory": directory, "broker": broker, "spark": {"master": master},
@@ -196,8 +200,8 @@ def capture_options(function: Function) -> Function:
                         help="An option of the data source, such as maxMessagesPerTrigger=100000; repeatable.")(function)
 
 
-def _capture(values: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: values[name] for name in ("exchange", "super_stream", "stream", "queue")
+def _capture(values: Item) -> Item:
+    found: Item = {name: values[name] for name in ("exchange", "super_stream", "stream", "queue")
                              if values[name] is not None}
     if values["keys"]:
         found["keys"] = list(values["keys"])
@@ -228,7 +232,7 @@ def decode_options(function: Function) -> Function:
     return click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be decoded.")(function)
 
 
-def _decode(values: dict[str, Any]) -> dict[str, Any]:
+def _decode(values: Item) -> Item:
     found = {"format": values["body_format"], "schema": values["schema"], "schema_file": values["schema_file"],
              "message": values["message"], "quarantine": values["quarantine"]}
     if values["body_format"] != "raw" and values["quarantine"] is None:
@@ -248,9 +252,9 @@ def _decode(values: dict[str, Any]) -> dict[str, Any]:
 @flow_options
 @broker_options
 def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: str, url: str, password_file: str | None,
-            master: str, directory: str, once: bool, **values: Any) -> None:
+            master: str, directory: str, once: bool, **values: Reply) -> None:
     """Write every message of a stream, queue or exchange to a table, exactly once."""
-    output: dict[str, Any] = {"path": table, "format": table_format, "writer": writer}
+    output: Item = {"path": table, "format": table_format, "writer": writer}
     if partitions:
         output["partition"] = list(partitions)
     _run_flow("archive", "archive", {"capture": _capture(values), "decode": _decode(values), "table": output}, url,
@@ -270,7 +274,7 @@ def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: 
 def traffic(table: str | None, exchange: str | None, stream: str | None, window: float, late: float, report: str | None,
             url: str, password_file: str | None, master: str, directory: str, once: bool) -> None:
     """Count the broker's own events in time windows."""
-    flow: dict[str, Any] = {"window": window, "late": late}
+    flow: Item = {"window": window, "late": late}
     if table is not None:
         flow["table"] = {"path": table}
     if exchange is not None:
@@ -297,9 +301,9 @@ def traffic(table: str | None, exchange: str | None, stream: str | None, window:
 @broker_options
 def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str, ...], unmatched: str, to_exchange: str,
            to_key: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
-           **values: Any) -> None:
+           **values: Reply) -> None:
     """Add columns of a table to JSON bodies, and publish them exactly once."""
-    to: dict[str, Any] = {"exchange": to_exchange}
+    to: Item = {"exchange": to_exchange}
     if to_key is not None:
         to["routing_key"] = to_key
     static = {"path": table, "format": table_format}
@@ -323,7 +327,7 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
 @broker_options
 def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange: str | None, to_key: str | None,
           table: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
-          **values: Any) -> None:
+          **values: Reply) -> None:
     """Mask personal data by rules, and write the messages to an exchange, a table, or both."""
     import tomllib
 
@@ -333,7 +337,7 @@ def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange:
         raise Failed(f"{rules}: {error}") from None
     if set(found) != {"rules"}:
         raise Failed(f"{rules}: expected tables [[rules]] and nothing else, got {', '.join(found) or 'nothing'}")
-    flow: dict[str, Any] = {"capture": _capture(values), "rules": found["rules"],
+    flow: Item = {"capture": _capture(values), "rules": found["rules"],
                             "on_error": "quarantine" if quarantine else "fail"}
     if key_file is not None:
         flow["key_file"] = key_file
@@ -372,7 +376,7 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
         broker = model.Broker(url=url, password_file=password_file)
         spark = _session("replay", master)
         try:
-            messages: Any = table
+            messages: Reply = table
             if stream is not None:
                 messages = spark.read.format("amqp").options(**exchanges.broker_options(broker)).option(
                     "stream", stream).load()
@@ -394,7 +398,7 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
 def deadletters(queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None,
                 master: str) -> None:
     """Show the dead letters in QUEUE by reason, queue and key, without removing them."""
-    def call() -> list[dict[str, Any]]:
+    def call() -> list[Item]:
         from leveret.spark.pipeline import model
         from leveret.spark.pipeline.commands.deadletters import deadletters as triage
         from leveret.spark.pipeline.commands.deadletters import groups

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from leveret.cli.client_command import quiet_option, timeout_option, url_option
+from leveret.cli.output import Item
 from leveret.cli.tables import read_table
 
 FORMAT = click.Choice(["lines", "json", "raw"])
@@ -51,7 +52,7 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | None, files: tuple[Path, ...], form: str,
             persistent: bool | None, headers: tuple[str, ...], timestamp: str | None, type_: str | None,
             mandatory: bool | None, window: int, rate: float | None, count: int, urls: tuple[str, ...],
-            timeout: float | None, quiet: bool, **texts: Any) -> None:
+            timeout: float | None, quiet: bool, **texts: str | None) -> None:
     """Publish messages, and exit when the broker has confirmed all of them.
 
     \b
@@ -75,7 +76,7 @@ def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | Non
     typed = any(str(path) == "-" for path in files) and sys.stdin.isatty()
     if typed and not quiet:
         click.echo("Type one message per line; Ctrl-D ends the input.", err=True)
-    properties = {name: value for name, value in texts.items() if value is not None}
+    properties: Item = {name: value for name, value in texts.items() if value is not None}
     if type_ is not None:
         properties["type"] = type_
     if timestamp is not None:
@@ -86,7 +87,7 @@ def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | Non
         window=window, count=count, rate=rate, quiet=quiet, typed=typed))
 
 
-def _read_time(value: str) -> Any:
+def _read_time(value: str) -> datetime | int:
     from leveret.cli.messages.record import read_time
 
     try:

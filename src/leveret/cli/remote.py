@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from leveret.cli.failed import NO_BROKER, Failed
 from leveret.cli.options import together
-from leveret.cli.output import Columns, show_json, show_table
+from leveret.cli.output import Columns, Item, Reply, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
@@ -43,8 +43,7 @@ in_vhost_option = click.option("--vhost", default="/", show_default=True, help="
 argument_option = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
                                help="An argument; the value is JSON, or text if it is not valid JSON.")
 
-
-def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
+def read_arguments(pairs: tuple[str, ...]) -> Item:
     """Return an argument table from NAME=VALUE strings."""
     return read_table(pairs, "--argument")
 
@@ -56,7 +55,7 @@ class Remote:
         self.data_dir = data_dir
         self.as_json = as_json
 
-    def call(self, call: str, /, **arguments: Any) -> Any:
+    def call(self, call: str, /, **arguments: Reply) -> Reply:
         """Return the result of a call. Arguments that are None are omitted.
 
         Raises:
@@ -70,9 +69,9 @@ class Remote:
         except control_client.CallFailed as error:
             raise Failed(str(error)) from None
 
-    def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Any) -> None:
+    def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Reply) -> None:
         """Print the items that a call lists as a table, or as JSON with --json. `order` names the keys to sort by."""
-        found: list[dict[str, Any]] = self.call(call, **arguments)
+        found: list[Item] = self.call(call, **arguments)
         if order:
             found.sort(key=itemgetter(*order))
         if self.as_json:
@@ -80,9 +79,9 @@ class Remote:
         else:
             show_table(found, columns)
 
-    def show_one(self, call: str, **arguments: Any) -> None:
+    def show_one(self, call: str, **arguments: Reply) -> None:
         """Print the details of the object that a call describes, one per line, or as JSON with --json."""
-        found: dict[str, Any] = self.call(call, **arguments)
+        found: Item = self.call(call, **arguments)
         if self.as_json:
             show_json(found)
         else:

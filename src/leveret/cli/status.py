@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
 import click
 
-from leveret.cli.output import show_json, size, text
+from leveret.cli.output import Item, show_json, size, text
 from leveret.cli.remote import current, remote_options
 
 # Names of fields that are sizes contain one of these words.
@@ -27,7 +26,7 @@ def status() -> None:
         click.echo(f"{name.replace('_', ' '):<22} {value}")
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(table: Item, prefix: str = "") -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for name, value in table.items():
         if isinstance(value, dict):

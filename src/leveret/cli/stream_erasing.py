@@ -6,12 +6,11 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import show_json, show_table
+from leveret.cli.output import Item, show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.stream_segments import POLL_INTERVAL, streams_of
 
@@ -43,7 +42,7 @@ def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool,
     rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
     _check(rules)
     broker = current()
-    outcome: dict[str, Any] = {"dry_run": dry_run}
+    outcome: Item = {"dry_run": dry_run}
     for stream in streams_of(broker, name, vhost):
         broker.call("streams.erase", name=stream, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
         ended = _outcome(broker, stream, vhost)
@@ -65,11 +64,11 @@ def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool,
         click.echo(f"{outcome['unsealed']} messages are unsealed and were not checked; use --seal to seal them first")
 
 
-def _outcome(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
+def _outcome(broker: Remote, name: str, vhost: str) -> Item:
     """Wait for the end of the erasure, and show its progress on a terminal. Returns its counts."""
     shown = sys.stderr.isatty() and not broker.as_json
     while True:
-        outcome: dict[str, Any] = broker.call("streams.erasing", name=name, vhost=vhost)
+        outcome: Item = broker.call("streams.erasing", name=name, vhost=vhost)
         if outcome["state"] in ("done", "failed"):
             break
         if shown:
@@ -82,7 +81,7 @@ def _outcome(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
 
 
 def _rules(path: Path | None, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...],
-           mask_with: str) -> list[dict[str, Any]]:
+           mask_with: str) -> list[Item]:
     if path is not None:
         if conditions or remove or drop_body or mask:
             raise click.UsageError("--rules excludes --where, --remove, --drop-body and --mask")
@@ -90,13 +89,13 @@ def _rules(path: Path | None, conditions: tuple[str, ...], remove: bool, drop_bo
     actions = [action for action, wanted in (("remove", remove), ("drop-body", drop_body), ("mask", bool(mask))) if wanted]
     if len(actions) != 1 or not conditions:
         raise click.UsageError("expected --where and one of --remove, --drop-body and --mask; or --rules")
-    rule: dict[str, Any] = {"action": actions[0], **_conditions(conditions)}
+    rule: Item = {"action": actions[0], **_conditions(conditions)}
     if mask:
         rule |= {"mask": list(mask), "mask_with": mask_with}
     return [rule]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Item]:
     try:
         rules = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -106,8 +105,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rules
 
 
-def _conditions(texts: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _conditions(texts: tuple[str, ...]) -> Item:
+    found: Item = {}
     for text in texts:
         what, equals, value = text.partition("=")
         kind, _, name = what.partition(":")
@@ -123,7 +122,7 @@ def _conditions(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _check(rules: list[dict[str, Any]]) -> None:
+def _check(rules: list[Item]) -> None:
     """Refuse invalid rules before anything changes. If pyarrow is not installed here, the broker refuses them."""
     try:
         from leveret.segments.erasure import compile_rules, decode_rules

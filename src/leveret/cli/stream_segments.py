@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import show_json, size
+from leveret.cli.output import Item, show_json, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 
 # Seconds between two polls of the broker.
@@ -61,11 +61,11 @@ def seal(name: str, vhost: str) -> None:
                    f" in {stream['segments']} segments")
 
 
-def _seal(broker: Remote, name: str, vhost: str) -> dict[str, Any]:
+def _seal(broker: Remote, name: str, vhost: str) -> Item:
     """Seal a stream, and wait for it. Returns the details of the stream."""
     begun = broker.call("streams.seal", name=name, vhost=vhost)
     while True:
-        stream: dict[str, Any] = broker.call("streams.show", name=name, vhost=vhost)
+        stream: Item = broker.call("streams.show", name=name, vhost=vhost)
         if stream["sealed_until"] >= begun["until"] or not begun["messages"]:
             return stream
         if stream["sealing_problem"]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
+from leveret.cli.output import Item
 
-def read_table(pairs: Iterable[str], option: str) -> dict[str, Any]:
+
+def read_table(pairs: Iterable[str], option: str) -> Item:
     """Return a table of values by name. A value is JSON, or text if it is not valid JSON.
 
     Args:
@@ -19,7 +20,7 @@ def read_table(pairs: Iterable[str], option: str) -> dict[str, Any]:
     Raises:
         click.BadParameter: An argument is not NAME=VALUE.
     """
-    table: dict[str, Any] = {}
+    table: Item = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from leveret.config.model import Config
 from leveret.config.schema import Key, Table, schema_of
+from leveret.config.values import Setting
 
 _HEAD = """\
 # Configuration
@@ -113,7 +113,7 @@ def _rows(table: Table, prefix: str) -> Iterator[tuple[str, str, str, str]]:
             yield from _rows(node, f"{key}.")
 
 
-def _default(value: Any) -> str:
+def _default(value: Setting) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,7 +18,7 @@ from leveret.config.errors import ConfigError
 from leveret.config.model import Config
 from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
 from leveret.config.schema import Key, Table, schema_of
-from leveret.config.values import READERS
+from leveret.config.values import READERS, Setting
 
 __all__ = ["ConfigError", "combine_config", "load_config"]
 
@@ -32,11 +31,11 @@ _FALSE = {"false", "no", "off", "0"}
 class _Tree:
     """Raw values by path, with the source of each, and the directory that relative paths start at."""
 
-    values: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    values: dict[tuple[str, ...], Setting] = field(default_factory=dict)
     sources: dict[tuple[str, ...], str] = field(default_factory=dict)
     bases: dict[tuple[str, ...], str] = field(default_factory=dict)
 
-    def put(self, path: tuple[str, ...], value: Any, source: str, base: str) -> None:
+    def put(self, path: tuple[str, ...], value: Setting, source: str, base: str) -> None:
         self.values[path] = value
         self.sources[path] = source
         self.bases[path] = base
@@ -65,7 +64,7 @@ def load_config(path: str | os.PathLike[str] | None = None, environment: Mapping
     return _checked(root, tree)
 
 
-def combine_config(*layers: tuple[str, Mapping[str, Any] | Path]) -> Config:
+def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path]) -> Config:
     """Combine tables and TOML files; a later layer overrides single keys of earlier ones. The environment is ignored.
 
     Args:
@@ -155,7 +154,7 @@ def _path_of_words(words: list[str], root: Table) -> tuple[str, ...]:
 
 def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
     try:
-        nested: Any = tomllib.loads(f"{key} = 0")
+        nested: Setting = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(f"flag {key!r}: invalid name of a setting; expected one such as server.port or"
                           ' users."a.b".tags') from None
@@ -170,7 +169,7 @@ def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tr
     """Put a value that is given as text: a table is TOML, any other value depends on the setting's type."""
     refuse_renamed(path, text, source)
     node = _find(root, path, source)
-    value: Any = text
+    value: Setting = text
     if isinstance(node, Table):
         value = _toml_value(text, path, source, f"a TOML table such as {{ {next(iter(node.keys), 'name')} = ... }}")
     elif node.of is bool:
@@ -193,7 +192,7 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float | str:
         return text
 
 
-def _toml_value(text: str, path: tuple[str, ...], source: str, expected: str) -> Any:
+def _toml_value(text: str, path: tuple[str, ...], source: str, expected: str) -> Setting:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -214,7 +213,7 @@ def _find(root: Table, path: tuple[str, ...], source: str) -> Table | Key:
     return node
 
 
-def _flatten(value: Any, root: Table, path: tuple[str, ...], source: str, base: str, tree: _Tree) -> None:
+def _flatten(value: Setting, root: Table, path: tuple[str, ...], source: str, base: str, tree: _Tree) -> None:
     refuse_renamed(path, value, source)
     node = _find(root, path, source)
     if isinstance(node, Key):
@@ -264,10 +263,10 @@ def _tables_with(key: str, table: Table, path: tuple[str, ...]) -> Iterator[tupl
 # Values to structs
 
 
-def _build(table: Table, path: tuple[str, ...], tree: _Tree) -> Any:
+def _build(table: Table, path: tuple[str, ...], tree: _Tree) -> Setting:
     depth = len(path)
     present = {known[depth]: None for known in tree.values if known[:depth] == path and len(known) > depth}
-    built: dict[str, Any] = {}
+    built: dict[str, Setting] = {}
     for name in present:
         if not name and table.struct is not None:
             continue  # marks an empty table
@@ -277,7 +276,7 @@ def _build(table: Table, path: tuple[str, ...], tree: _Tree) -> Any:
     return built if table.struct is None else table.struct(**built)
 
 
-def _read(key: Key, path: tuple[str, ...], tree: _Tree) -> Any:
+def _read(key: Key, path: tuple[str, ...], tree: _Tree) -> Setting:
     value = tree.values[path]
     try:
         if key.kind:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from leveret.config.errors import ConfigError
+from leveret.config.values import Setting
 
 RENAMED_SETTINGS: Final = {
     "staging": "uploads",
@@ -22,7 +23,7 @@ RENAMED_SETTINGS: Final = {
 }
 
 
-def refuse_renamed(path: Sequence[str], value: Any, source: str) -> None:
+def refuse_renamed(path: Sequence[str], value: Setting, source: str) -> None:
     """Raise `ConfigError` if a setting has an earlier name.
 
     Args:

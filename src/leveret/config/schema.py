@@ -9,7 +9,7 @@ from typing import Any, Literal, Union
 
 import msgspec
 
-from leveret.config.values import READERS
+from leveret.config.values import READERS, Setting
 
 _EXPECTED_BY_KIND = {
     "size": 'bytes (a number, or a string such as "64MiB")',
@@ -43,7 +43,7 @@ class Key:
     kind: str
     is_list: bool
     secret: bool
-    default: Any
+    default: Setting
     description: str
     expected: str
 
@@ -74,7 +74,7 @@ def schema_of(struct: type[msgspec.Struct], name: str = "") -> Table:
     return table
 
 
-def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: Any) -> Key:
+def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: Setting) -> Key:
     kind = next((meta.extra["kind"] for meta in metas if meta.extra and "kind" in meta.extra), "")
     assert not kind or kind in READERS
     description = next((meta.description for meta in reversed(metas) if meta.description), "")

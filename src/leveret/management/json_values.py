@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.broker import values
+
 # Integers that every JSON parser with 64-bit integers supports.
 _MIN_INTEGER: Final = -(1 << 63)
 _MAX_INTEGER: Final = (1 << 64) - 1
@@ -18,7 +20,7 @@ class FieldTable:
 
     __slots__ = ("fields",)
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: values.FieldTable) -> None:
         self.fields = fields
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -14,6 +15,7 @@ from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
 from leveret.broker.kept_files import SEGMENTS, STAGED
 from leveret.broker.segments import Segment
+from leveret.config.values import Setting
 from leveret.node.segments import DIRECTORY
 from leveret.storage.checksums import decode_text
 from leveret.storage.data_directory import DirectoryLock
@@ -38,7 +40,7 @@ class DirectoryCheck:
     counts   by part of the directory
     """
 
-    def __init__(self, path: Path, segments: str | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, segments: str | None = None, options: Mapping[str, Setting] | None = None) -> None:
         self.path = path
         self.segments = segments if segments is not None else str(path / DIRECTORY)
         self.options = options
@@ -157,7 +159,7 @@ class DirectoryCheck:
             return f"its checksum is {found:08x}, expected {segment.crc32:08x}"
         return ""
 
-    def _open(self, path: str) -> Any:
+    def _open(self, path: str) -> BinaryIO:
         if "://" not in self.segments:
             return open(Path(self.segments, path), "rb")
         # Imported here because URLs need the extra `segments`.

@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from leveret.config import Config, ConfigError, UserConfig, combine_config
+from leveret.config.values import Setting
 from leveret.node.errors import CallRefused
 from leveret.node.running import Node
 from leveret.node.threaded import Threaded
@@ -28,7 +28,7 @@ OWNER = "guest"
 OWNER_PASSWORD = "guest"
 # Defaults that differ from `leveret serve`: free ports, a short wait for clients at the end, and no memory alarm, because
 # the memory of the process is not only the broker's.
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, Setting] = {
     "server": {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.2},
     "tls": {"port": 0},
     "limits": {"memory_high_watermark": 0},
@@ -60,7 +60,7 @@ class Broker:
     """
 
     def __init__(self, *, host: str | None = None, port: int | None = None, data_dir: str | os.PathLike[str] | None = None,
-                 config: Mapping[str, Any] | str | os.PathLike[str] | None = None, accept_missing: bool = False,
+                 config: Mapping[str, Setting] | str | os.PathLike[str] | None = None, accept_missing: bool = False,
                  drop_damaged: bool = False) -> None:
         self._salvage = Salvage(accept_missing, drop_damaged)
         self._config, self._config_name, self._owner = _combine(host, port, data_dir, config)
@@ -220,7 +220,7 @@ async def _add_user(node: Node, name: str, password: str, vhosts: list[str], per
 
 
 def _combine(host: str | None, port: int | None, data_dir: str | os.PathLike[str] | None,
-             config: Mapping[str, Any] | str | os.PathLike[str] | None) -> tuple[Config, str, str]:
+             config: Mapping[str, Setting] | str | os.PathLike[str] | None) -> tuple[Config, str, str]:
     """Return the configuration, its name in messages, and the owner."""
     given = {"host": host, "port": port, "data_dir": data_dir}
     arguments = ("argument", {"server": {key: value for key, value in given.items() if value is not None}})

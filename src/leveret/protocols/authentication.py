@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
+from leveret.broker.values import FieldTable
 from leveret.protocols.login_queue import TooManyLogins, Waiter
-from leveret.protocols.peer import Peer
+from leveret.protocols.peer import Peer, Result
 from leveret.protocols.services import Services
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Mechanism, NeedsPassword, Outcome, Success
 from leveret.security.mechanisms.registry import create, offered
@@ -27,7 +27,7 @@ class Authentication:
     """
 
     def __init__(self, peer: Peer, services: Services, enabled: list[str], anonymous_user: str | None,
-                 decode_table: Callable[[bytes], dict[str, Any]] | None = None) -> None:
+                 decode_table: Callable[[bytes], FieldTable] | None = None) -> None:
         users = services.users
         self._peer = peer
         self._users = users
@@ -126,7 +126,7 @@ class Authentication:
         self._wait_for(name, key, lambda: users.verify(name, password), lambda result: self._verified(name, result, b""),
                        preferred=users.was_right(key), backs_off=True)
 
-    def _wait_for(self, name: str, key: bytes, function: Callable[[], Any], done: Callable[[Any], None],
+    def _wait_for(self, name: str, key: bytes, function: Callable[[], Result], done: Callable[[Result], None],
                   preferred: bool = False, backs_off: bool = False) -> None:
         """Run something slow in a thread, when its turn comes.
 
@@ -142,7 +142,7 @@ class Authentication:
         self._peer.checking = True
         self.wait(True)
 
-        def ran(result: Any) -> None:
+        def ran(result: Result) -> None:
             self._peer.checking = False
             backoff = self._queue.backoff(self._host, name) if backs_off and result is False else 0.0
             if backoff and not self.is_lost():
@@ -154,7 +154,7 @@ class Authentication:
         self._queue.submit(self._host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost),
                            preferred=preferred)
 
-    def _ran(self, done: Callable[[Any], None], result: Any) -> None:
+    def _ran(self, done: Callable[[Result], None], result: Result) -> None:
         if self.is_lost():
             return
         self.busy = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import whole
 from leveret.broker.message import FORMAT_AMQP1, Message, make_address
@@ -10,6 +10,7 @@ from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.terminus import addresses
 from leveret.protocols.convert import to_amqp0
 from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.values import ContentProperties
 from leveret.wire.amqp10 import codes
 from leveret.wire.amqp10.composites import decode_composite, encode_composite
 from leveret.wire.amqp10.encode import encode_binary
@@ -53,7 +54,7 @@ class Envelopes:
             properties = encode_composite(Properties(content_type=JSON, correlation_id=id))
             data = _DATA + encode_binary(body)
             return Message(address, properties, data, len(data), False, format=FORMAT_AMQP1)
-        fields: dict[str, Any] = {"content_type": JSON}
+        fields: ContentProperties = {"content_type": JSON}
         correlation = vhost.broker.property_of(message, "correlation-id")
         if correlation:
             fields["correlation_id"] = correlation

@@ -18,7 +18,9 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
+
+from leveret.protocols.peer import Result
 
 # Passwords of one user that may wait, from one address; and checks in all, from one address and from everywhere.
 MAX_WAITING_PER_USER: Final = 16
@@ -44,8 +46,8 @@ class TooManyLogins(Exception):
 class Waiter:
     """Who asks for a check: `run` executes it in a thread, `done` gets its result, an exception included."""
 
-    def __init__(self, run: Callable[[Callable[[], Any], Callable[[Any], None]], None], done: Callable[[Any], None],
-                 is_lost: Callable[[], bool]) -> None:
+    def __init__(self, run: Callable[[Callable[[], Result], Callable[[Result], None]], None],
+                 done: Callable[[Result], None], is_lost: Callable[[], bool]) -> None:
         self.run = run
         self.done = done
         self.is_lost = is_lost
@@ -54,7 +56,7 @@ class Waiter:
 class _Check:
     """One check and everybody who waits for its result."""
 
-    def __init__(self, address: str, name: str, key: bytes, function: Callable[[], Any], waiter: Waiter) -> None:
+    def __init__(self, address: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter) -> None:
         self.address = address
         self.name = name
         self.key = key
@@ -90,7 +92,7 @@ class LoginQueue:
         self._sizes: dict[str, int] = {}
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
-    def submit(self, host: str, name: str, key: bytes, function: Callable[[], Any], waiter: Waiter, *,
+    def submit(self, host: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter, *,
                preferred: bool = False) -> None:
         """Have `function` called in a thread when its turn comes; False from it is a wrong password.
 
@@ -176,7 +178,7 @@ class LoginQueue:
         self._addresses.move_to_end(address)
         return self._take(address, next(reversed(self._addresses[address])))
 
-    def _done(self, check: _Check, result: Any) -> None:
+    def _done(self, check: _Check, result: Result) -> None:
         self.running -= 1
         del self._checks[check.key]
         if result is False:

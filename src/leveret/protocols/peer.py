@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+from leveret.security.mechanisms.base import Certificate
+
+# What a function that runs in a thread returns; instead of it, its `done` may get an exception.
+Result: TypeAlias = Any
 
 
 class Peer:
@@ -14,7 +19,7 @@ class Peer:
     host: str
     local: bool
     # the client certificate as `ssl` gives it, None without TLS or certificate
-    certificate: dict[str, Any] | None
+    certificate: Certificate | None
     tls: bool
     # whether a login waits for the check of its password, in a queue or in a thread
     checking: bool
@@ -64,6 +69,6 @@ class Peer:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         raise NotImplementedError
 
-    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Run something slow (a password hash) in a thread; `done` gets its result, or the exception, on the loop."""
         raise NotImplementedError

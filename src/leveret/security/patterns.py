@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 try:
     import re2
@@ -71,7 +71,7 @@ class Pattern:
             self._rest = _at_the_beginning(rest)
         self.cost: int = sum(one.programsize for one in (*self._negated, self._rest))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[str, bool], Pattern], tuple[str, bool]]:
         return _make, (self.text, self.whole)
 
     def matches(self, name: str) -> bool:
@@ -113,7 +113,7 @@ def _make(text: str, whole: bool) -> Pattern:
     return Pattern(text, whole=whole)
 
 
-def _options() -> Any:
+def _options() -> re2.Options:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -121,7 +121,7 @@ def _options() -> Any:
     return options
 
 
-def _compile(text: str) -> Any:
+def _compile(text: str) -> re2._Regexp:
     try:
         return re2.compile(text, _options())
     except UnicodeEncodeError:
@@ -130,7 +130,7 @@ def _compile(text: str) -> Any:
         raise ValueError(_explain(error.args[0].decode("utf-8", "replace"))) from None
 
 
-def _at_the_beginning(text: str) -> Any:
+def _at_the_beginning(text: str) -> re2._Regexp:
     _compile(text)  # compiled alone first, because an unbalanced parenthesis would end the group
     return _compile(f"^(?:{text})")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0.classes import FILENAME, MESSAGE, class_of, decode_transfer, encode_transfer
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header, encode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.values import FieldTable
 
 _SIZE: Final = slice(4, 12)
 
@@ -22,7 +23,7 @@ def mask_header(header: bytes, headers: list[str], properties: list[str], mask: 
     kind = class_of(header)
     message = kind == MESSAGE
     found = decode_transfer(header) if message else decode_header(header, QPID, V0_9)[2]
-    table: dict[str, Any] = found.get("application_headers" if message else "headers") or {}
+    table: FieldTable = found.get("application_headers" if message else "headers") or {}
     changed = {name: mask[:255] for name in properties if found.get(name)}
     if FILENAME in headers and found.get("filename"):
         changed["filename"] = mask[:255]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.segments import typed_json
 from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, Record
+from leveret.segments.typed_json import JsonObject
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import encode_table
-from leveret.wire.amqp0.values import LongLong
+from leveret.wire.amqp0.values import FieldTable, FieldValue, LongLong
 
 # Class, weight and body size precede the properties and are not part of the record.
 PROPERTIES_START: Final = 12
@@ -107,7 +108,7 @@ def _parse(data: bytes) -> Record:
             user_id, app_id, table, None, None, -1)
 
 
-def decode(table: bytes) -> dict[str, Any] | None:
+def decode(table: bytes) -> JsonObject | None:
     """Decode a field table to JSON data; None if it is malformed."""
     try:
         return typed_json.from_table(table, 0, len(table))
@@ -115,12 +116,12 @@ def decode(table: bytes) -> dict[str, Any] | None:
         return None
 
 
-def overlay_to_json(headers: dict[str, Any]) -> dict[str, Any]:
+def overlay_to_json(headers: FieldTable) -> JsonObject:
     """Return the headers of an overlay as JSON data, typed as consumers receive them (counts are 64-bit).
 
     Names are sorted at every level, so the result does not depend on where the overlay comes from.
     """
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name in sorted(headers):
         value = _ordered(headers[name])
         if name == DEATHS and isinstance(value, list):
@@ -135,7 +136,7 @@ def overlay_to_json(headers: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _ordered(value: Any) -> Any:
+def _ordered(value: FieldValue) -> FieldValue:
     if isinstance(value, dict):
         return {name: _ordered(value[name]) for name in sorted(value)}
     if isinstance(value, list):
@@ -143,10 +144,9 @@ def _ordered(value: Any) -> Any:
     return value
 
 
-def _with_long_count(death: Any) -> Any:
-    if isinstance(death, dict) and isinstance(death.get("count"), int):
-        return {**death, "count": LongLong(death["count"])}
-    return death
+def _with_long_count(death: FieldValue) -> FieldValue:
+    count = death.get("count") if isinstance(death, dict) else None
+    return {**death, "count": LongLong(count)} if isinstance(death, dict) and isinstance(count, int) else death
 
 
 def strip_offset(header: bytes) -> tuple[int, bytes]:

@@ -5,18 +5,18 @@ Common encodings are parsed here; all others go to the generic decoder.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from leveret.wire.amqp10 import codes, message
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.sections import Sections
-from leveret.wire.amqp10.values import ULong
+from leveret.wire.amqp10.values import Checked, ULong
 
 # In the order of the section.
 NAMES: Final = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
                 "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
-NO_FIELDS: Final[list[Any]] = [None] * len(NAMES)
+NO_FIELDS: Final[list[Checked]] = [None] * len(NAMES)
 
 _IDENTIFIER: Final = frozenset((codes.STRING_8, codes.ULONG, codes.SMALL_ULONG, codes.UUID, codes.BINARY_8))
 _STRING: Final = frozenset((codes.STRING_8,))
@@ -27,7 +27,7 @@ _COMMON_CODES: Final = (_IDENTIFIER, frozenset((codes.BINARY_8,)), _STRING, _STR
                  _TIMESTAMP, _TIMESTAMP, _STRING, frozenset((codes.SMALL_UINT, codes.UINT)), _STRING)
 
 
-def fields_of(sections: Sections) -> list[Any]:
+def fields_of(sections: Sections) -> list[Checked]:
     """Return the fields, None for each absent one; all are None if the section is absent or malformed."""
     if sections.properties < 0:
         return NO_FIELDS
@@ -41,7 +41,7 @@ def fields_of(sections: Sections) -> list[Any]:
     return NO_FIELDS if fields is None else [getattr(fields, name) for name in NAMES]
 
 
-def _decode_common(data: bytes, pos: int, end: int) -> list[Any] | None:
+def _decode_common(data: bytes, pos: int, end: int) -> list[Checked] | None:
     """Parse a section whose fields have common encodings; None if it has others."""
     if end - pos < 6 or data[pos + 1] != codes.SMALL_ULONG or data[pos + 3] != codes.LIST_8:
         return None
@@ -49,7 +49,7 @@ def _decode_common(data: bytes, pos: int, end: int) -> list[Any] | None:
     pos += 6
     if count > len(NAMES):
         return None
-    fields: list[Any] = []
+    fields: list[Checked] = []
     try:
         for index in range(count):
             code = data[pos]

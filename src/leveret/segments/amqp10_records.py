@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from leveret.segments import typed_json
@@ -13,11 +14,12 @@ from leveret.segments.amqp10_properties import fields_of
 from leveret.segments.folding import footer_start_of
 from leveret.segments.records import DEATHS, DELIVERY_COUNT, EMPTY_RECORD, OFFSET, Record, micros_of_ms
 from leveret.segments.texts import clean, text_of, to_json
-from leveret.wire.amqp0.values import RawTimestamp
+from leveret.segments.typed_json import Json, JsonObject
+from leveret.wire.amqp0.values import FieldTable, FieldValue, RawTimestamp
 from leveret.wire.amqp10 import message
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.sections import Sections, split
-from leveret.wire.amqp10.values import Map, Timestamp
+from leveret.wire.amqp10.values import Checked, Map, Timestamp, Value
 
 # Annotations that the broker writes for each delivery.
 _DELIVERY_ANNOTATIONS: Final = frozenset((OFFSET, "x-exchange", "x-routing-key"))
@@ -40,7 +42,7 @@ def parse(header: bytes) -> Record:
     annotations = _map(message.message_annotations, sections, sections.message_annotations,
                        sections.message_annotations_end)
     deaths = None
-    count: Any = sections.delivery_count
+    count: Json = sections.delivery_count
     if annotations:
         deaths = annotations.get(_DEATHS)
         count = annotations.get(DELIVERY_COUNT, count)
@@ -68,12 +70,12 @@ def parse(header: bytes) -> Record:
 
 
 # Publishers often repeat sections, so decoded maps are cached by their bytes.
-_cache: dict[bytes, dict[str, Any] | None] = {}
+_cache: dict[bytes, JsonObject | None] = {}
 _MAX_CACHED: Final = 1024
 _MAX_CACHED_BYTES: Final = 1024
 
 
-def _map(decode: Any, sections: Sections, begin: int, end: int) -> dict[str, Any] | None:
+def _map(decode: Callable[[Sections], Checked], sections: Sections, begin: int, end: int) -> JsonObject | None:
     """Decode the map of a section to JSON data with text keys; None if it is absent or malformed.
 
     The result is cached and must not be modified.
@@ -87,7 +89,7 @@ def _map(decode: Any, sections: Sections, begin: int, end: int) -> dict[str, Any
         value = decode(sections)
     except (*_DECODE_ERRORS, AttributeError, TypeError):
         value = None
-    found: dict[str, Any] | None = None
+    found: JsonObject | None = None
     if value is not None:
         pairs = value.pairs if isinstance(value, Map) else value.items()
         found = {text_of(typed_json.from_value(key)) or "": typed_json.from_value(item) for key, item in pairs}
@@ -98,15 +100,15 @@ def _map(decode: Any, sections: Sections, begin: int, end: int) -> dict[str, Any
     return found
 
 
-def _json(data: dict[str, Any] | None) -> str | None:
+def _json(data: JsonObject | None) -> str | None:
     return to_json(data) if data else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Value) -> str | None:
     return clean(str(value)) if isinstance(value, str) else None
 
 
-def _identifier(value: Any) -> tuple[str | None, str | None]:
+def _identifier(value: Checked) -> tuple[str | None, str | None]:
     """Return a message identifier as text, and the name of its type."""
     if value is None:
         return None, None
@@ -119,9 +121,9 @@ def _identifier(value: Any) -> tuple[str | None, str | None]:
     return str(int(value)), "ulong"
 
 
-def with_overlay_annotations(annotations: str | None, changes: dict[str, Any]) -> str | None:
+def with_overlay_annotations(annotations: str | None, changes: FieldTable) -> str | None:
     """Return message annotations (JSON) with the headers of an overlay applied."""
-    table: dict[str, Any] = typed_json.parse(annotations) if annotations else {}
+    table: JsonObject = typed_json.parse(annotations) if annotations else {}
     for name, value in sorted(changes.items()):
         if name == DELIVERY_COUNT:
             continue  # it is in the header section
@@ -133,7 +135,7 @@ def with_overlay_annotations(annotations: str | None, changes: dict[str, Any]) -
     return _json(table)
 
 
-def overlay_to_json(value: Any) -> Any:
+def overlay_to_json(value: FieldValue) -> Json:
     """Return a header of an overlay as JSON data, typed as 1.0 consumers receive it."""
     if isinstance(value, datetime):
         return typed_json.from_value(Timestamp((value - _EPOCH) // _MILLISECOND))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from leveret.segments.typed_json import Document
 
 # The catalog's name, which SQLite catalogs store in each row.
 CATALOG: Final = "leveret"
@@ -34,7 +36,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """
     try:
         text = path.read_text("utf-8")
-        found: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found: Document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):

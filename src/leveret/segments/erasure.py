@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from leveret.segments import row_view
 from leveret.segments.content_encodings import decompress
 from leveret.segments.json_paths import JsonPath
+from leveret.segments.typed_json import Json
 from leveret.selectors import SelectorError, sql_filter
 
 REMOVE: Final = "remove"
@@ -232,5 +233,5 @@ class _Body:
         return found
 
 
-def _text(value: Any) -> str:
+def _text(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8")

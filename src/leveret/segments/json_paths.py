@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
+
+from leveret.segments.typed_json import Json
 
 # .NAME, .*, [NUMBER], [*], ['NAME'] or ["NAME"].
 _STEP: Final = re.compile(r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<any>\*)|\[(?P<number>\d+)\]|\[(?P<each>\*)\]"""
@@ -23,11 +25,11 @@ class JsonPath:
         self.text = text
         self.steps = _steps(text)
 
-    def values(self, document: Any) -> Iterator[Any]:
+    def values(self, document: Json) -> Iterator[Json]:
         """Yield the values at the path; none if it does not exist."""
         yield from _find(document, self.steps, 0)
 
-    def replace(self, document: Any, value: Any) -> tuple[Any, int]:
+    def replace(self, document: Json, value: Json) -> tuple[Json, int]:
         """Replace the values at the path in place.
 
         Returns:
@@ -60,7 +62,7 @@ def _steps(text: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _children(value: Any, step: Step) -> list[Any]:
+def _children(value: Json, step: Step) -> list[Json]:
     if isinstance(value, dict):
         if step is None:
             return list(value.values())
@@ -72,7 +74,7 @@ def _children(value: Any, step: Step) -> list[Any]:
     return []
 
 
-def _find(value: Any, steps: tuple[Step, ...], at: int) -> Iterator[Any]:
+def _find(value: Json, steps: tuple[Step, ...], at: int) -> Iterator[Json]:
     if at == len(steps):
         yield value
         return
@@ -80,13 +82,17 @@ def _find(value: Any, steps: tuple[Step, ...], at: int) -> Iterator[Any]:
         yield from _find(child, steps, at + 1)
 
 
-def _replace_in(parent: Any, step: Step, value: Any) -> int:
+def _replace_in(parent: Json, step: Step, value: Json) -> int:
     if isinstance(parent, dict):
-        keys: list[Any] = list(parent) if step is None else [step] if isinstance(step, str) and step in parent else []
-    elif isinstance(parent, list):
-        keys = list(range(len(parent))) if step is None else [step] if isinstance(step, int) and step < len(parent) else []
-    else:
-        keys = []
-    for key in keys:
-        parent[key] = value
-    return len(keys)
+        names = list(parent) if step is None else [step] if isinstance(step, str) and step in parent else []
+        for name in names:
+            parent[name] = value
+        return len(names)
+    if isinstance(parent, list):
+        places = range(len(parent))
+        if step is not None:
+            places = range(step, step + 1) if isinstance(step, int) and step < len(parent) else range(0)
+        for place in places:
+            parent[place] = value
+        return len(places)
+    return 0

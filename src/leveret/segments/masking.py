@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_AMQP09
@@ -11,14 +9,16 @@ from leveret.segments.amqp09_masking import mask_header
 from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import StoredMessage
+from leveret.segments.typed_json import Document
 from leveret.storage.records import decode_overlay, encode_overlay
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, overlay_header
+from leveret.wire.amqp0.values import FieldTable
 from leveret.wire.amqp10 import descriptors, message
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.decode import decode_value
 from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.sections import section_ranges, split
-from leveret.wire.amqp10.values import Described, Map
+from leveret.wire.amqp10.values import Checked, Described, Map, Pairs
 
 _BASIC = 60
 _SIZE = slice(4, 12)
@@ -76,7 +76,7 @@ def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, count
 def _mask_body(rule: CompiledRule, stored: StoredMessage, encoding: str | None, counts: Counts) -> StoredMessage:
     content = stored.body if stored.format != FORMAT_AMQP1 else _content(stored.body)
     content = None if content is None else decompress(content, encoding)
-    document: Any = None
+    document: Document = None
     if content is not None:
         try:
             document = msgspec.json.decode(content)
@@ -139,7 +139,7 @@ def _mask_headers(names: list[str], mask: str, stored: StoredMessage) -> StoredM
     stored = _mask_overlay(names, mask, stored)
     if stored.format != FORMAT_AMQP1:
         present = decode_header(stored.header)[2].get("headers") or {}
-        found = {name: mask for name in names if name in present}
+        found: FieldTable = {name: mask for name in names if name in present}
         return stored._replace(header=overlay_header(stored.header, found, False)) if found else stored
     sections = split(stored.header)
     if sections.application_properties < 0:
@@ -151,7 +151,7 @@ def _mask_headers(names: list[str], mask: str, stored: StoredMessage) -> StoredM
                          bytes((0, 0x53, descriptors.APPLICATION_PROPERTIES)) + encode_pairs(changed))
 
 
-def _mask_pairs(found: Any, names: list[str], mask: str) -> list[tuple[Any, Any]] | None:
+def _mask_pairs(found: Checked, names: list[str], mask: str) -> Pairs | None:
     """Return the pairs with these values masked; None if it has none of them."""
     pairs = found.pairs if isinstance(found, Map) else list(found.items())
     if not any(key in names for key, _ in pairs):

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from leveret.broker.bodies import Spool
 from leveret.broker.log import Loaded, Located
 from leveret.broker.segments import FAILED, SealTask, Segment, SegmentStore, Written
 from leveret.segments import process_frames
-from leveret.segments.process_frames import Reply, Setup
+from leveret.segments.process_frames import Reply, Request, Setup
 from leveret.storage import disk
 from leveret.storage.located import rebuild
 
@@ -52,7 +52,7 @@ class _Request:
 
     __slots__ = ("done", "fields", "generation", "tries")
 
-    def __init__(self, fields: dict[str, Any], done: Callable[[Reply, list[Loaded]], None], tries: int) -> None:
+    def __init__(self, fields: Request, done: Callable[[Reply, list[Loaded]], None], tries: int) -> None:
         self.fields = fields
         self.done = done
         self.tries = tries
@@ -126,7 +126,7 @@ class SealerProcess(SegmentStore):
         while self._jobs:
             self._jobs.popleft().release()
 
-    def _request(self, fields: dict[str, Any], done: Callable[[Reply, list[Loaded]], None], tries: int = 2) -> int:
+    def _request(self, fields: Request, done: Callable[[Reply, list[Loaded]], None], tries: int = 2) -> int:
         self._number += 1
         fields["n"] = self._number
         request = _Request(fields, done, tries)
@@ -278,7 +278,7 @@ class SealerProcess(SegmentStore):
         self._send_job(job, {"op": process_frames.SEAL, "directory": job.task.directory, "stream": job.task.stream})
         job.task.next_part()
 
-    def _send_job(self, job: _Job, fields: dict[str, Any]) -> None:
+    def _send_job(self, job: _Job, fields: Request) -> None:
         fields["n"] = job.number
         self._send(_Request(fields, _ignore, 0))
 
@@ -390,7 +390,7 @@ class _ReplyCallback:
         self.process.replied(self.reply, self.loaded)
 
 
-def _to_written(fields: dict[str, Any]) -> Written:
+def _to_written(fields: Request) -> Written:
     return Written(fields["id"], fields["path"], fields["count"], fields["octets"], fields["body_octets"], fields["crc32"],
                    list(fields["groups"]), fields["schema_version"], fields["footer_octets"], fields["footer_crc32"])
 

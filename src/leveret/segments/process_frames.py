@@ -8,7 +8,7 @@ ABANDON (which write one segment; all carry the `n` of its SEAL), READ, MERGE, T
 from __future__ import annotations
 
 import struct
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,9 @@ FIND: Final = "find"
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_FRAME_BYTES: Final = (1 << 32) - 1
+
+# The fields of a request to the process, or of a segment in one: which they are depends on what it asks for.
+Request: TypeAlias = dict[str, Any]
 
 
 class Setup(msgspec.Struct, kw_only=True):
@@ -53,7 +56,7 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     n: int
     error: tuple[str, str] | None = None
-    written: dict[str, Any] | None = None
+    written: Request | None = None
     rows: list[Packed] | None = None
     paths: list[str] | None = None
     result: bytes = b""

@@ -21,7 +21,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import msgspec
 import pyarrow as pa
@@ -31,8 +31,9 @@ from leveret.segments import files, process_frames, tasks
 from leveret.segments.columns import Rows
 from leveret.segments.errors import SegmentDamaged, SegmentError, SegmentMissing, SegmentTooNew, masked
 from leveret.segments.manifest import Segment
-from leveret.segments.process_frames import Reply, Setup
+from leveret.segments.process_frames import Reply, Request, Setup
 from leveret.segments.reader import SegmentReader, StoredMessage, open_verified, rebuild, slice_offsets
+from leveret.segments.records import Record
 from leveret.segments.rewriting import merge
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage import disk
@@ -43,8 +44,6 @@ _MAX_OPEN_FILES: Final = 16
 _MAX_CACHED_GROUPS: Final = 2
 # The broker takes precedence when CPU time is scarce.
 _NICENESS: Final = 5
-
-Request = dict[str, Any]
 
 
 class Sealer:
@@ -132,7 +131,7 @@ class Sealer:
             with contextlib.suppress(OSError):
                 found[1].abort()
 
-    def _merge(self, request: Request) -> dict[str, Any]:
+    def _merge(self, request: Request) -> Request:
         readers: list[SegmentReader] = []
         directory: str = request["directory"]
         try:
@@ -212,18 +211,18 @@ class SegmentReads:
         return reader
 
 
-def manifest_entry(fields: dict[str, Any]) -> Segment:
+def manifest_entry(fields: Request) -> Segment:
     """Convert the fields of a request to a manifest entry."""
     return msgspec.convert(fields, Segment)
 
 
-def _entry(directory: str, segment: Segment) -> dict[str, Any]:
-    entry: dict[str, Any] = msgspec.to_builtins(segment)
+def _entry(directory: str, segment: Segment) -> Request:
+    entry: Request = msgspec.to_builtins(segment)
     entry["path"] = f"{directory}/{segment.path}"
     return entry
 
 
-def _row_fields(row: StoredMessage) -> Any:
+def _row_fields(row: StoredMessage) -> Record:
     return (row.offset, row.time, row.format, row.address, row.header, row.headers_at, row.body, row.overlay, row.priority,
             row.persistent)
 
@@ -244,12 +243,12 @@ def _error(error: Exception, directory: str) -> tuple[str, str]:
     return kind, str(error) or type(error).__name__
 
 
-def _options(path: str | None) -> dict[str, Any] | None:
+def _options(path: str | None) -> files.Options | None:
     """Read the options for fsspec."""
     if path is None:
         return None
     data = Path(path).read_bytes()
-    found: dict[str, Any] = json.loads(data) if path.endswith(".json") else tomllib.loads(data.decode("utf-8"))
+    found: files.Options = json.loads(data) if path.endswith(".json") else tomllib.loads(data.decode("utf-8"))
     return found
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from leveret.segments.texts import FIRST_TIME, LAST_TIME, text_of, to_json, untag
+from leveret.segments.typed_json import Json, JsonObject
 
 # Indices into a record.
 CONTENT_TYPE: Final = 0
@@ -44,7 +45,7 @@ _MAX_INT64: Final = (1 << 63) - 1
 _MAX_INT32: Final = (1 << 31) - 1
 
 
-def micros_of_ms(milliseconds: Any) -> int | None:
+def micros_of_ms(milliseconds: Json) -> int | None:
     """Convert milliseconds of Unix time to microseconds; None if it is out of range for a DataFrame."""
     if isinstance(milliseconds, int) and not isinstance(milliseconds, bool) and FIRST_TIME <= milliseconds <= LAST_TIME:
         return int(milliseconds) * 1000
@@ -61,7 +62,7 @@ class HeaderValues:
 
     __slots__ = ("deaths", "delivery_count", "json", "keys", "values")
 
-    def __init__(self, data: dict[str, Any] | None, broker_fields: dict[str, Any] | None) -> None:
+    def __init__(self, data: JsonObject | None, broker_fields: JsonObject | None) -> None:
         if data is None:
             data = {}
         elif OFFSET in data:
@@ -75,14 +76,14 @@ class HeaderValues:
         self.delivery_count = count if type(count) is int and 0 <= count <= _MAX_INT32 else 0
 
 
-def _deaths(data: Any) -> list[dict[str, Any]] | None:
+def _deaths(data: Json) -> list[JsonObject] | None:
     """Return the rows of `x_death`; None if there are none."""
     if not isinstance(data, list):
         return None
     return [_death(item) for item in data if isinstance(item, dict)] or None
 
 
-def _death(item: dict[str, Any]) -> dict[str, Any]:
+def _death(item: JsonObject) -> JsonObject:
     found = {name: untag(value) for name, value in item.items()}
     count = found.get("count")
     keys = found.get("routing-keys")
@@ -95,7 +96,7 @@ def _death(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _micros(value: Any) -> int | None:
+def _micros(value: Json) -> int | None:
     if isinstance(value, str):
         try:
             return (datetime.fromisoformat(value) - _EPOCH) // _MICROSECOND
@@ -104,5 +105,5 @@ def _micros(value: Any) -> int | None:
     return micros_of_ms(value)
 
 
-def _string(value: Any) -> str | None:
+def _string(value: Json) -> str | None:
     return value if isinstance(value, str) else None

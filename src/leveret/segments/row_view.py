@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from leveret.segments import typed_json
 from leveret.segments.texts import untag
+from leveret.segments.typed_json import Json
 from leveret.selectors import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, MessageView
-from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128
+from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128, Value
 
 _HEADER: Final = {"durable": "durable", "priority": "priority", "ttl": "ttl_ms", "delivery-count": "delivery_count"}
 _PROPERTIES: Final = {"subject": "type", "reply-to": "reply_to", "content-type": "content_type",
@@ -24,6 +26,9 @@ COLUMNS: Final = ("exchange", "routing_key", "durable", "priority", "ttl_ms", "d
                   "content_type", "content_encoding", "user_id", "timestamp", "message_id", "correlation_id", "app_id",
                   "headers_json", "amqp10")
 
+# A row by the names of its columns, as Arrow gives it: `schema` says what type each of them has.
+Row: TypeAlias = dict[str, Any]
+
 
 class RowView(MessageView):
     """A row as a dict of COLUMNS. A 0-9-1 message appears as an AMQP 1.0 consumer receives it."""
@@ -34,11 +39,11 @@ class RowView(MessageView):
         super().__init__()
         self.bind({})
 
-    def bind(self, row: dict[str, Any]) -> None:
+    def bind(self, row: Row) -> None:
         self._row = row
-        self._struct: dict[str, Any] = row.get("amqp10") or {}
-        self._application: dict[str, Any] | None = None
-        self._annotations: dict[str, Any] | None = None
+        self._struct: Row = row.get("amqp10") or {}
+        self._application: Row | None = None
+        self._annotations: Row | None = None
 
     def get(self, section: int, name: str) -> object:
         if section == HEADER:
@@ -66,7 +71,7 @@ class RowView(MessageView):
         column = _PROPERTIES.get(name, "")
         return row.get(column) if column in row else self._struct.get(column)
 
-    def _maps(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _maps(self) -> tuple[Row, Row]:
         """Return the application properties and the message annotations, including those with the published address."""
         row = self._row
         application = _decoded(row.get("headers_json"))
@@ -80,13 +85,13 @@ class RowView(MessageView):
         return application, annotations
 
 
-def _decoded(text: str | None) -> dict[str, Any]:
+def _decoded(text: str | None) -> Row:
     if text is None:
         return {}
     return {name: _value(data) for name, data in typed_json.parse(text).items()}
 
 
-def _value(data: Any) -> Any:
+def _value(data: Json) -> Value | Decimal:
     try:
         value = typed_json.to_value("", data)
     except (ValueError, ArithmeticError):

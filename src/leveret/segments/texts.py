@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from leveret.segments import typed_json
+from leveret.segments.typed_json import Document, Json
 
 _encode: Final = msgspec.json.encode
 # The range of `datetime`, in milliseconds.
@@ -25,7 +26,7 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def to_json(data: Any) -> str:
+def to_json(data: Json) -> str:
     """Encode JSON data."""
     try:
         return _encode(data).decode("utf-8")
@@ -33,7 +34,7 @@ def to_json(data: Any) -> str:
         return typed_json.dumps(data)
 
 
-def text_of(data: Any) -> str | None:
+def text_of(data: Document) -> str | None:
     """Return JSON data as text: nested values as JSON, binary as base64, times in ISO 8601."""
     kind = type(data)
     if kind is str or data is None:
@@ -53,10 +54,12 @@ def text_of(data: Any) -> str | None:
     return to_json(data)
 
 
-def untag(data: Any) -> Any:
+def untag(data: Document) -> Json:
     """Return the value without the tag of its type."""
     if type(data) is dict and len(data) == 1:
         tag, inner = next(iter(data.items()))
         if tag.startswith("$"):
-            return untag(inner) if tag == "$table" else inner
-    return data
+            value: Json = untag(inner) if tag == "$table" else inner
+            return value
+    plain: Json = data
+    return plain

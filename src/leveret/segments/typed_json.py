@@ -24,7 +24,7 @@ import math
 import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeAlias, Union
 from uuid import UUID
 
 from leveret.wire.amqp0 import dialects
@@ -45,10 +45,12 @@ from leveret.wire.amqp10.values import (
     Array,
     Byte,
     Char,
+    Checked,
     Described,
     Float,
     Int,
     Map,
+    Pairs,
     Short,
     Symbol,
     Timestamp,
@@ -56,6 +58,7 @@ from leveret.wire.amqp10.values import (
     UInt,
     ULong,
     UShort,
+    Value,
 )
 
 _INT32: Final = struct.Struct(">i").unpack_from
@@ -80,12 +83,18 @@ _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]
     "$decimal32": Decimal32, "$decimal64": Decimal64, "$decimal128": Decimal128}
 
 
-def dumps(value: Any) -> str:
+Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]
+JsonObject: TypeAlias = dict[str, Json]
+# A document that has been parsed, or a part of one, before its reader has looked at its shape.
+Document: TypeAlias = Any
+
+
+def dumps(value: Json) -> str:
     """Serialize JSON data."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def parse(document: str | bytes) -> Any:
+def parse(document: str | bytes) -> Document:
     """Parse JSON. Raises ValueError if it is invalid."""
     try:
         return json.loads(document, parse_constant=_no_constant)
@@ -93,16 +102,16 @@ def parse(document: str | bytes) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
 # AMQP 0-x: from the encoded table, because Python's values do not keep all types.
 
 
-def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, depth: int = 0) -> dict[str, Any]:
+def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, depth: int = 0) -> JsonObject:
     """Convert the fields between `pos` and `end` (without the table's length) to JSON data. WireError 502 if malformed."""
-    table: dict[str, Any] = {}
+    table: JsonObject = {}
     while pos < end:
         start = pos + 1
         pos = start + data[pos]
@@ -115,7 +124,7 @@ def from_table(data: bytes, pos: int, end: int, dialect: Dialect = RABBITMQ, dep
     return table
 
 
-def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
+def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Json:
     kind = dialect.types[data[pos]]
     if kind == dialects.LONG_STRING:
         encoded = data[pos + 5 : stop]
@@ -124,9 +133,10 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
         except UnicodeDecodeError:
             return {"$string": base64.b64encode(encoded).decode()}
     if kind == dialects.INT32:
-        return _INT32(data, pos + 1)[0]
+        number: int = _INT32(data, pos + 1)[0]
+        return number
     if kind == dialects.INT64:
-        number: int = _INT64(data, pos + 1)[0]
+        number = _INT64(data, pos + 1)[0]
         return {"$long": number} if -1 << 31 <= number < 1 << 31 else number
     if kind == dialects.BOOLEAN:
         return data[pos + 1] != 0
@@ -135,14 +145,14 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
             raise WireError(SYNTAX_ERROR, f"a field table is nested more than {MAX_DEPTH} deep")
         if kind == dialects.TABLE:
             return _escape_table(from_table(data, pos + 5, stop, dialect, depth + 1))
-        values: list[Any] = []
+        values: list[Json] = []
         at = pos + 5
         while at < stop:
             following = value_end(data, at, stop, dialect)
             values.append(_from_field(data, at, following, dialect, depth + 1))
             at = following
         return values
-    value: Any = decode_array(data, pos, stop, dialect)[0]
+    value: Checked = decode_array(data, pos, stop, dialect)[0]
     key = _AMQP0_INTEGERS.get(kind)
     if key is not None:
         return {key: value}
@@ -159,21 +169,21 @@ def _from_field(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) 
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
 
 
-def to_table(value: Any) -> bytes:
+def to_table(value: Json) -> bytes:
     """Encode JSON data as a field table of RabbitMQ's dialect, with its length. EncodeError (a ValueError) if invalid."""
     if not isinstance(value, dict):
         raise EncodeError(f"headers: expected a JSON object, not {_preview(value)}")
     return _to_table(value, 0)
 
 
-def _to_table(value: dict[str, Any], depth: int) -> bytes:
+def _to_table(value: JsonObject, depth: int) -> bytes:
     if depth > MAX_DEPTH:
         raise EncodeError(f"tables are nested more than {MAX_DEPTH} deep")
     data = b"".join([encode_short_string(name) + _to_field(name, item, depth) for name, item in value.items()])
     return struct.pack(">I", len(data)) + data
 
 
-def _to_field(name: str, value: Any, depth: int) -> bytes:
+def _to_field(name: str, value: Json, depth: int) -> bytes:
     if isinstance(value, list):
         return _to_array(name, value, depth)
     if not isinstance(value, dict):
@@ -218,7 +228,7 @@ def _to_field(name: str, value: Any, depth: int) -> bytes:
         raise
 
 
-def _to_array(name: str, values: list[Any], depth: int) -> bytes:
+def _to_array(name: str, values: list[Json], depth: int) -> bytes:
     if depth > MAX_DEPTH:
         raise EncodeError(f"lists are nested more than {MAX_DEPTH} deep")
     data = b"".join([_to_field(name, item, depth + 1) for item in values])
@@ -228,11 +238,12 @@ def _to_array(name: str, values: list[Any], depth: int) -> bytes:
 # AMQP 1.0: from and to the values of leveret.wire.amqp10.
 
 
-def from_value(value: Any) -> Any:
+def from_value(value: Checked) -> Json:
     """Convert a decoded AMQP 1.0 value to JSON data."""
     kind = type(value)
     if kind is str or kind is bool or kind is int or value is None:
-        return value
+        scalar: Json = value
+        return scalar
     if kind in _AMQP10_KEYS:
         return {_AMQP10_KEYS[kind]: int(value)}
     if kind is Timestamp:
@@ -256,7 +267,7 @@ def from_value(value: Any) -> Any:
     if isinstance(value, Map):
         return from_pairs(value.pairs)
     if isinstance(value, Array):
-        array: dict[str, Any] = {"type": value.type, "items": [from_value(item) for item in value.items]}
+        array: JsonObject = {"type": value.type, "items": [from_value(item) for item in value.items]}
         if value.descriptors:
             array["descriptors"] = [from_value(item) for item in value.descriptors]
         return {"$array": array}
@@ -267,14 +278,14 @@ def from_value(value: Any) -> Any:
     raise TypeError(f"not an AMQP 1.0 value: {kind.__name__}")
 
 
-def from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
+def from_pairs(pairs: Pairs) -> Json:
     """Convert a map to JSON data: an object if its keys are distinct strings."""
     if all(type(key) is str for key, _ in pairs) and len({key for key, _ in pairs}) == len(pairs):
-        return _escape_table({key: from_value(item) for key, item in pairs})
+        return _escape_table({str(key): from_value(item) for key, item in pairs})
     return {"$map": [[from_value(key), from_value(item)] for key, item in pairs]}
 
 
-def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
+def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Json:
     key = f"${type(value).__name__.lower()}"
     number = str(value.decimal())
     try:
@@ -285,7 +296,7 @@ def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> Any:
     return {key: {"octets": base64.b64encode(value.encoded).decode()}}
 
 
-def to_value(name: str, value: Any) -> Any:
+def to_value(name: str, value: Json) -> Value:
     """Convert JSON data to an AMQP 1.0 value. Raises ValueError, which includes `name`, if it is invalid."""
     if isinstance(value, list):
         return [to_value(name, item) for item in value]
@@ -333,18 +344,18 @@ def to_value(name: str, value: Any) -> Any:
 # Shared
 
 
-def _escape_table(value: dict[str, Any]) -> dict[str, Any]:
+def _escape_table(value: JsonObject) -> JsonObject:
     """Wrap an object that would be read as a tagged type."""
     return {"$table": value} if _tag(value)[0] else value
 
 
-def _tag(value: dict[str, Any]) -> tuple[str, Any]:
+def _tag(value: JsonObject) -> tuple[str, Document]:
     for key in value:
         return (key, value[key]) if key.startswith("$") and len(value) == 1 else ("", None)
     return "", None
 
 
-def _plain(name: str, key: str, inner: Any) -> Any:
+def _plain(name: str, key: str, inner: Json) -> Decimal | bytes | float:
     if key == "$binary":
         return _decode_base64(name, key, inner)
     if key == "$double":
@@ -357,21 +368,21 @@ def _plain(name: str, key: str, inner: Any) -> Any:
     raise ValueError(f"{name}: unknown AMQP type {_preview({key: inner})}")
 
 
-def _integer(name: str, key: str, value: Any) -> int:
+def _integer(name: str, key: str, value: Json) -> int:
     low, end = _RANGES[key]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value < end:
         raise ValueError(f"{name}: {key}: {_preview(value)}; expected an integer from {low} to {end - 1}")
     return value
 
 
-def _number(name: str, key: str, value: Any) -> float:
+def _number(name: str, key: str, value: Document) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name}: {key}: {_preview(value)} is not a number") from None
 
 
-def _decode_base64(name: str, key: str, value: Any) -> bytes:
+def _decode_base64(name: str, key: str, value: Document) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
@@ -382,7 +393,7 @@ def _iso(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _milliseconds(name: str, value: Any) -> int:
+def _milliseconds(name: str, value: Document) -> int:
     """Return milliseconds since 1970."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -395,5 +406,5 @@ def _milliseconds(name: str, value: Any) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def _preview(value: Any) -> str:
+def _preview(value: Json) -> str:
     return repr(value)[:80]

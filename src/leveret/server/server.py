@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from leveret.broker.log import FAILED
 from leveret.protocols.login_queue import MAX_RUNNING
@@ -28,6 +28,9 @@ MAX_TIMER_SLEEP = 0.05
 BACKLOG = 1024
 # Seconds between two checks whether the protocols are ready for connections.
 RECOVERY_POLL_INTERVAL = 0.005
+
+# The task that attaches a protocol to an accepted socket.
+Connecting: TypeAlias = asyncio.Task[tuple[asyncio.Transport, SocketProtocol]]
 
 
 class Server:
@@ -58,7 +61,7 @@ class Server:
         self.admission = Admission()
         self.listeners: list[Listener] = []
         self.accepted: set[SocketProtocol] = set()
-        self._connecting: set[asyncio.Task[Any]] = set()
+        self._connecting: set[Connecting] = set()
         self._sockets: Sockets | None = None
         self.executor = ThreadPoolExecutor(max_workers=MAX_RUNNING, thread_name_prefix="leveret-auth")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,7 +135,7 @@ class Server:
         self._connecting.add(connecting)
         connecting.add_done_callback(partial(self._connected, protocol))
 
-    def _connected(self, protocol: SocketProtocol, connecting: asyncio.Task[Any]) -> None:
+    def _connected(self, protocol: SocketProtocol, connecting: Connecting) -> None:
         """Handle the result of creating a socket's transport, which calls the protocol from now on."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:

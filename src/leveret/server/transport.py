@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from leveret.protocols.detect import (
     HEADER_1_0_TLS,
@@ -23,7 +23,7 @@ from leveret.protocols.detect import (
     supported_header,
 )
 from leveret.protocols.opening import Protocols
-from leveret.protocols.peer import Peer
+from leveret.protocols.peer import Peer, Result
 from leveret.protocols.session import Session
 from leveret.server.admission import Admission
 from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
@@ -133,11 +133,11 @@ class SocketPeer(Peer):
         self._timers.clear()
         self._on_open = _nothing
 
-    def run_blocking(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
         future.add_done_callback(partial(self._report, done))
 
-    def _report(self, done: Callable[[Any], None], future: asyncio.Future[Any]) -> None:
+    def _report(self, done: Callable[[Result], None], future: asyncio.Future[Result]) -> None:
         if not future.cancelled():
             error = future.exception()
             done(error if error is not None else future.result())
@@ -146,8 +146,11 @@ class SocketPeer(Peer):
 def _nothing() -> None:
     """Do nothing: the callback of a closed socket."""
 
+# A transport of the event loop, with the private parts that its public interface lacks.
+SelectorTransport: TypeAlias = Any
 
-def _reader_of(transport: asyncio.Transport) -> Any:
+
+def _reader_of(transport: asyncio.Transport) -> SelectorTransport:
     """Return the transport that reads the socket, which is below the transport of TLS."""
     tls = getattr(transport, "_ssl_protocol", None)
     return transport if tls is None else tls._transport
@@ -163,7 +166,7 @@ def finish(transport: asyncio.Transport) -> None:
         transport.close()  # TLS sends close_notify instead
 
 
-def _shown(address: Any) -> str:
+def _shown(address: tuple[str | int, ...] | str) -> str:
     if not isinstance(address, tuple):
         return str(address) or "local"
     host = str(address[0])
@@ -196,7 +199,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._resuming = False
         self._room = sockets.room_before_open
         self._transport: asyncio.Transport | None = None
-        self._reader: Any = None
+        self._reader: SelectorTransport = None
         self._deadline: asyncio.TimerHandle | None = None
         self._peer: SocketPeer | None = None
         self.session: Session | None = None

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from leveret.client._sync.base_channel import BaseChannel
@@ -33,6 +33,7 @@ from leveret.client.errors import (
 )
 from leveret.client.parameters import Parameters
 from leveret.client.url import parse_url
+from leveret.segments.typed_json import Document
 from leveret.spark.errors import BrokerUnreachable, OptionError, RequestRefused
 from leveret.spark.options import Settings
 
@@ -47,6 +48,8 @@ AnyConnection = Connection | Amqp10Connection
 _RETRY_DELAYS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 # Errors that a retry does not resolve, unless the broker hung up during the login: it may be restarting.
 _PERMANENT_ERRORS: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
+
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Endpoint:
     protocol: str = "0-9-1"
     vhost: str | None = None
     password_file: str | None = None
-    tls: tuple[tuple[str, Any], ...] = ()
+    tls: tuple[tuple[str, str | bool], ...] = ()
     key_password_file: str | None = None
 
     def parameters(self, name: str = "") -> Parameters:
@@ -175,7 +178,7 @@ class ControlClient:
         self._connection: AnyConnection | None = None
         self._channel: BaseChannel | None = None
 
-    def request(self, operation: str, /, within: float = REQUEST_TIMEOUT, **arguments: Any) -> dict[str, Any]:
+    def request(self, operation: str, /, within: float = REQUEST_TIMEOUT, **arguments: Document) -> dict[str, Document]:
         """Send a request and return the reply. Arguments that are None are omitted.
 
         Raises:
@@ -214,7 +217,7 @@ class ControlClient:
         if connection is not None:
             connection.close()
 
-    def _with_channel(self, operation: str, call: Callable[[BaseChannel], Any]) -> Any:
+    def _with_channel(self, operation: str, call: Callable[[BaseChannel], Reply]) -> Reply:
         deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from leveret.segments.typed_json import Document
 from leveret.spark.data_source import DIRECT, DIRECT_TASK, AmqpDataSource
 from leveret.spark.errors import SparkError
 
@@ -69,7 +70,7 @@ def _sources(execution: Any) -> list[tuple[Any, dict[str, str]]]:
     return found
 
 
-def _commit(options: dict[str, str], offset: dict[str, Any]) -> None:
+def _commit(options: dict[str, str], offset: dict[str, Document]) -> None:
     source = AmqpDataSource(options)
     reader = source.streamReader(source.schema())
     try:

@@ -12,8 +12,8 @@ from itertools import compress
 from typing import Final, Union
 
 from leveret.broker.bodies import StoredBody
-from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
-from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Links, StoredRow, element, set_element
+from leveret.storage.records import INDEX, INDEX_SIZE, MESSAGE
+from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Draft, Links, element, set_element
 
 # A row larger than this is closed and the next one started: rows are read and copied whole.
 ROW_BYTES: Final = 1 << 20
@@ -29,45 +29,6 @@ FIRST_VERSION: Final = 1
 SETTLED_SUM: Final = 4
 INDEX_SUMS: Final = 8
 _LITTLE: Final = sys.byteorder == "little"
-
-
-class Draft:
-    """The row being filled.
-
-    index    the index entries
-    pieces   three a record: what precedes the header (prefix, address), header, body
-    size     bytes of the data, and of the index entries
-    settled  slots of records that were settled before they were written
-    bare     slots of messages whose own entry was settled, but which other entries refer to
-    """
-
-    __slots__ = ("bare", "index", "pieces", "row", "settled", "size")
-
-    def __init__(self, row: StoredRow) -> None:
-        self.row = row
-        self.index: list[bytes] = []
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.settled: set[int] = set()
-        self.bare: set[int] = set()
-
-    def elide(self, slot: int) -> None:
-        """Drop a record from the row before it is written."""
-        length: int = INDEX.unpack(self.index[slot])[3]
-        self.index[slot] = EMPTY_INDEX
-        at = 3 * slot
-        self.pieces[at] = b""
-        self.pieces[at + 1] = b""
-        self.pieces[at + 2] = b""
-        self.settled.add(slot)
-        self.size -= length
-
-    def strip(self, slot: int) -> None:
-        """Write only the message of a delivery, not the entry."""
-        fields: tuple[int, int, int, int, int, int] = INDEX.unpack(self.index[slot])
-        flags = fields[4] & 0xFF00
-        self.index[slot] = INDEX.pack(0, 0, fields[2], fields[3], MESSAGE | flags, fields[5])
-        self.bare.add(slot)
 
 
 class BodyPart:

@@ -19,7 +19,6 @@ from leveret.storage.batch import (
     SETTLED_WORDS,
     Commit,
     CopyPlan,
-    Draft,
     encode_settled,
     seal,
 )
@@ -49,6 +48,7 @@ from leveret.storage.rows import (
     SLOT_BITS,
     SLOT_MASK,
     STORED,
+    Draft,
     StoredRow,
     element,
     pin,

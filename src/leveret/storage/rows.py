@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.broker.log import Log, Row
-
-if TYPE_CHECKING:
-    from leveret.storage.batch import Draft
+from leveret.storage.records import EMPTY_INDEX, INDEX, MESSAGE
 
 STORED: Final = 0
 FILLING: Final = 1
@@ -75,6 +73,45 @@ def set_element(values: array[int], slot: int, value: int) -> None:
     if slot > length:
         values.frombytes(bytes((slot - length) * values.itemsize))
     values.append(value)
+
+
+class Draft:
+    """The row being filled.
+
+    index    the index entries
+    pieces   three a record: what precedes the header (prefix, address), header, body
+    size     bytes of the data, and of the index entries
+    settled  slots of records that were settled before they were written
+    bare     slots of messages whose own entry was settled, but which other entries refer to
+    """
+
+    __slots__ = ("bare", "index", "pieces", "row", "settled", "size")
+
+    def __init__(self, row: StoredRow) -> None:
+        self.row = row
+        self.index: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.settled: set[int] = set()
+        self.bare: set[int] = set()
+
+    def elide(self, slot: int) -> None:
+        """Drop a record from the row before it is written."""
+        length: int = INDEX.unpack(self.index[slot])[3]
+        self.index[slot] = EMPTY_INDEX
+        at = 3 * slot
+        self.pieces[at] = b""
+        self.pieces[at + 1] = b""
+        self.pieces[at + 2] = b""
+        self.settled.add(slot)
+        self.size -= length
+
+    def strip(self, slot: int) -> None:
+        """Write only the message of a delivery, not the entry."""
+        fields: tuple[int, int, int, int, int, int] = INDEX.unpack(self.index[slot])
+        flags = fields[4] & 0xFF00
+        self.index[slot] = INDEX.pack(0, 0, fields[2], fields[3], MESSAGE | flags, fields[5])
+        self.bare.add(slot)
 
 
 class StoredRow(Row):

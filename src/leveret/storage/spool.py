@@ -17,8 +17,9 @@ import sys
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from leveret.broker.bodies import Spool, StoredBody
 from leveret.broker.errors import ContentTooLarge
@@ -38,7 +39,7 @@ _LEAVING: Final = 2
 _PUNCH_HOLE_KEEP_SIZE: Final = 3
 
 
-def _find_fallocate() -> Any:
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     """Return fallocate(2) of Linux, which frees a part of a file; None elsewhere, where the file keeps its space."""
     if sys.platform != "linux":
         return None
@@ -46,7 +47,8 @@ def _find_fallocate() -> Any:
     function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return function
+    found: Callable[[int, int, int, int], int] | None = function
+    return found
 
 
 _fallocate: Final = _find_fallocate()

@@ -16,7 +16,7 @@ from itertools import compress
 from typing import Final
 
 from leveret.broker.log import Row
-from leveret.storage.batch import CopyPlan, CopySource, Draft, survivors
+from leveret.storage.batch import CopyPlan, CopySource, survivors
 from leveret.storage.merging import Merges
 from leveret.storage.records import INDEX_SIZE
 from leveret.storage.rows import (
@@ -29,6 +29,7 @@ from leveret.storage.rows import (
     SLOT_BITS,
     SLOT_MASK,
     STORED,
+    Draft,
     Links,
     StoredRow,
     element,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
+
+from leveret.broker.values import FieldValue
 
 _LENGTH: Final = struct.Struct("<I")
 _DOUBLE: Final = struct.Struct("<d")
@@ -17,7 +19,7 @@ _MICROSECONDS: Final = struct.Struct("<q")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def encode_value(value: Any) -> bytes:
+def encode_value(value: FieldValue) -> bytes:
     """Encode a value. Raises `TypeError` for a type that no wire format has."""
     out = bytearray()
     _encode(value, out)
@@ -30,7 +32,7 @@ def _sized(tag: bytes, content: bytes, out: bytearray) -> None:
     out += content
 
 
-def _encode(value: Any, out: bytearray) -> None:
+def _encode(value: FieldValue, out: bytearray) -> None:
     if value is None:
         out += b"N"
     elif value is True:
@@ -68,7 +70,7 @@ def _encode(value: Any, out: bytearray) -> None:
         raise TypeError(f"a header value of type {type(value).__name__} cannot be stored")
 
 
-def decode_value(data: bytes, at: int = 0) -> Any:
+def decode_value(data: bytes, at: int = 0) -> FieldValue:
     """Decode the value at an offset. Raises `ValueError` or `struct.error` if there is none."""
     return _Reader(data, at).value()
 
@@ -91,7 +93,7 @@ class _Reader:
         self.at = begin + length
         return self.data[begin : self.at]
 
-    def value(self) -> Any:
+    def value(self) -> FieldValue:
         tag = self.data[self.at : self.at + 1]
         self.at += 1
         if tag == b"s":
@@ -108,13 +110,14 @@ class _Reader:
             return self.content()
         if tag == b"d":
             self.at += 8
-            return _DOUBLE.unpack_from(self.data, self.at - 8)[0]
+            number: float = _DOUBLE.unpack_from(self.data, self.at - 8)[0]
+            return number
         if tag == b"t":
             self.at += 8
             microseconds: int = _MICROSECONDS.unpack_from(self.data, self.at - 8)[0]
             return _EPOCH + timedelta(microseconds=microseconds)
         if tag == b"m":
-            return {self.value(): self.value() for _ in range(self.length())}
+            return {str(self.value()): self.value() for _ in range(self.length())}
         if tag == b"l":
             return [self.value() for _ in range(self.length())]
         if tag == b"D":

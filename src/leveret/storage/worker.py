@@ -13,12 +13,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from leveret.broker.bodies import Spool
 from leveret.broker.log import FAILED, FULL, OK
 from leveret.storage.batch import Commit
 from leveret.storage.loading import LoadPlan, RowReader, read_piece
 
 if TYPE_CHECKING:
-    from leveret.storage.batched import BatchedLog
     from leveret.storage.rows import StoredRow
 
 # Decoded rows cached during loads.
@@ -69,10 +69,27 @@ class Store(Protocol):
         """Return figures of the store. Called from any thread."""
 
 
+class ServedLog(Protocol):
+    """The log that a worker serves; its methods are called on the event loop."""
+
+    shard: int
+    pending_bytes: int
+    spool: Spool | None
+
+    def returned(self) -> None:
+        """Take the results of finished jobs."""
+
+    def changed(self, state: str, reason: str) -> None:
+        """Note that writing failed, or works again."""
+
+    def loaded(self, plan: LoadPlan) -> None:
+        """Take what a plan has loaded."""
+
+
 class Worker:
     """Runs the commits and loads of one log in its own thread."""
 
-    def __init__(self, log: BatchedLog, store: Store, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, log: ServedLog, store: Store, post: Callable[[Callable[[], None]], None]) -> None:
         self._log = log
         self._store = store
         self._post = post

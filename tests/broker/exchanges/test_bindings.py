@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret.broker.errors import CommandInvalid
@@ -76,5 +78,6 @@ def test_frozen_values_distinguish_types() -> None:
     assert freeze({"a": "1"}) != freeze({"a": 1})
     assert freeze({"a": None}) != freeze({})
     assert freeze({"a": []}) != freeze({"a": {}})
-    assert freeze(bytearray(b"x")) == freeze(b"x")
-    assert hash(freeze({"a": [{"b": bytearray(b"x")}]})) is not None
+    data: Any = bytearray(b"x")
+    assert freeze(data) == freeze(b"x")
+    assert hash(freeze({"a": [{"b": data}]})) is not None

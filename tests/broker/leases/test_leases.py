@@ -303,7 +303,8 @@ def test_readers_of_missing_batches_are_refused(world: World, queue: Queue, chan
                                       text: str) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
-    arguments = {"x-lease": "l", "x-lease-epoch": epoch, "x-lease-batch": 1, "x-lease-first": 0, "x-lease-count": 10}
+    arguments: dict[str, Any] = {"x-lease": "l", "x-lease-epoch": epoch, "x-lease-batch": 1, "x-lease-first": 0,
+                                 "x-lease-count": 10}
     reading.check(queue, arguments, True)
     arguments.update(changed)
     with pytest.raises(error, match=text):

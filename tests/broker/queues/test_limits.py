@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.support import Taker, World, figures
+from tests.broker.support import Taker, World, deaths_in, figures
 
 
 class TestDropHead:
@@ -133,7 +133,7 @@ class TestRejectPublishDlx:
         entry = dead.get(True)
         assert entry is not None and entry.overlay is not None
         assert entry.message.body == b"b"
-        assert entry.overlay.headers["x-death"][0]["reason"] == "maxlen"
+        assert deaths_in(entry.overlay.headers)[0]["reason"] == "maxlen"
         assert world.contents(queue) == ["a"]
 
 

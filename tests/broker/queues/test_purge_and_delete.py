@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
-from tests.broker.support import Keeper, Taker, World, figures, text_of
+from tests.broker.support import Keeper, Taker, World, deaths_in, figures, text_of
 
 
 def paged(world: World, count: int = 40, **arguments: Any) -> Queue:
@@ -239,7 +239,7 @@ class TestStrictDeletion:
         dead = after.vhost.queues["amq.dead"]
         entry = dead.get(False)
         assert entry is not None and entry.overlay is not None
-        death = entry.overlay.headers["x-death"][0]
+        [death] = deaths_in(entry.overlay.headers)
         assert (death["queue"], death["reason"]) == ("q", "deleted")
         assert [text_of(entry), *after.contents(dead)] == [*self.BODIES, "young"]
         after.run()

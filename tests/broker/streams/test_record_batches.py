@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,6 @@ def test_a_named_reader_gets_no_record_batches() -> None:
 
 @pytest.mark.parametrize("arguments", [{"x-packed": "yes"}, {"x-packed": True, "x-packed-until": "end"},
                                        {"x-packed": True, "x-packed-until": -1}], ids=["no-flag", "text", "negative"])
-def test_arguments_of_no_use(arguments: dict[str, object]) -> None:
+def test_arguments_of_no_use(arguments: dict[str, Any]) -> None:
     with pytest.raises(PreconditionFailed, match="x-packed"):
         stream(World()).check_consumer(arguments)

@@ -24,7 +24,7 @@ def stream(world: World, name: str = "s", **arguments: Any) -> StreamQueue:
 class Reading(Taker):
     """A consumer of a stream that starts at `start`, with optional filters."""
 
-    def __init__(self, queue: StreamQueue, start: object = "first", *, credit: int = -1, no_ack: bool = False,
+    def __init__(self, queue: StreamQueue, start: Any = "first", *, credit: int = -1, no_ack: bool = False,
                  only: bytes | None = None, **arguments: Any) -> None:
         super().__init__(queue, credit=credit, no_ack=no_ack, only=only, join=False)
         self.arguments = {"x-stream-offset": start} | {"x-stream-" + k.replace("_", "-"): v for k, v in arguments.items()}
@@ -93,7 +93,7 @@ def test_a_transaction_shows_all_of_it_in_its_place() -> None:
 @pytest.mark.parametrize(("start", "wanted"), [
     ("first", 0), (0, 0), (7, 7), ("next", 10), (None, 10), (10, 10), (25, 25),
 ])
-def test_start_positions_of_readers(start: object, wanted: int) -> None:
+def test_start_positions_of_readers(start: Any, wanted: int) -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, 10))
@@ -119,7 +119,7 @@ def test_times_are_those_of_chunks() -> None:
 
 
 @pytest.mark.parametrize("start", ["soon", -1, 1.5, True, "1w", ["first"]], ids=str)
-def test_other_places_are_refused(start: object) -> None:
+def test_other_places_are_refused(start: Any) -> None:
     queue = stream(World())
     with pytest.raises(PreconditionFailed, match="x-stream-offset"):
         queue.check_consumer({"x-stream-offset": start})
@@ -399,7 +399,7 @@ class TestNamedConsumers:
         assert again.bodies() == ["b"]
 
     @pytest.mark.parametrize("name", ["", 5, "x" * 256], ids=["empty", "number", "long"])
-    def test_invalid_names(self, name: object) -> None:
+    def test_invalid_names(self, name: Any) -> None:
         with pytest.raises(PreconditionFailed, match="x-stream-consumer"):
             stream(World()).check_consumer({"x-stream-consumer": name})
 

@@ -11,10 +11,10 @@ import pytest
 from leveret.protocols.convert.values import plain
 from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp10.composites import decode_composite
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.decode import section_pairs
 from leveret.wire.amqp10.messaging import Header, Properties, Source
 from leveret.wire.amqp10.sections import Sections, split
-from leveret.wire.amqp10.values import Described, Map, Symbol
+from leveret.wire.amqp10.values import Described, Symbol
 from tests.protocols.amqp09.contents import KINDS, consume, got, put, take
 from tests.protocols.amqp09.support import Channel, Clock
 from tests.protocols.amqp10 import support as amqp10
@@ -149,8 +149,7 @@ def table_at(sections: Sections, name: str) -> dict[Any, Any]:
     begin = getattr(sections, name)
     if begin < 0:
         return {}
-    value = decode_value(sections.data, begin, getattr(sections, f"{name}_end"))[0].value
-    pairs = value.pairs if isinstance(value, Map) else value.items()
+    pairs = section_pairs(sections.data, begin, getattr(sections, f"{name}_end"))
     return {str(key): plain(item) for key, item in pairs}
 
 

@@ -257,7 +257,8 @@ def body_of(payload: bytes) -> bytes:
     from leveret.wire.amqp10.sections import split
 
     sections = split(payload)
-    return bytes(decode_value(payload, sections.body, sections.body_end)[0].value)
+    section: Any = decode_value(payload, sections.body, sections.body_end)[0]
+    return bytes(section.value)
 
 
 def connect(site: Site, **options: Any) -> Client:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from leveret.wire.amqp10.composites import decode_composite
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.decode import section_pairs
 from leveret.wire.amqp10.encode import encode_pairs, encode_value
 from leveret.wire.amqp10.messaging import Header, Properties, Rejected
 from leveret.wire.amqp10.sections import Sections, split
@@ -42,8 +42,7 @@ def section(sections: Sections, name: str) -> dict[str, Any]:
     begin = getattr(sections, name)
     if begin < 0:
         return {}
-    found: dict[str, Any] = decode_value(sections.data, begin, getattr(sections, name + "_end"))[0].value
-    return found
+    return {str(key): value for key, value in section_pairs(sections.data, begin, getattr(sections, name + "_end"))}
 
 
 def properties(sections: Sections) -> Properties:

@@ -8,18 +8,16 @@ import pytest
 
 from leveret.protocols.convert.annotations import encode_annotations
 from leveret.protocols.convert.offsets import with_stream_offset
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.decode import section_pairs, value_end
 from leveret.wire.amqp10.encode import encode_pairs
-from leveret.wire.amqp10.values import Described, Map, Symbol
+from leveret.wire.amqp10.values import Symbol
 
 PROPERTIES = b"\x00\x53\x73\x45"
 
 
 def decoded(octets: bytes) -> tuple[dict[Any, Any], bytes]:
-    value, end = decode_value(octets)[:2]
-    assert isinstance(value, Described)
-    content = value.value
-    return dict(content.pairs if isinstance(content, Map) else content), octets[end:]
+    end = value_end(octets, 0, len(octets))
+    return dict(section_pairs(octets, 0, end)), octets[end:]
 
 
 @pytest.mark.parametrize("rest", [b"", PROPERTIES], ids=["alone", "with properties"])

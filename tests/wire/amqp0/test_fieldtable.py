@@ -113,7 +113,7 @@ def test_no_dialect_knows_other_tags(name: str, tags: str) -> None:
     ({"a": None}, b"F\0\0\0\x03\x01aV"),
     (None, b"V"),
 ])
-def test_types_of_python_values(value: object, octets: bytes) -> None:
+def test_types_of_python_values(value: Any, octets: bytes) -> None:
     assert encode_value(value, RABBITMQ) == octets
 
 
@@ -131,7 +131,7 @@ def test_other_dialects_send_other_tags() -> None:
     Decimal("1e999999"), NotImplemented, {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
     {"\ud800": 1},
 ], ids=repr)
-def test_values_that_cannot_be_encoded(value: object) -> None:
+def test_values_that_cannot_be_encoded(value: Any) -> None:
     with pytest.raises(EncodeError):
         encode_value(value, RABBITMQ)
 
@@ -237,7 +237,7 @@ def test_pamqp_and_we_understand_each_other(table: dict[str, Any]) -> None:
 
 
 def test_pamqp_reads_byte_arrays_decimals_and_doubles() -> None:
-    table = {"x": bytearray(b"\0\xff"), "D": Decimal("-12.34"), "d": 0.1, "l": LongLong(7)}
+    table: dict[str, Any] = {"x": bytearray(b"\0\xff"), "D": Decimal("-12.34"), "d": 0.1, "l": LongLong(7)}
     _used, decoded = pamqp.decode.field_table(encode_table(table, RABBITMQ))
     assert decoded["x"] == table["x"]
     assert decoded["D"] == table["D"]

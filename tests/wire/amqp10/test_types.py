@@ -189,7 +189,8 @@ def test_elements_without_bytes_are_limited() -> None:
     def array(count: int) -> bytes:
         return b"\xf0" + struct.pack(">II", 5, count) + b"\x40"
 
-    assert len(decode_value(array(MAX_EMPTY_ELEMENTS))[0].items) == MAX_EMPTY_ELEMENTS
+    decoded = decode_value(array(MAX_EMPTY_ELEMENTS))[0]
+    assert isinstance(decoded, Array) and len(decoded.items) == MAX_EMPTY_ELEMENTS
     for octets in (array(MAX_EMPTY_ELEMENTS + 1), array(0xFFFFFFFF)):
         with pytest.raises(DecodeError, match="without bytes"):
             decode_value(octets)

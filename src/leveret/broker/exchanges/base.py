@@ -7,11 +7,17 @@ index that makes `match` fast.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from collections.abc import Hashable
+from typing import ClassVar, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.values import Destination, FieldTable, FieldValue
 
 DEFAULT_ROUTING_STEPS: Final = 100_000
+
+
+# A value as part of a key: hashable, and equal only to an equal value of a comparable type.
+Frozen: TypeAlias = Hashable
 
 
 class Binding:
@@ -19,13 +25,13 @@ class Binding:
 
     __slots__ = ("arguments", "destination", "routing_key")
 
-    def __init__(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, destination: Destination, routing_key: str, arguments: FieldTable) -> None:
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: FieldValue) -> Frozen:
     """Return a hashable key for a field value: equal for equal values, but different for a bool and an equal number."""
     if isinstance(value, dict):
         return ("F", tuple(sorted([(str(name), freeze(item)) for name, item in value.items()], key=_by_name)))
@@ -40,8 +46,16 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def _by_name(pair: tuple[str, Any]) -> str:
+def _by_name(pair: tuple[str, Frozen]) -> str:
     return pair[0]
+
+
+def text_argument(arguments: FieldTable, name: str) -> str | None:
+    """Return the value of a text argument, which clients of some protocols send as bytes; None if there is none."""
+    value = arguments.get(name)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value if isinstance(value, str) else None
 
 
 class Effort:
@@ -79,27 +93,27 @@ class Exchange:
     type: ClassVar[str] = ""
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         self.name = name
         # Identity in the stored bindings, never reused, unlike the name; 0 if it is not durable.
         self.number = 0
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
-        self.arguments: dict[str, Any] = arguments or {}
-        self.alternate: str | None = self.arguments.get("alternate-exchange")
+        self.arguments: FieldTable = arguments or {}
+        self.alternate = text_argument(self.arguments, "alternate-exchange")
         self.needs_key = True
         # Deleted; its bindings are still being removed.
         self.deleted = False
         self.needs_headers = False
         self.needs_property = ""
         # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
-        self.by_destination: dict[Any, dict[tuple[str, Any], Binding]] = {}
+        self.by_destination: dict[Destination, dict[tuple[str, Frozen], Binding]] = {}
 
-    def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
+    def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         """Raise PreconditionFailed if this type does not support such a binding (consistent-hash weights, x-match)."""
 
-    def bind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+    def bind(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         """Add a binding. Returns False if an equal one exists (0-9-1 queue.bind.duplicates)."""
         identity = (routing_key, freeze(arguments))
         own = self.by_destination.get(destination)
@@ -112,12 +126,12 @@ class Exchange:
         self.added(binding)
         return True
 
-    def has(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+    def has(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         """Return whether such a binding exists."""
         own = self.by_destination.get(destination)
         return own is not None and (routing_key, freeze(arguments)) in own
 
-    def unbind(self, destination: Any, routing_key: str, arguments: dict[str, Any]) -> bool:
+    def unbind(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         """Remove a binding. Returns False if it does not exist."""
         own = self.by_destination.get(destination)
         if own is None:
@@ -130,7 +144,7 @@ class Exchange:
         self.removed(binding)
         return True
 
-    def unbind_destination(self, destination: Any) -> dict[tuple[str, Any], Binding]:
+    def unbind_destination(self, destination: Destination) -> dict[tuple[str, Frozen], Binding]:
         """Remove and return all bindings to a destination. The caller passes each to `removed`."""
         return self.by_destination.pop(destination, {})
 
@@ -148,7 +162,7 @@ class Exchange:
     def removed(self, binding: Binding) -> None:
         """Remove a binding from the index of the type."""
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         """Return the destinations of a message, each once.
 
         `headers` is empty unless `needs_headers`; `hashed` is the text of the property named by `needs_property`, "" if

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from math import log
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.base import Binding, Effort, Exchange
+from leveret.broker.exchanges.base import Binding, Effort, Exchange, text_argument
+from leveret.broker.values import Destination, FieldTable
 
 HASH_HEADER: Final = "hash-header"
 HASH_PROPERTY: Final = "hash-property"
@@ -32,7 +33,7 @@ class Candidate:
 
     __slots__ = ("key", "weight")
 
-    def __init__(self, destination: Any) -> None:
+    def __init__(self, destination: Destination) -> None:
         # A queue and an exchange may have the same name.
         kind = "exchange" if isinstance(destination, Exchange) else "queue"
         identity = f"{kind}:{destination.name}".encode("utf-8", "surrogateescape")
@@ -49,16 +50,16 @@ class ConsistentHashExchange(Exchange):
     type: ClassVar[str] = "x-consistent-hash"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
-        self.hash_header: str = self.arguments.get(HASH_HEADER) or ""
+        self.hash_header = text_argument(self.arguments, HASH_HEADER) or ""
         self.needs_headers = bool(self.hash_header)
-        property_name: str = self.arguments.get(HASH_PROPERTY) or ""
+        property_name = text_argument(self.arguments, HASH_PROPERTY) or ""
         self.needs_property = property_name.replace("_", "-")
         self.needs_key = not (self.needs_headers or self.needs_property)
-        self.candidates: dict[Any, Candidate] = {}
+        self.candidates: dict[Destination, Candidate] = {}
 
-    def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
+    def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         if _weight(routing_key) < 1:
             raise PreconditionFailed(f"invalid binding key '{routing_key}' for exchange '{self.name}' ({self.type}): "
                                      "expected the weight of the binding, a whole number from 1 to 999999999")
@@ -75,7 +76,7 @@ class ConsistentHashExchange(Exchange):
         if candidate.weight == 0:
             del self.candidates[binding.destination]
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         if self.hash_header:
             value = str(headers.get(self.hash_header, ""))
         elif self.needs_property:
@@ -84,7 +85,7 @@ class ConsistentHashExchange(Exchange):
             value = routing_key
         data = value.encode("utf-8", "surrogateescape")
         effort.spend(DRAW_STEPS * len(self.candidates) + (len(data) * len(self.candidates) >> 5))
-        best: Any = None
+        best: Destination | None = None
         best_score = 0.0
         for destination, candidate in self.candidates.items():
             if destination.deleted:

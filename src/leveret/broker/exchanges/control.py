@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from leveret.broker.errors import AccessRefused
 from leveret.broker.exchanges.base import Effort, Exchange
+from leveret.broker.values import Destination, FieldTable
 
 # Prefix of exchange names that are reserved for the broker.
 RESERVED: Final = "leveret."
@@ -20,12 +21,12 @@ class ControlExchange(Exchange):
 
     type: ClassVar[str] = "direct"
 
-    def __init__(self, requests: Any) -> None:
+    def __init__(self, requests: Destination) -> None:
         super().__init__(CONTROL, True)
         self.needs_key = False
         self.requests = requests
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         return [self.requests]
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.values import Destination, FieldTable
 
 
 class DirectExchange(Exchange):
     type: ClassVar[str] = "direct"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
-        self.by_key: dict[str, dict[Any, int]] = {}
+        self.by_key: dict[str, dict[Destination, int]] = {}
 
     def added(self, binding: Binding) -> None:
         add(self.by_key.setdefault(binding.routing_key, {}), binding.destination)
@@ -25,7 +26,7 @@ class DirectExchange(Exchange):
         if not counts:
             del self.by_key[binding.routing_key]
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         counts = self.by_key.get(routing_key)
         if counts is None:
             return []

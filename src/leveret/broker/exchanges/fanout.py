@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from leveret.broker.exchanges.base import Effort, Exchange
+from leveret.broker.values import Destination, FieldTable
 
 
 class FanoutExchange(Exchange):
     type: ClassVar[str] = "fanout"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.needs_key = False
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         effort.spend(len(self.by_destination))
         return list(self.by_destination)

@@ -10,26 +10,31 @@ message looks up the conditions that its headers meet, and only the bindings ind
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from collections.abc import Hashable
+from typing import ClassVar, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange, freeze
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.values import Destination, FieldTable, FieldValue
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 # Steps per header lookup.
 HEADER_STEPS: Final = 10
 
+# The name of a header, and the type and the value that it must have unless it only has to be present.
+ConditionKey: TypeAlias = tuple[Hashable, ...]
 
-def _key_of(name: str, value: Any) -> tuple[Any, ...]:
+
+def _key_of(name: str, value: FieldValue) -> ConditionKey:
     """Return the key of a condition.
 
     Strings are compared as bytes, because long strings may have been decoded to either type.
     """
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogateescape")
-    return name, type(value), freeze(value)
+    compared = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    kind: type = type(compared)
+    return name, kind, freeze(compared)
 
 
 class Condition:
@@ -43,10 +48,10 @@ class Condition:
 
     __slots__ = ("enough", "key", "patterns", "users")
 
-    def __init__(self, key: tuple[Any, ...]) -> None:
+    def __init__(self, key: ConditionKey) -> None:
         self.key = key
         self.users = 0
-        self.enough: dict[Any, int] = {}
+        self.enough: dict[Destination, int] = {}
         self.patterns: dict[Pattern, None] = {}
 
 
@@ -55,7 +60,7 @@ class Pattern:
 
     __slots__ = ("conditions", "destination", "found_by")
 
-    def __init__(self, destination: Any, conditions: list[Condition]) -> None:
+    def __init__(self, destination: Destination, conditions: list[Condition]) -> None:
         self.destination = destination
         self.conditions = conditions
         found_by = conditions[0]
@@ -65,7 +70,7 @@ class Pattern:
         self.found_by = found_by
 
 
-def _mode(arguments: dict[str, Any]) -> str:
+def _mode(arguments: FieldTable) -> str:
     mode = arguments.get(MATCH_ARGUMENT, "all")
     return mode.decode("utf-8", "replace") if isinstance(mode, bytes) else mode if isinstance(mode, str) else ""
 
@@ -76,17 +81,17 @@ class HeadersExchange(Exchange):
     type: ClassVar[str] = "headers"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.needs_key = False
         self.needs_headers = True
-        self.conditions: dict[tuple[Any, ...], Condition] = {}
-        self.names: dict[str, int] = {}
+        self.conditions: dict[ConditionKey, Condition] = {}
+        self.names: dict[Hashable, int] = {}
         self.patterns: dict[Binding, Pattern] = {}
         # Destinations of bindings without conditions.
-        self.always: dict[Any, int] = {}
+        self.always: dict[Destination, int] = {}
 
-    def check_binding(self, routing_key: str, arguments: dict[str, Any]) -> None:
+    def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         if _mode(arguments) not in MODES:
             raise PreconditionFailed(f"invalid argument 'x-match' in a binding to headers exchange '{self.name}': "
                                      f"{arguments[MATCH_ARGUMENT]!r}, expected one of {', '.join(MODES)}")
@@ -117,7 +122,7 @@ class HeadersExchange(Exchange):
         for key in keys:
             self._leave(key)
 
-    def _use(self, key: tuple[Any, ...]) -> Condition:
+    def _use(self, key: ConditionKey) -> Condition:
         condition = self.conditions.get(key)
         if condition is None:
             condition = self.conditions[key] = Condition(key)
@@ -126,7 +131,7 @@ class HeadersExchange(Exchange):
         condition.users += 1
         return condition
 
-    def _leave(self, key: tuple[Any, ...]) -> None:
+    def _leave(self, key: ConditionKey) -> None:
         condition = self.conditions[key]
         condition.users -= 1
         if not condition.users:
@@ -134,7 +139,7 @@ class HeadersExchange(Exchange):
             if len(key) > 1:
                 discard(self.names, key[0])
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         effort.spend(HEADER_STEPS * len(headers) + len(self.always))
         met: dict[Condition, None] = {}
         conditions = self.conditions
@@ -146,7 +151,7 @@ class HeadersExchange(Exchange):
                 condition = conditions.get(_key_of(name, value))
                 if condition is not None:
                     met[condition] = None
-        found: dict[Any, None] = dict.fromkeys(self.always)
+        found: dict[Destination, None] = dict.fromkeys(self.always)
         for condition in met:
             effort.spend(len(condition.enough))
             for destination in condition.enough:
@@ -163,7 +168,7 @@ class HeadersExchange(Exchange):
         return list(found)
 
 
-def _keys_of(binding: Binding) -> list[tuple[Any, ...]]:
+def _keys_of(binding: Binding) -> list[ConditionKey]:
     """Return the keys of the conditions of a binding, each once."""
     with_x = _mode(binding.arguments).endswith("-with-x")
     return [(name,) if value is None else _key_of(name, value) for name, value in binding.arguments.items()

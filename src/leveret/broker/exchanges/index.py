@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
+
+Counted = TypeVar("Counted")
 
 
-def add(counts: dict[Any, int], destination: Any) -> None:
+def add(counts: dict[Counted, int], destination: Counted) -> None:
     """Count another binding to a destination."""
     counts[destination] = counts.get(destination, 0) + 1
 
 
-def discard(counts: dict[Any, int], destination: Any) -> None:
+def discard(counts: dict[Counted, int], destination: Counted) -> None:
     """Remove a binding to a destination from the count."""
     left = counts[destination] - 1
     if left:

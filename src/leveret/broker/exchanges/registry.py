@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.exchanges.base import Exchange
@@ -11,6 +11,7 @@ from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
 from leveret.broker.exchanges.headers import HeadersExchange
 from leveret.broker.exchanges.topic import TopicExchange
+from leveret.broker.values import FieldTable
 
 TYPES: Final[dict[str, type[Exchange]]] = {
     "direct": DirectExchange,
@@ -33,6 +34,6 @@ def exchange_class(type_name: str) -> type[Exchange]:
 
 
 def make_exchange(type_name: str, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                  arguments: dict[str, Any] | None = None) -> Exchange:
+                  arguments: FieldTable | None = None) -> Exchange:
     """Create an exchange without bindings. Raises CommandInvalid if the type is unknown."""
     return exchange_class(type_name)(name, durable, auto_delete, internal, arguments)

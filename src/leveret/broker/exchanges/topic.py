@@ -7,10 +7,11 @@ pattern has; a pattern that shares no prefix with the key costs nothing.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.values import Destination, FieldTable
 
 
 class Node:
@@ -23,7 +24,7 @@ class Node:
         self.any_word: Node | None = None  # after `*`
         self.any_words: Node | None = None  # after `#`
         self.repeats = repeats  # reached by `#`, which may match more words
-        self.destinations: dict[Any, int] = {}
+        self.destinations: dict[Destination, int] = {}
 
     def is_empty(self) -> bool:
         return not self.words and not self.destinations and self.any_word is None and self.any_words is None
@@ -46,7 +47,7 @@ class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
 
     def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: dict[str, Any] | None = None) -> None:
+                 arguments: FieldTable | None = None) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.root = Node(False)
 
@@ -96,7 +97,7 @@ class TopicExchange(Exchange):
             return node.any_word
         return node.words.get(word)
 
-    def match(self, routing_key: str, headers: dict[str, Any], hashed: str, effort: Effort) -> list[Any]:
+    def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         reached: dict[Node, None] = {}
         _enter(self.root, reached)
         for word in split(routing_key):
@@ -114,7 +115,7 @@ class TopicExchange(Exchange):
             if not reached:
                 return []
             effort.spend(len(previous) + len(reached))
-        found: dict[Any, None] = {}
+        found: dict[Destination, None] = {}
         for node in reached:
             effort.spend(len(node.destinations))
             for destination in node.destinations:

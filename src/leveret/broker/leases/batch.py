@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Chunk
 
 
@@ -110,7 +110,7 @@ class Batch:
 
     # Record
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Return the metadata of the batch."""
         return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.created_at,
                 "read": self.read, "runs": encode_runs(self.pieces)}

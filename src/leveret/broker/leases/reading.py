@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
-from leveret.broker.arguments import CONSUMER_ARGUMENTS
+from leveret.broker.arguments import CONSUMER_ARGUMENTS, Validated
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Entry, with_offset
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -161,7 +162,7 @@ class _Reading:
         self.reader.take(loaded, self.number, self.first)
 
 
-def check(queue: Queue, arguments: dict[str, Any], no_ack: bool) -> None:
+def check(queue: Queue, arguments: FieldTable, no_ack: bool) -> None:
     """Check the arguments of a reader.
 
     Raises:
@@ -218,9 +219,9 @@ def is_reading(queue: Queue, consumer: Consumer) -> bool:
         for lease in leases.by_name.values() for reader in lease.readers if reader.consumer is consumer)
 
 
-def _slice_of(queue: Queue, arguments: dict[str, Any]) -> tuple[Lease, Batch, int, int]:
+def _slice_of(queue: Queue, arguments: FieldTable) -> tuple[Lease, Batch, int, int]:
     """Return the lease, the batch, the first index and the count that a consumer's arguments specify."""
-    found: dict[str, Any] = {}
+    found: Validated = {}
     for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
         if name not in arguments:
             raise PreconditionFailed(f"invalid arg '{LEASE}': expected '{name}', too")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker import metadata
 from leveret.broker.leases.batch import Batch, decode_runs
 from leveret.broker.leases.lease import Lease, Leases
 from leveret.broker.log import RecoveredQueue, Recovery
+from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class RestoredBatch:
 
     __slots__ = ("lease", "number", "runs", "value")
 
-    def __init__(self, lease: str, number: int, value: dict[str, Any]) -> None:
+    def __init__(self, lease: str, number: int, value: Record) -> None:
         self.lease = lease
         self.number = number
         self.value = value
@@ -36,7 +37,7 @@ class Restoring:
 
     def __init__(self, recovery: Recovery) -> None:
         self.recovery = recovery
-        self.leases: dict[int, dict[str, dict[str, Any]]] = {}
+        self.leases: dict[int, dict[str, metadata.Record]] = {}
         self.batches: dict[int, list[RestoredBatch]] = {}
         self.keys: dict[int, list[tuple[str, str]]] = {}
         for (kind, key), value in recovery.metadata.items():

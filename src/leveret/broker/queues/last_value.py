@@ -23,6 +23,7 @@ from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -109,7 +110,7 @@ class LastValueQueue(Queue):
     pageable: ClassVar[bool] = False
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: dict[str, Any], settings: QueueSettings) -> None:
+                 arguments: FieldTable, settings: QueueSettings) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.header: str = settings.known.get(KEY, DEFAULT_KEY)
         self.needle = self.header.encode("utf-8", "surrogateescape")

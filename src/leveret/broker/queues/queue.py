@@ -13,7 +13,7 @@ acquisition. The module `settlement` has the transitions.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import settlement
 from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
@@ -35,6 +35,7 @@ from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED
 from leveret.broker.queues import capabilities, removal, rings
 from leveret.broker.queues.classic import browsing, delayed, draining, expiry, getting, limits, paging, selective
 from leveret.broker.queues.classic.backlog import Backlog
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.events import Watch
@@ -85,7 +86,7 @@ class Queue:
     pageable: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: dict[str, Any], settings: QueueSettings) -> None:
+                 arguments: FieldTable, settings: QueueSettings) -> None:
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
@@ -681,7 +682,7 @@ class Queue:
         self.broker.work += passed >> 3
         return False
 
-    def check_consumer(self, arguments: dict[str, Any]) -> None:
+    def check_consumer(self, arguments: FieldTable) -> None:
         """Raise an error for invalid arguments of a consumer, before it joins."""
 
     def add_consumer(self, consumer: Consumer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import (
     CLASSIC,
@@ -21,6 +21,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import last_value
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -67,7 +68,7 @@ QUEUE_ARGUMENTS: Final = declared_by_name(
     *[argument for queue_type in TYPES.values() for argument in queue_type.own])
 
 
-def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
+def parse_queue_arguments(arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool,
                           strict: bool) -> QueueSettings:
     """Validate the arguments of queue.declare.
 
@@ -97,6 +98,6 @@ def parse_queue_arguments(arguments: dict[str, Any], *, durable: bool, exclusive
 
 
 def make_queue(vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-               arguments: dict[str, Any], settings: QueueSettings) -> Queue:
+               arguments: FieldTable, settings: QueueSettings) -> Queue:
     """Make a queue of the type in its settings."""
     return TYPES[settings.type].make(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker.log import CommitWaiter
+from leveret.broker.metadata import Record
 from leveret.broker.segments import Segment, Written
 from leveret.broker.streams.sealing import SealedWaiter
 
@@ -47,6 +48,9 @@ class _Sealed(SealedWaiter):
     def sealed(self, text: str) -> None:
         self.erasing.sealed(text)
 
+# What is to be erased: a decoded JSON list, which the store understands.
+Rules: TypeAlias = list[Any]
+
 
 class Erasing:
     """One erasure.
@@ -57,7 +61,7 @@ class Erasing:
     at      the first offset that was not processed
     """
 
-    def __init__(self, stream: StreamQueue, hub: Segments, rules: Any, dry_run: bool) -> None:
+    def __init__(self, stream: StreamQueue, hub: Segments, rules: Rules, dry_run: bool) -> None:
         self.stream = stream
         self.hub = hub
         self.rules = rules
@@ -170,7 +174,7 @@ class Erasing:
                       self.stream.vhost.name, self.at, problem)
 
 
-def _segment_of(made: dict[str, Any], old: Segment) -> Segment:
+def _segment_of(made: Record, old: Segment) -> Segment:
     """Return the manifest entry of a rewritten file, which covers the same offsets in the same chunks."""
     written = Written(made["id"], made["path"], made["count"], made["octets"], made["body_octets"], made["crc32"],
                       list(made["groups"]), made["schema_version"], made["footer_octets"], made["footer_crc32"])

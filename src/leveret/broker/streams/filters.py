@@ -6,12 +6,13 @@ not contain the bytes of a wanted value is not decoded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.topic import TopicExchange
 from leveret.broker.message import FORMAT_AMQP1, Message, Overlay
+from leveret.broker.values import FieldTable, FieldValue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -38,10 +39,10 @@ class StreamFilter:
 
     __slots__ = ("_known", "_needles", "any", "keys", "unfiltered", "values")
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: FieldTable) -> None:
         unfiltered = arguments.get(MATCH_UNFILTERED, False)
         if not isinstance(unfiltered, bool):
-            raise PreconditionFailed(f"invalid arg '{MATCH_UNFILTERED}': received '{unfiltered}', expected true or false")
+            raise PreconditionFailed(f"invalid arg '{MATCH_UNFILTERED}': received '{unfiltered!s}', expected true or false")
         self.unfiltered = unfiltered
         self.values: frozenset[str] | None = None
         self._needles: list[bytes] = []
@@ -57,7 +58,7 @@ class StreamFilter:
         if patterns:
             self.keys = TopicExchange(ROUTING_KEYS)
             for pattern in patterns:
-                self.keys.bind(True, pattern, {})
+                self.keys.bind(self.keys, pattern, {})
         self.any = not wanted and not patterns
 
     def wants(self, broker: Broker, message: Message, overlay: Overlay | None) -> bool:
@@ -98,7 +99,7 @@ class StreamFilter:
         return _text(value) in values
 
 
-def _texts(name: str, wanted: Any) -> list[str]:
+def _texts(name: str, wanted: FieldValue) -> list[str]:
     """Return a text or a list of texts as a list; an empty one for None."""
     if wanted is None:
         return []
@@ -108,5 +109,5 @@ def _texts(name: str, wanted: Any) -> list[str]:
     return [_text(value) for value in values]
 
 
-def _text(value: Any) -> str:
+def _text(value: FieldValue) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

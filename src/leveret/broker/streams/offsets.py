@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.values import FieldValue
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -40,7 +41,7 @@ def interval_of(text: str) -> int | None:
     return None if found is None else int(found.group(1)) * _SECONDS[found.group(2)] * 1000
 
 
-def starting_point(value: Any, now: int) -> StartingPoint:
+def starting_point(value: FieldValue, now: int) -> StartingPoint:
     """Parse a consumer's `x-stream-offset`. Raises PreconditionFailed. `now` is in milliseconds."""
     if value is None:
         return StartingPoint()

@@ -13,7 +13,7 @@ for it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
@@ -28,7 +28,7 @@ from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
-from leveret.broker.streams.erasing import Erasing
+from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
 from leveret.broker.streams.offsets import FIRST, LAST, StartingPoint, starting_point
 from leveret.broker.streams.reading import Reader, serve
@@ -36,6 +36,7 @@ from leveret.broker.streams.sealed import SealedPart
 from leveret.broker.streams.sealing import Sealing, trim_chunk
 from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
 from leveret.broker.timers import Timed
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.log import Recovery
@@ -107,7 +108,7 @@ class StreamQueue(Queue):
     replayable: ClassVar[bool] = True
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: dict[str, Any], settings: QueueSettings) -> None:
+                 arguments: FieldTable, settings: QueueSettings) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.sealed = SealedPart(self)
         self.sealing: Sealing | None = None
@@ -370,7 +371,7 @@ class StreamQueue(Queue):
         """
         return self.sealed.swap(old, new)
 
-    def erase(self, rules: Any, dry_run: bool, seal: bool) -> Erasing:
+    def erase(self, rules: Rules, dry_run: bool, seal: bool) -> Erasing:
         """Start to rewrite the sealed segments by rules, a JSON list for the store.
 
         With `seal`, all visible messages are sealed first; with `dry_run`, the changes are only counted.
@@ -414,7 +415,7 @@ class StreamQueue(Queue):
 
     # Readers
 
-    def check_consumer(self, arguments: dict[str, Any]) -> None:
+    def check_consumer(self, arguments: FieldTable) -> None:
         """Raise an error for a consumer with an invalid start position, before it joins."""
         starting_point(arguments.get(OFFSET), 0)
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
@@ -439,8 +440,9 @@ class StreamQueue(Queue):
             self.named[name] = reader
         self._place(reader, start)
         reader.packed = arguments.get(PACKED) is True
-        if UNTIL in arguments:
-            reader.until = arguments[UNTIL] + 1
+        until = arguments.get(UNTIL)
+        if isinstance(until, int):
+            reader.until = until + 1
         self.readers[consumer] = reader
         rings.add(self, consumer)
 

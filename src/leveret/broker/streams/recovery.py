@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.segments import Segment
@@ -22,7 +22,7 @@ class StreamRecords:
 
     def __init__(self, recovery: Recovery) -> None:
         self._recovery = recovery
-        self._found: dict[int, dict[str, dict[str, dict[str, Any]]]] = {}
+        self._found: dict[int, dict[str, dict[str, metadata.Record]]] = {}
         self._segments: dict[int, list[Segment]] = {}
         for (kind, key), value in recovery.metadata.items():
             if kind == metadata.STREAM_SEGMENT:

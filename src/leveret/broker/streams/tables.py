@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.timers import Timed, Timers
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.segments import SegmentStore
@@ -81,7 +82,7 @@ class StreamTables(Timed):
             return
         stream = self.behind.pop(next(iter(self.behind)))
         self.busy = True
-        arguments: dict[str, Any] = {"vhost": stream.vhost.name, "stream": _text(stream.name),
+        arguments: FieldTable = {"vhost": stream.vhost.name, "stream": _text(stream.name),
                                      "owner": f"{stream.uid} ({_text(stream.name)} in vhost {stream.vhost.name})"}
         if not stream.deleted:
             arguments["paths"] = [segment.path for segment in stream.segments]

@@ -7,10 +7,11 @@ a gap. The sequence number of a publisher is written in the same commit as the m
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
@@ -140,7 +141,7 @@ class Tracking:
             progress.start = offset
         self.keep(name, progress)
 
-    def is_duplicate(self, headers: dict[str, Any]) -> bool:
+    def is_duplicate(self, headers: FieldTable) -> bool:
         """Return whether a message was appended before; record its sequence number otherwise."""
         name = headers.get(PUBLISHER)
         sequence = headers.get(SEQUENCE)
@@ -169,7 +170,7 @@ class Tracking:
             self._log.put(metadata.STREAM_PUBLISHER, metadata.make_key(self._id, name), None)
 
 
-def name_of(arguments: dict[str, Any]) -> str | None:
+def name_of(arguments: FieldTable) -> str | None:
     """Return the name of a consumer, None if it has none. Raises PreconditionFailed for an invalid name."""
     name = arguments.get(CONSUMER)
     if isinstance(name, bytes):

@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -22,6 +22,7 @@ from leveret.cli.failed import NO_BROKER, Failed
 from leveret.cli.load.plan import Plan, Share
 from leveret.cli.load.report import Report, load_report
 from leveret.cli.load.worker import Worker
+from leveret.cli.output import Item, Reply
 from leveret.client.errors import Error
 
 # Seconds for a child to close its connections.
@@ -63,7 +64,7 @@ class Child:
             process.kill()
             await process.wait()
 
-    async def _ask(self, request: dict[str, Any]) -> Any:
+    async def _ask(self, request: Item) -> Reply:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
@@ -88,7 +89,7 @@ async def _serve() -> None:
     try:
         while line := await requests.readline():
             request = json.loads(line)
-            result: Any = None
+            result: Reply = None
             try:
                 if worker is None:
                     worker = Worker(_plan(request["plan"]), Share(**request["share"]))
@@ -107,11 +108,11 @@ async def _serve() -> None:
             await worker.close()
 
 
-def _plan(values: dict[str, Any]) -> Plan:
+def _plan(values: Item) -> Plan:
     return Plan(**{**values, "urls": tuple(values["urls"])})
 
 
-def _error(error: click.ClickException) -> dict[str, Any]:
+def _error(error: click.ClickException) -> Item:
     return {"error": error.message, "code": error.exit_code}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.cli.client_command import say
 from leveret.cli.load.results import Interval, count, describe, duration
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.live import Live
 
     from leveret.cli.load.plan import Plan
@@ -51,7 +52,7 @@ class Display:
         elif self._lines:
             say(interval.line())
 
-    def _table(self, interval: Interval, total: Report) -> Any:
+    def _table(self, interval: Interval, total: Report) -> RenderableType:
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from leveret.wire.amqp0.values import FieldTable
 
 # A consistent-hash exchange spreads messages by their routing keys.
 _HASH_KEYS: Final = 1000
@@ -48,7 +50,7 @@ class Plan:
     def queue_name(self, queue: int) -> str:
         return f"{self.name}.{queue}"
 
-    def binding(self, queue: int) -> tuple[str, dict[str, Any]]:
+    def binding(self, queue: int) -> tuple[str, FieldTable]:
         """Return the binding key and the arguments of a queue."""
         if self.exchange == "topic":
             return f"bench.{queue}.#", {}
@@ -58,13 +60,13 @@ class Plan:
             return "1", {}
         return ("", {}) if self.exchange == "fanout" else (self.queue_name(queue), {})
 
-    def routes(self, publisher: int) -> list[tuple[str, dict[str, Any] | None]]:
+    def routes(self, publisher: int) -> list[tuple[str, FieldTable | None]]:
         """Return the routing keys and headers that a publisher cycles through."""
         if self.exchange == "fanout":
             return [("", None)]
         if self.exchange == "x-consistent-hash":
             return [(str(key), None) for key in range(_HASH_KEYS)]
-        routes: list[tuple[str, dict[str, Any] | None]] = []
+        routes: list[tuple[str, FieldTable | None]] = []
         for queue in self._share(self.queues, publisher, self.publishers):
             if self.exchange == "topic":
                 routes.append((f"bench.{queue}.message", None))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from leveret.cli.load.histogram import Histogram
+from leveret.cli.output import Item
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Report:
         self.confirming.merge(other.confirming)
         self.delivering.merge(other.delivering)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Item:
         """Return the report for JSON."""
         return {"published": self.published, "confirmed": self.confirmed, "refused": self.refused,
                 "consumed": self.consumed, "ended": self.ended, "published_at": self.published_at,
@@ -58,7 +58,7 @@ class Report:
                 "delivering": [self.delivering.dump(), self.delivering.longest]}
 
 
-def load_report(dumped: dict[str, Any]) -> Report:
+def load_report(dumped: Item) -> Report:
     """Return the report that `dump` returned."""
     report = Report(**{**dumped, "confirming": Histogram(), "delivering": Histogram()})
     report.confirming.load(*dumped["confirming"])

@@ -6,14 +6,14 @@ import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from leveret.cli.load.histogram import Histogram
 from leveret.cli.load.plan import Plan
 from leveret.cli.load.report import Report
-from leveret.cli.output import show_table, size, text
+from leveret.cli.output import Item, show_table, size, text
 
 QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 
@@ -53,7 +53,7 @@ class Interval:
                 f"  confirmed {count(self.rate(self.confirmed))}/s  consumed {count(self.rate(self.consumed))}/s"
                 f"  latency p50 {duration(self.delivering.quantile(0.5))}, p99 {duration(self.delivering.quantile(0.99))}")
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Item:
         return {"at": round(self.at, 3), "published_per_second": round(self.rate(self.published), 1),
                 "confirmed_per_second": round(self.rate(self.confirmed), 1),
                 "consumed_per_second": round(self.rate(self.consumed), 1), "confirm": _quantiles(self.confirming),

@@ -8,13 +8,14 @@ import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.cli.client_command import open_connection
 from leveret.cli.load.histogram import Histogram
 from leveret.cli.load.plan import Plan, Share
 from leveret.cli.load.report import Report
 from leveret.client.errors import PublishFailed
+from leveret.wire.amqp0.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.client._async.base_channel import BaseChannel
@@ -88,7 +89,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
 
-    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _create_task(self, coroutine: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.create_task(coroutine))
 
     async def _consume(self, consumer: Consumer) -> None:
@@ -197,25 +198,25 @@ class _Publishing:
             # Retrieve the exception. The same error ends the publisher, which reports it.
             task.exception()
 
-    async def _publish(self, publisher: Publisher, routing_key: str, headers: dict[str, Any] | None, sent: int) -> None:
-        body, keywords = self._message(headers, sent)
+    async def _publish(self, publisher: Publisher, routing_key: str, headers: FieldTable | None, sent: int) -> None:
+        body, headers = self._message(headers, sent)
         while True:
             try:
-                await publisher.publish(body, routing_key, **keywords)
+                await publisher.publish(body, routing_key, headers=headers)
                 break
             except PublishFailed as error:
                 self._refused += len(error.messages)
         self._sent += 1
 
-    async def _publish_measured(self, routing_key: str, headers: dict[str, Any] | None, sent: int | None) -> None:
+    async def _publish_measured(self, routing_key: str, headers: FieldTable | None, sent: int | None) -> None:
         plan = self._plan
         begun = sent if sent is not None else time.monotonic_ns()
-        body, keywords = self._message(headers, begun)
+        body, headers = self._message(headers, begun)
         self._sent += 1
         self._awaited += 1
         try:
             await self._channel.publish(body, routing_key, plan.exchange_name, timeout=None, persistent=plan.persistent,
-                                        **keywords)
+                                        headers=headers)
         except PublishFailed:
             self._refused += 1
         else:
@@ -223,9 +224,9 @@ class _Publishing:
         finally:
             self._awaited -= 1
 
-    def _message(self, headers: dict[str, Any] | None, sent: int) -> tuple[bytes, dict[str, Any]]:
-        """Return the body and the keywords of a message."""
+    def _message(self, headers: FieldTable | None, sent: int) -> tuple[bytes, FieldTable | None]:
+        """Return the body and the headers of a message."""
         if self._plan.size >= _STAMP.size:
             body = _STAMP.pack(sent) + self._filler
-            return body, {} if headers is None else {"headers": headers}
-        return bytes(self._plan.size), {"headers": {**(headers or {}), HEADER: sent}}
+            return body, headers
+        return bytes(self._plan.size), {**(headers or {}), HEADER: sent}

@@ -7,13 +7,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.cli.client_command import failed, open_connection, run
 from leveret.cli.failed import MISTAKE, NOT_ALL, Failed
 from leveret.cli.messages.progress import Progress, rate
 from leveret.cli.messages.record import Draft
 from leveret.cli.messages.sources import BadInput, Source
+from leveret.cli.output import Item
 from leveret.client.errors import Error, InvalidMessage, PublishFailed
 from leveret.client.properties import Properties, from_keywords
 
@@ -55,8 +56,8 @@ class Order:
     files: Sequence[Path]
     exchange: str | None
     routing_key: str | None
-    properties: dict[str, Any] = field(default_factory=dict)
-    headers: dict[str, Any] = field(default_factory=dict)
+    properties: Item = field(default_factory=dict)
+    headers: Item = field(default_factory=dict)
     persistent: bool | None = None
     mandatory: bool | None = None
     window: int = 200

@@ -17,8 +17,9 @@ import math
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from leveret.cli.output import Item, Reply
 from leveret.client.errors import InvalidMessage
 from leveret.client.properties import NAMES, Properties
 
@@ -42,7 +43,7 @@ class Draft(NamedTuple):
 
 def dump(message: Message) -> bytes:
     """Return a received message as a line of JSON."""
-    record: dict[str, Any] = {"exchange": message.exchange, "routing_key": message.routing_key,
+    record: Item = {"exchange": message.exchange, "routing_key": message.routing_key,
                               "redelivered": message.redelivered}
     try:
         properties = message.properties
@@ -63,11 +64,11 @@ def dump(message: Message) -> bytes:
         return json.dumps(record).encode() + b"\n"
 
 
-def _time_text(value: Any) -> Any:
+def _time_text(value: Reply) -> Reply:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: Reply) -> Reply:
     if isinstance(value, dict):
         return {name: _to_json(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -99,18 +100,18 @@ def parse(line: bytes) -> Draft:
     return Draft(_body(record), _text(record, "exchange"), _text(record, "routing_key"), _properties(record))
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def _text(record: dict[str, Any], key: str) -> str | None:
+def _text(record: Item, key: str) -> str | None:
     value = record.get(key)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{key}: expected a string")
     return value
 
 
-def _body(record: dict[str, Any]) -> bytes:
+def _body(record: Item) -> bytes:
     body = record.get("body", "")
     encoding = record.get("encoding", "text")
     if not isinstance(body, str):
@@ -129,7 +130,7 @@ def _base64(what: str, value: str) -> bytes:
         raise ValueError(f"{what}: invalid base64: {error}") from None
 
 
-def _properties(record: dict[str, Any]) -> Properties | None:
+def _properties(record: Item) -> Properties | None:
     given = record.get("properties")
     headers = record.get("headers")
     for what, value in (("properties", given), ("headers", headers)):
@@ -167,7 +168,7 @@ def _read_decimal(value: str) -> Decimal:
         raise ValueError(f"!decimal: {value!r} is not a number") from None
 
 
-_TAGGED: Final[dict[str, Callable[[str], Any]]] = {
+_TAGGED: Final[dict[str, Callable[[str], Reply]]] = {
     "!bytes": lambda value: _base64("!bytes", value),
     "!decimal": _read_decimal,
     "!timestamp": read_time,
@@ -175,7 +176,7 @@ _TAGGED: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-def _from_json(path: str, value: Any) -> Any:
+def _from_json(path: str, value: Reply) -> Reply:
     if isinstance(value, dict):
         if len(value) == 1:
             [(tag, inner)] = value.items()

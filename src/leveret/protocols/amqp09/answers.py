@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.log import CommitWaiter
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
@@ -22,7 +23,7 @@ class Answer:
 
     __slots__ = ("arguments", "batch", "deferred", "name", "request")
 
-    def __init__(self, name: str, arguments: dict[str, Any], request: int, batch: int = 0, deferred: bool = False) -> None:
+    def __init__(self, name: str, arguments: Arguments, request: int, batch: int = 0, deferred: bool = False) -> None:
         self.name = name
         self.arguments = arguments
         self.request = request

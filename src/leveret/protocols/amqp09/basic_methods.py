@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.arguments import BROWSE
 from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import NO_CONSUME, BasicConsumer, is_set
 from leveret.protocols.amqp09.queue_methods import name_of
@@ -16,7 +17,7 @@ from leveret.wire.amqp0.classes import BASIC
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: dict[str, Any]) -> None:
+            nowait: bool, filter: FieldTable) -> None:
     """basic.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.broker.arguments import BROWSE
 from leveret.broker.errors import NotAllowed, PreconditionFailed, ResourceLocked
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp09.queue_methods import name_of
@@ -19,7 +18,7 @@ from leveret.protocols.amqp091.channel import WIDE_FANOUT
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: dict[str, Any], kind: type[ClassConsumer], name: str) -> None:
+            nowait: bool, filter: FieldTable, kind: type[ClassConsumer], name: str) -> None:
     """The consume method of the class `name`."""
     queue = name_of(channel, queue)
     channel.tickets.check(ticket, READ, queue)

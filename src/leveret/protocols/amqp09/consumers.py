@@ -6,12 +6,13 @@ published in the vhost (`Vhost.mixed`): until then everything is for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import CONNECTION, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, KIND_SHIFT, Entry, Message
 from leveret.broker.queues import rings
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091.consumers import ChannelConsumer
 from leveret.protocols.amqp10.link.outgoing import FILTER_WORK
@@ -29,7 +30,7 @@ NO_CONSUME: Final = "x-filter-no-consume"
 AUTO_CLOSE: Final = "x-filter-auto-close"
 
 
-def is_set(filter: dict[str, Any], name: str) -> bool:
+def is_set(filter: FieldTable, name: str) -> bool:
     """Whether a filter of Qpid's clients asks for something that is asked for or not."""
     return filter.get(name) in (True, 1, "true")
 
@@ -52,7 +53,7 @@ class ClassConsumer(ChannelConsumer):
     kind: int = BASIC
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.selector = _selector(arguments)
         self.selective = no_local or self.kind != BASIC or self.selector is not None or channel.vhost.mixed
@@ -76,7 +77,7 @@ class ClassConsumer(ChannelConsumer):
         return not (self.no_local and publisher & CONNECTION == self.on_channel.connection.number)
 
 
-def _selector(filter: dict[str, object]) -> Filter | None:
+def _selector(filter: FieldTable) -> Filter | None:
     """That of Qpid's clients in the filter of a consume method. PreconditionFailed where it is malformed."""
     text = filter.get(SELECTOR)
     if not isinstance(text, str) or not text:
@@ -91,7 +92,7 @@ class BasicConsumer(ClassConsumer):
     """A consumer of class basic. One that browses and `closes` is cancelled once it has seen everything."""
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.closes = is_set(arguments, AUTO_CLOSE)
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.broker.broker import HeaderReader
 from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message
 from leveret.broker.queues.classic.expiry import expires_at
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 from leveret.wire.amqp0 import offsets
 from leveret.wire.amqp0.classes import class_of, from_basic, to_basic, with_headers
 from leveret.wire.amqp0.properties import decode_header
-from leveret.wire.amqp0.values import LongLong
+from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 
 class ClassHeaderReader(HeaderReader):
     """Reads properties as those of class basic that say the same."""
 
-    def headers(self, message: Message) -> dict[str, Any]:
-        headers: dict[str, Any] = _properties(message).get("headers") or {}
+    def headers(self, message: Message) -> FieldTable:
+        headers: FieldTable = _properties(message).get("headers") or {}
         return headers
 
     def property(self, message: Message, name: str) -> str:
@@ -64,5 +63,5 @@ def address_of(entry: Entry) -> bytes:
     return entry.message.address
 
 
-def _properties(message: Message) -> dict[str, Any]:
+def _properties(message: Message) -> ContentProperties:
     return decode_header(to_basic(message.header))[2]

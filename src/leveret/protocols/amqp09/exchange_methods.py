@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import NotAllowed, NotFound
+from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE
@@ -13,7 +14,7 @@ from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_sto
 
 
 def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool,
-            internal: bool, nowait: bool, arguments: dict[str, Any]) -> None:
+            internal: bool, nowait: bool, arguments: FieldTable) -> None:
     """exchange.declare"""
     vhost = channel.vhost
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, exchange)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09 import class_methods
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import mix, publisher_of
@@ -35,7 +36,7 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: dict[str, Any]) -> None:
+            nowait: bool, filter: FieldTable) -> None:
     """file.consume"""
     class_methods.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
                           KIND)

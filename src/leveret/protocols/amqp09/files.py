@@ -19,6 +19,7 @@ from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 from leveret.broker.uploads import Upload
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.bodies import Incoming, Tail
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp09.content import address_of, as_class
@@ -62,7 +63,7 @@ class FileConsumer(ClassConsumer):
     kind = FILE
 
     def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(channel, queue, tag, False, exclusive, no_local, priority, arguments)
         self.automatic = no_ack
         self.files: Files = channel.files  # type: ignore[attr-defined]  # a channel of 0-9

@@ -20,6 +20,7 @@ from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.answers import Answer
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import NO_CONSUME, is_set, mix, publisher_of
@@ -32,6 +33,7 @@ from leveret.protocols.amqp091.basic_methods import REPLY_NAME
 from leveret.protocols.amqp091.channel import WIDE_FANOUT, PendingPublish
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
+from leveret.wire.amqp0.values import Arguments
 
 INLINE: Final = 0
 PERSISTENT: Final = 2
@@ -70,7 +72,7 @@ def transfer(channel: Channel, **arguments: Any) -> None:
     answers.add(publish(channel, arguments, data, len(data), channel.request))
 
 
-def check(channel: Channel, arguments: dict[str, Any]) -> None:
+def check(channel: Channel, arguments: Arguments) -> None:
     """Refuse what is wrong with a transfer whatever its body is."""
     if arguments["user_id"]:
         channel.check_user(arguments["user_id"].encode("utf-8", "surrogateescape"))
@@ -81,7 +83,7 @@ def check(channel: Channel, arguments: dict[str, Any]) -> None:
     channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
 
 
-def publish(channel: Channel, arguments: dict[str, Any], body: Body, size: int, request: int) -> Answer:
+def publish(channel: Channel, arguments: Arguments, body: Body, size: int, request: int) -> Answer:
     """Publish a transfer of which everything is here; the answer to it, of the id `request`."""
     connection = channel.opened_on
     address = make_address(arguments["destination"], arguments["routing_key"])
@@ -122,7 +124,7 @@ def publish(channel: Channel, arguments: dict[str, Any], body: Body, size: int, 
     return Answer("message.ok", {}, request, batch)
 
 
-def choose(queues: list[Queue], message: Message, arguments: dict[str, Any]) -> list[Queue]:
+def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[Queue]:
     """The queues that take the message; Rejected where it asked for more than there is. `mandatory` is known to peers of
     Qpid's only."""
     if arguments.get("mandatory") and not queues:
@@ -144,7 +146,7 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
 
 
 def consume(channel: Channel, ticket: int, queue: str, destination: str, no_local: bool, no_ack: bool, exclusive: bool,
-            filter: dict[str, Any]) -> None:
+            filter: FieldTable) -> None:
     """message.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)

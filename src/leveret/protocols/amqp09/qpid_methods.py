@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.queue_methods import find
 from leveret.protocols.amqp09.realms import PASSIVE
+from leveret.wire.amqp0.values import Arguments
 
 # Reply codes of exchange.bound-ok, as Qpid's brokers have them.
 OK: Final = 0
@@ -51,21 +53,21 @@ def query(channel: Channel, ticket: int, exchange: str) -> None:
     """exchange.query"""
     channel.tickets.check(ticket, PASSIVE, exchange)
     found = channel.vhost.exchanges.get(exchange)
-    answer: dict[str, Any] = {"not_found": True}
+    answer: Arguments = {"not_found": True}
     if found is not None:
         answer = {"type": found.type, "durable": found.durable, "arguments": found.arguments}
     channel.connection.engine.send(channel.number, "exchange.query-ok", answer)
 
 
 def binding_query(channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str,
-                  arguments: dict[str, Any]) -> None:
+                  arguments: FieldTable) -> None:
     """binding.query: whether there is a binding that has all that is named; if not, what no binding has."""
     channel.tickets.check(ticket, PASSIVE, exchange)
     if queue:
         channel.tickets.check(ticket, PASSIVE, queue)
     source = channel.vhost.exchanges.get(exchange)
     found = _find(channel, queue)
-    answer: dict[str, Any] = {"exchange_not_found": source is None, "queue_not_found": bool(queue) and found is None}
+    answer: Arguments = {"exchange_not_found": source is None, "queue_not_found": bool(queue) and found is None}
     if source is not None and not answer["queue_not_found"] and not _has(channel, source, found, routing_key, arguments):
         answer["queue_not_matched"] = found is not None and not _has(channel, source, found, "", {})
         answer["key_not_matched"] = bool(routing_key) and not _has(channel, source, None, routing_key, {})
@@ -77,7 +79,7 @@ def _find(channel: Channel, queue: str) -> Queue | None:
     return find(channel, queue) if channel.vhost.find_queue(queue) is not None else None
 
 
-def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key: str, arguments: dict[str, Any]) -> bool:
+def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key: str, arguments: FieldTable) -> bool:
     """Whether there is a binding with whatever is given of its queue, key and arguments."""
     if not exchange.name and not arguments:
         # It has every queue under its name.
@@ -91,7 +93,7 @@ def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key:
                for binding in own.values())
 
 
-def _matches(binding: Binding, routing_key: str, arguments: dict[str, Any]) -> bool:
+def _matches(binding: Binding, routing_key: str, arguments: FieldTable) -> bool:
     return (not routing_key or binding.routing_key == routing_key) and (
         not arguments or bool(freeze(binding.arguments) == freeze(arguments)))
 

@@ -7,10 +7,11 @@ exclusive queue, end the connection, as the text of the specification has it. It
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFound, ResourceLocked
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
@@ -39,7 +40,7 @@ def find(channel: Channel, queue: str) -> Queue:
 
 
 def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
-            nowait: bool, arguments: dict[str, Any]) -> None:
+            nowait: bool, arguments: FieldTable) -> None:
     """queue.declare"""
     connection = channel.connection
     vhost = channel.vhost
@@ -75,7 +76,7 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
 
 
 def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool,
-         arguments: dict[str, Any]) -> None:
+         arguments: FieldTable) -> None:
     """queue.bind. With `compat.strict` whatever is wrong with it ends the connection (queue.bind.failure)."""
     try:
         name = name_of(channel, queue)
@@ -98,7 +99,7 @@ def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: 
     reply_when_stored(channel, "queue.bind-ok", {}, found.stored, nowait)
 
 
-def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
+def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, arguments: FieldTable) -> None:
     """queue.unbind; a binding that is not there is an error of the connection, a queue or exchange one of the channel."""
     name = name_of(channel, queue)
     if not queue and not routing_key:

@@ -4,11 +4,12 @@ are closed. They belong to their channel; what has a checkpoint outlives it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import CommandInvalid, PreconditionFailed, ResourceLocked
 from leveret.broker.uploads import Upload
 from leveret.wire.amqp0.classes import encode_transfer
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
@@ -29,7 +30,7 @@ class Reference:
         self.name = name
         self.staged = staged
         self.turn = staged.turn
-        self.transfers: list[tuple[dict[str, Any], int]] = []
+        self.transfers: list[tuple[Arguments, int]] = []
         self._fields = 0
 
     def check(self) -> None:
@@ -37,7 +38,7 @@ class Reference:
         if self.turn != self.staged.turn:
             raise ResourceLocked(f"the content of reference '{self.name}' was resumed by another connection, or discarded")
 
-    def add(self, arguments: dict[str, Any], request: int) -> None:
+    def add(self, arguments: Arguments, request: int) -> None:
         """A message that has this body. PreconditionFailed where it is one too many."""
         self._fields += len(encode_transfer(0, arguments))
         if len(self.transfers) >= MAX_TRANSFERS or (self.transfers and self._fields > MAX_FIELD_BYTES):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09 import class_methods
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import mix, publisher_of
@@ -39,7 +40,7 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate:
 
 
 def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, exclusive: bool, nowait: bool,
-            filter: dict[str, Any]) -> None:
+            filter: FieldTable) -> None:
     """stream.consume"""
     class_methods.consume(channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer,
                           "stream")

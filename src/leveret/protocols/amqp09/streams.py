@@ -14,6 +14,7 @@ from leveret.broker.dead_letter import split_address
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed, Timers
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp09.content import address_of, as_class
 from leveret.wire.amqp0.classes import STREAM
@@ -111,7 +112,7 @@ class StreamConsumer(ClassConsumer):
     kind = STREAM
 
     def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(channel, queue, tag, True, exclusive, no_local, priority, arguments)
         self.streaming: Channel = channel  # type: ignore[assignment]  # one of 0-9
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.message import Entry, Message
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp091.outgoing import Sending
 from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
@@ -52,7 +53,7 @@ class MessageConsumer(ClassConsumer):
     kind = MESSAGE
 
     def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.destination = tag
         self.resumes = arguments.get(RESUMES) is True

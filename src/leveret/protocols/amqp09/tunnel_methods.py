@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotFound, NotImplementedByBroker, ResourceLocked
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.tunnels import MAX_WAITING, Refused, Request
 from leveret.wire.amqp0.commands import CONNECTION_SCOPE, Command, ContentMethod, Error, Method
@@ -47,7 +48,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
         if worker.is_busy():
             raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', which is the"
                                  " most")
-    headers: dict[str, Any] = properties.get("headers") or {}
+    headers: FieldTable = properties.get("headers") or {}
     asked = Request(channel.opened_on.user, channel.vhost.name, command.arguments["meta_data"], headers,
                     properties.get("proxy_name", ""), name, properties.get("durable", 0), broadcast, whole(command.body))
     pending = _Pending(channel, name, len(workers))

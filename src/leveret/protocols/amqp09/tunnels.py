@@ -14,7 +14,9 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final
+from typing import Final
+
+from leveret.broker.values import FieldTable
 
 log = logging.getLogger("leveret.tunnel")
 
@@ -44,8 +46,8 @@ class Request:
 
     user: str
     vhost: str
-    meta_data: dict[str, Any]
-    headers: dict[str, Any]
+    meta_data: FieldTable
+    headers: FieldTable
     proxy_name: str
     data_name: str
     durable: int

@@ -6,7 +6,7 @@ import base64
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.arguments import BROWSE, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
@@ -17,6 +17,7 @@ from leveret.broker.message import NOT_BASIC
 from leveret.broker.queues import capabilities
 from leveret.broker.queues.classic.paging import Waiting
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.protocols import direct_reply
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel import REPLY_TO, Channel
@@ -88,7 +89,7 @@ def _check_countable(channel: Channel, everywhere: bool) -> None:
 
 
 def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            no_wait: bool, arguments: dict[str, Any], kind: type[ChannelConsumer] = ChannelConsumer,
+            no_wait: bool, arguments: FieldTable, kind: type[ChannelConsumer] = ChannelConsumer,
             answer: str = "basic.consume-ok") -> None:
     """Perform basic.consume. 0-9 passes the `kind` of consumer for its other classes."""
     connection = channel.connection

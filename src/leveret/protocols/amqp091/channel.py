@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Consumer, Holder, Scope
@@ -28,6 +28,7 @@ from leveret.protocols.amqp091.timeouts import ConsumerTimeout
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection import Connection
@@ -276,7 +277,7 @@ class Channel(Holder):
             "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
             message.header, message)
 
-    def send_content(self, name: str, arguments: dict[str, Any], header: bytes, message: Message) -> None:
+    def send_content(self, name: str, arguments: Arguments, header: bytes, message: Message) -> None:
         """Send a method that carries a message, other than `basic.deliver`."""
         connection = self.connection
         engine = connection.engine

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from leveret.broker import values
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
@@ -109,7 +110,7 @@ class Connection(VhostSession):
         self.user_bytes = b""
         self.may_impersonate = False
         self.login: Login | None = None
-        self.client_properties: dict[str, Any] = {}
+        self.client_properties: values.FieldTable = {}
         self.notify_cancel = False
         # By queue: cancel notifications that must follow the reply to this connection's own queue.delete.
         self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}

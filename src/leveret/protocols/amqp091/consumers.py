@@ -8,6 +8,7 @@ from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
 from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 
@@ -22,7 +23,7 @@ class ChannelConsumer(Consumer):
     """A consumer of a channel. `prefetch` counts messages and `prefetch_size` bytes; 0 is no limit."""
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: dict[str, object]) -> None:
+                 priority: int, arguments: FieldTable) -> None:
         super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments, channel.scope)
         self.on_channel = channel
         self.tag_bytes = tag.encode("utf-8", "surrogateescape")

@@ -5,15 +5,16 @@ Bytes stay as the publisher sent them unless something has to change.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.values import FieldTable, FieldValue
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
-from leveret.wire.amqp0.values import LongLong
+from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 BASIC: Final = 60
 # A little over ten years in milliseconds, as for x-message-ttl.
@@ -23,7 +24,7 @@ MAX_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
 class BasicHeaderReader(HeaderReader):
     """Reader of the properties of messages published over 0-9 or 0-9-1."""
 
-    def headers(self, message: Message) -> dict[str, Any]:
+    def headers(self, message: Message) -> FieldTable:
         if message.headers_at < 0:
             return {}
         try:
@@ -43,7 +44,7 @@ class BasicHeaderReader(HeaderReader):
         return encode_header(BASIC, size, {"content_type": content_type})
 
 
-def _properties(header: bytes) -> dict[str, Any]:
+def _properties(header: bytes) -> ContentProperties:
     try:
         return decode_header(header)[2]
     except WireError:
@@ -86,16 +87,17 @@ def check_copies(message: Message) -> list[str]:
     return _copies(message)[1]
 
 
-def _copies(message: Message) -> tuple[dict[str, Any], list[str]]:
+def _copies(message: Message) -> tuple[FieldTable, list[str]]:
     headers = BasicHeaderReader().headers(message)
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name)
         if value is None:
             continue
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        found = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+        if not isinstance(value, list) or len(found) < len(value):
             raise PreconditionFailed(f"invalid type for '{name}' header: expected a list of strings")
-        keys.extend(value)
+        keys.extend(found)
     return headers, keys
 
 
@@ -117,11 +119,12 @@ def _changed(message: Message, overlay: Overlay) -> bytes:
     if overlay.rendered is None:
         headers = dict(overlay.headers)
         deaths = headers.get("x-death")
-        if deaths is not None:
+        if isinstance(deaths, list):
             # Clients cast counts to 64-bit integers.
             headers["x-death"] = [_with_long_count(death) for death in deaths]
-        if "x-delivery-count" in headers:
-            headers["x-delivery-count"] = LongLong(headers["x-delivery-count"])
+        count = headers.get("x-delivery-count")
+        if isinstance(count, int):
+            headers["x-delivery-count"] = LongLong(count)
         try:
             overlay.rendered = overlay_header(message.header, headers, overlay.drop_expiration)
         except (WireError, EncodeError):
@@ -129,7 +132,9 @@ def _changed(message: Message, overlay: Overlay) -> bytes:
     return overlay.rendered
 
 
-def _with_long_count(death: dict[str, Any]) -> dict[str, Any]:
+def _with_long_count(death: FieldValue) -> FieldValue:
     """Return an entry of x-death with its count as a long-long. Publishers may have written anything."""
+    if not isinstance(death, dict):
+        return death
     count = death.get("count")
     return {**death, "count": LongLong(count)} if isinstance(count, int) else death

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import AccessRefused
+from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp091.channel import Channel
 from leveret.protocols.amqp091.names import without_line_ends
@@ -13,7 +14,7 @@ from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_sto
 
 
 def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
-            no_wait: bool, arguments: dict[str, Any]) -> None:
+            no_wait: bool, arguments: FieldTable) -> None:
     """exchange.declare"""
     vhost = channel.vhost
     exchange = without_line_ends(vhost, exchange)
@@ -35,14 +36,14 @@ def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> N
 
 
 def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
-         arguments: dict[str, Any]) -> None:
+         arguments: FieldTable) -> None:
     """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
     definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
 
 
 def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
-           arguments: dict[str, Any]) -> None:
+           arguments: FieldTable) -> None:
     """exchange.unbind (RabbitMQ's)"""
     definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.unbind-ok", {}, True, no_wait)

@@ -6,11 +6,13 @@ import logging
 import platform
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath, NotAllowed
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091.heartbeat import Heartbeat
 from leveret.protocols.amqp091.login import Login
+from leveret.wire.amqp0.values import Arguments, ContentProperties
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection import Connection
@@ -31,7 +33,7 @@ def start(connection: Connection) -> None:
         "capabilities": CAPABILITIES})
 
 
-def server_properties(connection: Connection) -> dict[str, Any]:
+def server_properties(connection: Connection) -> FieldTable:
     """Return the server properties that are strings."""
     return {
         "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
@@ -40,7 +42,7 @@ def server_properties(connection: Connection) -> dict[str, Any]:
     }
 
 
-def start_with(connection: Connection, properties: dict[str, Any]) -> None:
+def start_with(connection: Connection, properties: ContentProperties) -> None:
     login = Login(connection)
     connection.login = login
     connection.engine.send(0, "connection.start", {
@@ -77,7 +79,7 @@ def perform(connection: Connection, command: Method) -> None:
         connection.engine.send(0, "connection.update-secret-ok", {})
 
 
-def _start_ok(connection: Connection, client_properties: dict[str, Any], mechanism: str, response: bytes | str,
+def _start_ok(connection: Connection, client_properties: FieldTable, mechanism: str, response: bytes | str,
               locale: str) -> None:
     connection.client_properties = client_properties
     capabilities = client_properties.get("capabilities")
@@ -121,7 +123,7 @@ def open_vhost(connection: Connection, virtual_host: str) -> None:
     connection.peer.opened()
 
 
-def opened(connection: Connection, arguments: dict[str, Any]) -> None:
+def opened(connection: Connection, arguments: Arguments) -> None:
     """Send connection.open-ok and start heartbeats."""
     services = connection.services
     connection.engine.send(0, "connection.open-ok", arguments)

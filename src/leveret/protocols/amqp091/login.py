@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from leveret.broker.values import FieldTable
 from leveret.protocols.authentication import REFUSAL_DELAY, Authentication
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import WireError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 
-def _read_pairs(data: bytes) -> dict[str, Any]:
+def _read_pairs(data: bytes) -> FieldTable:
     try:
         return decode_table(data, 0, len(data), RABBITMQ)
     except WireError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp091.channel import REPLY_TO, Channel
 from leveret.protocols.amqp091.names import without_line_ends
@@ -31,7 +32,7 @@ def find(channel: Channel, queue: str) -> Queue:
 
 
 def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
-            no_wait: bool, arguments: dict[str, Any]) -> None:
+            no_wait: bool, arguments: FieldTable) -> None:
     """Perform queue.declare."""
     connection = channel.connection
     vhost = channel.vhost
@@ -55,7 +56,7 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
 
 
 def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
-         arguments: dict[str, Any]) -> None:
+         arguments: FieldTable) -> None:
     """Perform queue.bind. Without queue name and routing key, the key is the name of the last queue."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
@@ -64,7 +65,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
     reply_when_stored(channel, "queue.bind-ok", {}, found.stored, no_wait)
 
 
-def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any]) -> None:
+def unbind(channel: Channel, queue: str, exchange: str, routing_key: str, arguments: FieldTable) -> None:
     """Perform queue.unbind. In strict mode, a missing queue or exchange closes the connection."""
     try:
         name = name_of(channel, queue)

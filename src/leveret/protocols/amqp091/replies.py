@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.log import CommitWaiter
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel import Channel
@@ -21,7 +22,7 @@ class DeferredReply(CommitWaiter):
     The channel is stalled until then. `answered` is called after the reply, or instead of it if the channel has closed.
     """
 
-    def __init__(self, channel: Channel, name: str, arguments: dict[str, Any], answered: Callable[[], None] | None) -> None:
+    def __init__(self, channel: Channel, name: str, arguments: Arguments, answered: Callable[[], None] | None) -> None:
         self.channel = channel
         self.name = name
         self.arguments = arguments
@@ -41,7 +42,7 @@ class DeferredReply(CommitWaiter):
         channel.resume()
 
 
-def reply_when_removed(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
+def reply_when_removed(channel: Channel, name: str, arguments: Arguments, durable: bool, no_wait: bool,
                        answered: Callable[[], None] | None = None) -> None:
     """Send a reply when a removal has finished and is on disk, then call `answered`."""
     removals = channel.broker.jobs.removals
@@ -64,7 +65,7 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         channel.fail()
 
 
-def reply_when_stored(channel: Channel, name: str, arguments: dict[str, Any], durable: bool, no_wait: bool,
+def reply_when_stored(channel: Channel, name: str, arguments: Arguments, durable: bool, no_wait: bool,
                     answered: Callable[[], None] | None = None) -> None:
     """Send a reply when changed definitions are on disk, then call `answered`."""
     if no_wait:

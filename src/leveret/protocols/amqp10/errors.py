@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import BrokerError
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Error
+from leveret.wire.amqp10.values import Table
 
 # Error conditions of the broker's errors.
 CONDITIONS: Final[dict[str, str]] = {
@@ -28,7 +29,7 @@ MAX_TEXT_LENGTH: Final = 300
 class Refusal(Exception):
     """Base of the errors. `condition` is a symbol of the specification."""
 
-    def __init__(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
+    def __init__(self, condition: str, text: str, info: Table | None = None) -> None:
         super().__init__(text)
         self.condition = condition
         self.text = text
@@ -50,7 +51,7 @@ class ConnectionRefused(Refusal):
     """Error that closes the connection."""
 
 
-def make_error(condition: str, text: str, info: dict[str, Any] | None = None) -> Error:
+def make_error(condition: str, text: str, info: Table | None = None) -> Error:
     # Names from 0-9-1 may contain bytes that are not valid UTF-8.
     said = text.encode("utf-8", "replace").decode("utf-8")
     if len(said) > MAX_TEXT_LENGTH:

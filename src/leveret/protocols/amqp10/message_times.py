@@ -7,9 +7,8 @@ from typing import Final
 from leveret.broker.message import AT_ONCE
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.wire.amqp10 import constants
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.decode import section_pairs
 from leveret.wire.amqp10.sections import Sections
-from leveret.wire.amqp10.values import Described, Map
 
 TIME: Final = "x-opt-delivery-time"
 DELAY: Final = "x-opt-delivery-delay"
@@ -28,10 +27,8 @@ def delivery_time(sections: Sections, now: int, step: int) -> int:
     begin, end = sections.message_annotations, sections.message_annotations_end
     if sections.data.find(_COMMON, begin, end) < 0:
         return 0
-    value = decode_value(sections.data, begin, end)[0]
-    content = value.value if isinstance(value, Described) else value
     due = delay = None
-    for key, item in content.pairs if isinstance(content, Map) else content.items():
+    for key, item in section_pairs(sections.data, begin, end):
         if key == TIME:
             due = item
         elif key == DELAY:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.protocols.convert.values import text_of, typed
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp0.values import FieldTable
+from leveret.wire.amqp10.decode import section_pairs
 from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.sections import split
-from leveret.wire.amqp10.values import Described, Map, Symbol
+from leveret.wire.amqp10.values import Pairs, Symbol
 
 # Annotations of other names than x-opt-... would have to be understood by whoever gets them.
 DEATHS: Final = "x-opt-deaths"
@@ -27,16 +28,16 @@ def annotation_of(header: str) -> str:
     return text_of(header) if header.startswith("x-") else PREFIX + text_of(header)
 
 
-def merged_annotations(section: bytes, headers: dict[str, Any]) -> bytes:
+def merged_annotations(section: bytes, headers: FieldTable) -> bytes:
     """The section with these headers set among its annotations, or removed where the value is None."""
     pairs = _pairs(section)
     changes = {annotation_of(name): typed(value) for name, value in headers.items() if name not in LEFT_OUT}
-    kept = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
+    kept: Pairs = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
     kept += [(Symbol(_ascii(name)), value) for name, value in changes.items() if value is not None]
     return encode_annotations(kept)
 
 
-def merged(data: bytes, headers: dict[str, Any]) -> bytes:
+def merged(data: bytes, headers: FieldTable) -> bytes:
     """The sections behind the delivery annotations, with these headers set among the message annotations."""
     sections = split(data)
     annotations = b""
@@ -45,19 +46,13 @@ def merged(data: bytes, headers: dict[str, Any]) -> bytes:
     return merged_annotations(annotations, headers) + data[sections.bare :]
 
 
-def encode_annotations(pairs: list[tuple[Any, Any]]) -> bytes:
+def encode_annotations(pairs: Pairs) -> bytes:
     """The section; nothing where there are none."""
     return _SECTION + encode_pairs(pairs) if pairs else b""
 
 
-def _pairs(section: bytes) -> list[tuple[Any, Any]]:
-    if not section:
-        return []
-    value = decode_value(section)[0]
-    content = value.value if isinstance(value, Described) else value
-    if isinstance(content, Map):
-        return list(content.pairs)
-    return list(content.items())
+def _pairs(section: bytes) -> Pairs:
+    return section_pairs(section, 0, len(section)) if section else []
 
 
 def _ascii(name: str) -> str:

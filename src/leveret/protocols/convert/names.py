@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from leveret.wire.amqp10.values import Timestamp, ULong
+from leveret.wire.amqp10.values import Timestamp, ULong, Value
 
 # The `type` of a content whose body is encoded sections of AMQP 1.0 that are no data.
 AMQP_ENCODED: Final = "amqp-1.0"
@@ -28,7 +28,7 @@ FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
 )
 
 # How ids are made of texts again, by what x-opt-message-id-type and x-opt-correlation-id-type say.
-ID_TYPES: Final[dict[str, Callable[[str], Any]]] = {
+ID_TYPES: Final[dict[str, Callable[[str], Value]]] = {
     "uuid": UUID, "ulong": lambda value: ULong(int(value)), "binary": bytes.fromhex,
 }
 

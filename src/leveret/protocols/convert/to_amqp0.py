@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -21,13 +21,14 @@ from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header, overlay_header
+from leveret.wire.amqp0.values import ContentProperties, FieldTable
 from leveret.wire.amqp10 import codes, descriptors
 from leveret.wire.amqp10.composites import decode_composite
-from leveret.wire.amqp10.decode import decode_text, decode_value, value_end
+from leveret.wire.amqp10.decode import decode_text, section_pairs, value_end
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.sections import MAX_SECTIONS, Sections, section_ranges, split
-from leveret.wire.amqp10.values import Described, Map, ULong
+from leveret.wire.amqp10.values import Pairs, ULong, Value
 
 BASIC: Final = 60
 MAX_NAME_BYTES: Final = 255
@@ -122,19 +123,19 @@ def _plain(entry: Entry) -> bytes:
     return found
 
 
-def _encode(size: int, properties: dict[str, Any]) -> bytes:
+def _encode(size: int, properties: ContentProperties) -> bytes:
     """The content header. What does not fit its type is left out rather than the message."""
     try:
         return encode_header(BASIC, size, properties)
     except EncodeError:
         headers = properties.get("headers", {})
-        kept: dict[str, Any] = {name: value for name, value in properties.items()
+        kept: ContentProperties = {name: value for name, value in properties.items()
                                 if name != "headers" and _fits(size, {name: value})}
         kept["headers"] = {name: value for name, value in headers.items() if _fits(size, {"headers": {name: value}})}
         return encode_header(BASIC, size, kept)
 
 
-def _fits(size: int, properties: dict[str, Any]) -> bool:
+def _fits(size: int, properties: ContentProperties) -> bool:
     try:
         encode_header(BASIC, size, properties)
     except EncodeError:
@@ -205,9 +206,9 @@ def _sections_of(message: Message) -> Sections:
     return split(header)
 
 
-def _headers_of(sections: Sections) -> dict[str, Any]:
+def _headers_of(sections: Sections) -> FieldTable:
     """Application properties and annotations as headers."""
-    headers: dict[str, Any] = {}
+    headers: FieldTable = {}
     for key, value in _map_at(sections.data, sections.message_annotations, sections.message_annotations_end):
         name = name_of(key)
         if name.startswith(NESTED):
@@ -221,17 +222,11 @@ def _headers_of(sections: Sections) -> dict[str, Any]:
     return headers
 
 
-def _map_at(data: bytes, begin: int, end: int) -> list[tuple[Any, Any]]:
-    if begin < 0:
-        return []
-    value = decode_value(data, begin, end, MAX_VALUES)[0]
-    content = value.value if isinstance(value, Described) else value
-    if isinstance(content, Map):
-        return list(content.pairs)
-    return list(content.items()) if isinstance(content, dict) else []
+def _map_at(data: bytes, begin: int, end: int) -> Pairs:
+    return section_pairs(data, begin, end, MAX_VALUES) if begin >= 0 else []
 
 
-def _properties_of(message: Message) -> dict[str, Any]:
+def _properties_of(message: Message) -> ContentProperties:
     """The content properties; `headers` is always among them."""
     try:
         sections = _sections_of(message)
@@ -243,7 +238,7 @@ def _properties_of(message: Message) -> dict[str, Any]:
                 fields = found
     except DecodeError:
         return {"headers": {}, "delivery_mode": 2 if message.persistent else 1}
-    properties: dict[str, Any] = {"headers": headers, "delivery_mode": 2 if message.persistent else 1}
+    properties: ContentProperties = {"headers": headers, "delivery_mode": 2 if message.persistent else 1}
     if message.priority >= 0:
         properties["priority"] = message.priority
     if sections.ttl >= 0:
@@ -276,7 +271,7 @@ def _properties_of(message: Message) -> dict[str, Any]:
     return properties
 
 
-def _take_id(properties: dict[str, Any], name: str, value: Any) -> None:
+def _take_id(properties: ContentProperties, name: str, value: Value) -> None:
     """A message id is a text in 0-9-1; a header says what it was."""
     if value is None:
         return
@@ -285,10 +280,11 @@ def _take_id(properties: dict[str, Any], name: str, value: Any) -> None:
         kind = "uuid"
     elif isinstance(value, ULong):
         kind = "ulong"
+        value = int(value)
     elif isinstance(value, bytes):
         kind = "binary"
         value = value.hex()
-    properties[name] = str(int(value)) if kind == "ulong" else str(value)
+    properties[name] = str(value)
     if kind:
         properties["headers"][PREFIX + name.replace("_", "-") + "-type"] = kind
 
@@ -296,7 +292,7 @@ def _take_id(properties: dict[str, Any], name: str, value: Any) -> None:
 class Amqp10HeaderReader(HeaderReader):
     """Reads properties of messages that came over AMQP 1.0."""
 
-    def headers(self, message: Message) -> dict[str, Any]:
+    def headers(self, message: Message) -> FieldTable:
         try:
             return _headers_of(_sections_of(message))
         except DecodeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from leveret.broker.bodies import Body, whole
@@ -25,11 +25,12 @@ from leveret.protocols.convert.values import is_simple, text_of, typed
 from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.values import Arguments, ContentProperties, FieldTable
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.messaging import Properties
-from leveret.wire.amqp10.values import Symbol, Timestamp
+from leveret.wire.amqp10.values import Pairs, Symbol, Timestamp
 
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 _VALUE: Final = b"\x00\x53\x77"
@@ -131,14 +132,14 @@ def _basic(message: Message) -> bytes:
     return message.header if message.format != FORMAT_CLASS_AMQP09 else to_basic(message.header)
 
 
-def _properties(message: Message) -> dict[str, Any]:
+def _properties(message: Message) -> ContentProperties:
     try:
         return dict(decode_header(_basic(message))[2])
     except WireError:
         return {}
 
 
-def _sections(address: bytes, properties: dict[str, Any]) -> bytes:
+def _sections(address: bytes, properties: ContentProperties) -> bytes:
     """Annotations, properties and application properties, behind a byte that says what the body is. Where they cannot
     be expressed (tables that are nested too deep), the message comes without its headers, and an annotation says so."""
     try:
@@ -149,8 +150,8 @@ def _sections(address: bytes, properties: dict[str, Any]) -> bytes:
         return _encoded(address, kept)
 
 
-def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
-    headers: dict[str, Any] = dict(properties.get("headers") or {})
+def _encoded(address: bytes, properties: ContentProperties) -> bytes:
+    headers: FieldTable = dict(properties.get("headers") or {})
     if len(headers) > MAX_HEADERS:
         raise EncodeError(f"a message has {len(headers)} headers, at most {MAX_HEADERS} are converted")
     kind = _DATA
@@ -163,7 +164,7 @@ def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
     headers.pop(AMQP_BODY, None)
     fields, restored = _fields(properties, headers)
     length = address[0]
-    annotations: list[tuple[Any, Any]] = [
+    annotations: Pairs = [
         (Symbol(EXCHANGE), text_of(address[1 : 1 + length].decode("utf-8", "surrogateescape"))),
         (Symbol(ROUTING_KEY), text_of(address[2 + length :].decode("utf-8", "surrogateescape"))),
     ]
@@ -171,7 +172,7 @@ def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
         annotations.append((Symbol(TYPE), text_of(basic_type)))
     if properties.get("cluster_id") is not None:
         annotations.append((Symbol(CLUSTER), text_of(properties["cluster_id"])))
-    application: list[tuple[Any, Any]] = []
+    application: Pairs = []
     for name, value in headers.items():
         if name in restored:
             continue
@@ -190,9 +191,9 @@ def _encoded(address: bytes, properties: dict[str, Any]) -> bytes:
     return data
 
 
-def _fields(properties: dict[str, Any], headers: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+def _fields(properties: ContentProperties, headers: FieldTable) -> tuple[Arguments, set[str]]:
     """The fields of the properties section, and the headers that were made from fields on the way out of AMQP 1.0."""
-    fields: dict[str, Any] = {}
+    fields: Arguments = {}
     restored: set[str] = set()
     for name, field in (("message_id", "message_id"), ("correlation_id", "correlation_id")):
         value = properties.get(name)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.message import Message
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.amqp0.values import ContentProperties
 from leveret.wire.amqp10 import codes
 from leveret.wire.amqp10.decode import value_end
 from leveret.wire.amqp10.descriptors import PROPERTIES
@@ -38,7 +39,7 @@ _Pieces = tuple[int, bytes, bytes, bytes]
 _cache: dict[_Key, _Pieces | None] = {}
 
 
-def usual_properties(message: Message, data: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+def usual_properties(message: Message, data: bytes, make: Callable[[Message], ContentProperties]) -> bytes | None:
     """Flags and properties, encoded, for the properties that `make` gives for the message, whose sections before the body
     are `data`; None where it is not one of the usual ones, or has none of the three."""
     try:
@@ -47,7 +48,7 @@ def usual_properties(message: Message, data: bytes, make: Callable[[Message], di
         return None
 
 
-def _usual(message: Message, data: bytes, make: Callable[[Message], dict[str, Any]]) -> bytes | None:
+def _usual(message: Message, data: bytes, make: Callable[[Message], ContentProperties]) -> bytes | None:
     end = len(data)
     begin = _properties_at(data, end)
     if begin < 0:
@@ -143,7 +144,7 @@ def _properties_at(data: bytes, end: int) -> int:
     return -1
 
 
-def _split(properties: dict[str, Any], has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
+def _split(properties: ContentProperties, has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
     """The pieces, or None where the properties are not what their bytes say, or do not fit."""
     if ("message_id" in properties) != has_id or ("correlation_id" in properties) != has_correlation \
             or ("timestamp" in properties) != has_time:

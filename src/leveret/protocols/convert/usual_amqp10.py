@@ -12,6 +12,7 @@ from typing import Final
 from leveret.protocols.convert.names import ID_MARKS
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp0.values import ContentProperties
 from leveret.wire.amqp10 import codes
 from leveret.wire.amqp10.decode import value_end
 from leveret.wire.amqp10.encode import encode_compound
@@ -119,7 +120,7 @@ def _trimmed(fields: list[bytes], begin: int, end: int) -> tuple[bytes, int]:
 _cache: dict[_Key, Pieces | None] = {}
 
 
-def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, dict[str, object]], bytes]) -> bytes | None:
+def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> bytes | None:
     """What `make` gives for the address and the properties of a content header, which has one of the three; None where it
     is not one of the usual ones."""
     flags = header[_FLAGS_AT] << 8 | header[_FLAGS_AT + 1]
@@ -176,7 +177,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, dict[st
         b"\x83" + (min(seconds, _LAST_SECOND) * 1000).to_bytes(8, "big") if seconds >= 0 else _NULL)
 
 
-def _split(header: bytes, address: bytes, make: Callable[[bytes, dict[str, object]], bytes]) -> Pieces | None:
+def _split(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> Pieces | None:
     """The pieces, or None where headers say that the ids were something else once."""
     try:
         properties = decode_header(header)[2]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from leveret.wire.amqp0.values import RawTimestamp
+from leveret.wire.amqp0.values import FieldValue, RawTimestamp
 from leveret.wire.amqp10.errors import EncodeError
-from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp
+from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Timestamp, Value
 
 MAX_DEPTH: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,7 +18,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 _LAST_TIMESTAMP: Final = 253402300800000
 
 
-def plain(value: Any) -> Any:
+def plain(value: Value) -> FieldValue:
     """A value of AMQP 1.0 as one that a field table, or an overlay in the log, can hold."""
     if value is None or value is True or value is False:
         return value
@@ -55,12 +55,12 @@ def _plain_decimal(value: Decimal) -> Decimal | str:
     return str(value)
 
 
-def name_of(key: Any) -> str:
+def name_of(key: Value) -> str:
     """The key of a map as the name of a field."""
     return str(key) if isinstance(key, (str, int, UUID)) else repr(key)
 
 
-def typed(value: Any, depth: int = 0) -> Any:
+def typed(value: FieldValue, depth: int = 0) -> Value:
     """A value of a field table as one of AMQP 1.0. EncodeError where it is nested too deep for most peers."""
     if depth > MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
@@ -99,6 +99,6 @@ def text_of(value: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def is_simple(value: Any) -> bool:
+def is_simple(value: FieldValue) -> bool:
     """Whether application-properties may hold it."""
     return not isinstance(value, (list, tuple, dict))

@@ -5,8 +5,7 @@ No specification describes it; clients of 0-8 and 0-9, and some of 0-9-1, use it
 
 from __future__ import annotations
 
-from typing import Any
-
+from leveret.broker.values import FieldValue
 from leveret.security.mechanisms.base import Context, Failure, Mechanism, NeedsPassword, Outcome, text
 
 
@@ -33,7 +32,7 @@ class Amqplain(Mechanism):
         return NeedsPassword(username, password)
 
 
-def _bytes(value: Any) -> bytes | None:
+def _bytes(value: FieldValue) -> bytes | None:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return bytes(value) if isinstance(value, (bytes, bytearray)) else None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
+from leveret.broker.values import FieldTable
 from leveret.security.scram import ScramKeys
+
+# As `ssl` gives it: names with strings, numbers and nested tuples.
+Certificate: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,10 @@ class Context:
     scram_ready     whether every user with a password has keys: otherwise SCRAM is not offered beside PLAIN
     """
 
-    certificate: dict[str, Any] | None = None
+    certificate: Certificate | None = None
     external_name: str = "common-name"
     anonymous_user: str | None = None
-    decode_table: Callable[[bytes], dict[str, Any]] | None = None
+    decode_table: Callable[[bytes], FieldTable] | None = None
     scram_keys: Callable[[str, str], ScramKeys] | None = None
     scram_ready: bool = True
 

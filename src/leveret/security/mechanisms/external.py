@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from leveret.security.mechanisms.base import Context, Failure, Mechanism, Outcome, Success
+from leveret.security.mechanisms.base import Certificate, Context, Failure, Mechanism, Outcome, Success
 
 # RFC 4514 section 3: the short names of attribute types; others keep OpenSSL's name.
 _SHORT = {
@@ -41,13 +39,13 @@ class External(Mechanism):
         return Success(name)
 
 
-def common_name(certificate: dict[str, Any]) -> str | None:
+def common_name(certificate: Certificate) -> str | None:
     """Return the common name of the subject; None unless there is exactly one."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else None
 
 
-def subject(certificate: dict[str, Any]) -> str:
+def subject(certificate: Certificate) -> str:
     """Return the subject in the notation of RFC 4514, most specific part first: "CN=shop,O=Example"."""
     return ",".join("+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part)
                     for part in reversed(certificate.get("subject", ())))

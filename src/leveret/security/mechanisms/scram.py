@@ -8,7 +8,7 @@ no field for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failure, Mechanism, Outcome, Success
 
@@ -16,6 +16,9 @@ from leveret.security.mechanisms.base import Blocking, Challenge, Context, Failu
 MAX_NONCE_LENGTH = 256
 # Maximum bytes of a message: enough for a name of 255 bytes, escaped and sent twice, and a nonce.
 MAX_MESSAGE_LENGTH = 2048
+
+if TYPE_CHECKING:
+    from scramp.core import ScramServer
 
 
 class _Scram(Mechanism):
@@ -25,7 +28,7 @@ class _Scram(Mechanism):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._server: Any = None
+        self._server: ScramServer | None = None
         self._names: list[str] = []
 
     @classmethod
@@ -60,6 +63,7 @@ class _Scram(Mechanism):
         from scramp import ScramException
 
         (name,) = self._names
+        assert self._server is not None
         try:
             self._server.set_client_final(response.decode("utf-8"))
             return Success(name, self._server.get_server_final().encode())
@@ -89,7 +93,7 @@ class _Header:
     def __init__(self, header: bytes) -> None:
         self._header = header
 
-    def make_cbind_input(self, channel_binding: Any) -> bytes:
+    def make_cbind_input(self, channel_binding: tuple[str, bytes] | None) -> bytes:
         return self._header
 
 

@@ -11,12 +11,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from leveret.segments.typed_json import Document
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 from leveret.spark.lease.fetch import LeaseSlice, read_slice
@@ -49,11 +50,11 @@ class LeaseOffset:
     batch: int
     count: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Document]:
         return {"version": VERSION, "lease": self.lease, "queue": self.queue, "batch": self.batch, "count": self.count}
 
 
-def from_json(value: Any) -> LeaseOffset:
+def from_json(value: Document) -> LeaseOffset:
     """Parse an offset. Raises OffsetError if it is not one of a lease."""
     try:
         if value["version"] != VERSION:
@@ -114,7 +115,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered = time.monotonic()
         self._reached = 0
 
-    def _request(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, operation: str, **arguments: Document) -> dict[str, Document]:
         return self.control.request(operation, queue=self.queue, lease=self.lease, **arguments)
 
     def _acquire(self) -> None:
@@ -146,7 +147,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Offsets
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Document]:
         self._acquire()
         return LeaseOffset(self.lease, self.queue, self._committed).to_json()
 
@@ -161,7 +162,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the number of messages ready in the queue."""
         return int(self.control.request("queue.describe", queue=self.queue)["messages"])
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Document], limit: ReadLimit) -> dict[str, Document]:
         begin = from_json(start)
         self._acquire()
         self._check(begin)
@@ -197,7 +198,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 and time.monotonic() - self._triggered < self.settings.max_trigger_delay
                 and self._available() < min_messages)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, Document] | None:
         if not self._epoch:
             return None
         behind = sum(count for batch, count in self._uncommitted.items() if batch > self._reached)
@@ -206,7 +207,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Batches
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Document], end: dict[str, Document]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         if begin.batch == stop.batch:
             return []
@@ -246,7 +247,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_slice(reading.endpoint, partition.part, reading.columns, reading.headers_format, reading.prefetch,
                           reading.batch_rows)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, Document]) -> None:
         """Commit up to `end`. Spark calls this when it plans the next batch, or at the next start."""
         stop = from_json(end)
         self._acquire()

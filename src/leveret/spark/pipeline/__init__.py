@@ -10,8 +10,9 @@ from leveret.spark.pipeline.commands.deadletters import deadletters, triaged
 from leveret.spark.pipeline.commands.redrive import redrive
 from leveret.spark.pipeline.commands.replay import replay
 from leveret.spark.pipeline.decoding.decode import decoded
+from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.kinds.archive import archive
 from leveret.spark.pipeline.kinds.enrich import enrich
 from leveret.spark.pipeline.kinds.scrub import scrub, scrubbed

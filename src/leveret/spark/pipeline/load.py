@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from leveret.segments.typed_json import Document
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.checks import check_flow
 from leveret.spark.pipeline.errors import PipelineError
@@ -50,7 +51,7 @@ def load_pipeline(path: str | os.PathLike[str], replace: Mapping[str, str] | Non
     return _Parser(str(file), text, file.parent.absolute()).pipeline(raw)
 
 
-def pipeline_of(table: Mapping[str, Any], base: str | os.PathLike[str] = ".") -> model.Pipeline:
+def pipeline_of(table: Mapping[str, Document], base: str | os.PathLike[str] = ".") -> model.Pipeline:
     """Like `load_pipeline`, from a table with the file's structure; relative paths are relative to `base`."""
     return _Parser("pipeline", "", Path(base).absolute()).pipeline(dict(table))
 
@@ -61,7 +62,7 @@ class _Parser:
         self._lines = text.splitlines()
         self._base = base
 
-    def pipeline(self, raw: dict[str, Any]) -> model.Pipeline:
+    def pipeline(self, raw: dict[str, Document]) -> model.Pipeline:
         outline = self._convert(raw, model._Outline, ())
         if not re.fullmatch(r"[\w.-]{1,100}", outline.name):
             raise self._error(("name",), f"is {outline.name!r}; expected letters, digits, '.', '-' and '_'")
@@ -72,7 +73,7 @@ class _Parser:
         return model.Pipeline(name=outline.name, directory=self._absolute(outline.directory), broker=broker,
                               spark=outline.spark, supervision=outline.supervision, flows=flows)
 
-    def _flow(self, name: str, table: dict[str, Any]) -> model.AnyFlow:
+    def _flow(self, name: str, table: dict[str, Document]) -> model.AnyFlow:
         at = ("flows", name)
         if not re.fullmatch(r"[\w-]{1,100}", name):
             raise self._error(at, "has an invalid name; expected letters, digits, '-' and '_'")
@@ -86,7 +87,7 @@ class _Parser:
 
     def _with_paths(self, flow: model.AnyFlow) -> model.AnyFlow:
         """Make relative paths of files and tables absolute."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, Document] = {}
         for name in flow.__struct_fields__:
             value = getattr(flow, name)
             if isinstance(value, model.Decode):
@@ -113,13 +114,13 @@ class _Parser:
             return path
         return str(self._base / Path(path).expanduser())
 
-    def _convert(self, value: Any, type: Any, at: _Path) -> Any:
+    def _convert(self, value: Document, type: Any, at: _Path) -> Any:
         try:
             return msgspec.convert(value, type)
         except msgspec.ValidationError as error:
             raise self._conversion_error(str(error), type, at, value) from None
 
-    def _conversion_error(self, message: str, type: Any, at: _Path, value: Any) -> PipelineError:
+    def _conversion_error(self, message: str, type: Any, at: _Path, value: Document) -> PipelineError:
         place = _AT_PATH.search(message)
         path = list(at)
         if place is not None:

@@ -7,9 +7,11 @@ of its own, so that keys it does not use are rejected.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
+
+from leveret.segments.typed_json import Document
 
 DEFAULT_URL = "amqp://guest:guest@localhost/"
 # Elements of `TableOutput.partition`: transform and source column, or a plain column.
@@ -199,7 +201,8 @@ class ScrubFlow(Section, frozen=True, tag_field="kind", tag="scrub"):
 
 
 AnyFlow = PlainFlow | ArchiveFlow | TrafficFlow | EnrichFlow | ScrubFlow
-KINDS: dict[str, Any] = {"flow": PlainFlow, "archive": ArchiveFlow, "traffic": TrafficFlow, "enrich": EnrichFlow,
+KINDS: dict[str, type[Struct]] = {
+    "flow": PlainFlow, "archive": ArchiveFlow, "traffic": TrafficFlow, "enrich": EnrichFlow,
                          "scrub": ScrubFlow}
 
 
@@ -221,4 +224,4 @@ class _Outline(Section, frozen=True):
     broker: Broker = field(default_factory=Broker)
     spark: Spark = field(default_factory=Spark)
     supervision: Supervision = field(default_factory=Supervision)
-    flows: dict[str, dict[str, Any]] = {}
+    flows: dict[str, dict[str, Document]] = {}

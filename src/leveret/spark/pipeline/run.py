@@ -11,8 +11,8 @@ from leveret.spark.errors import OptionError
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.capture import no_messages, source_options
+from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.flow import Flow
 from leveret.spark.pipeline.kinds.archive import archive_flow
 from leveret.spark.pipeline.kinds.enrich import enrich_flow
 from leveret.spark.pipeline.kinds.scrub import scrub_flow

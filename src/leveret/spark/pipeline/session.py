@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import leveret
 from leveret.spark.pipeline.errors import PipelineError
@@ -31,8 +31,12 @@ LOCAL = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
 
+# What a setting of Spark can be.
+SettingValue: TypeAlias = str | int | float | bool
 
-def make_session(name: str, master: str | None = "local[*]", conf: Mapping[str, Any] | None = None) -> SparkSession:
+
+def make_session(name: str, master: str | None = "local[*]",
+                 conf: Mapping[str, SettingValue] | None = None) -> SparkSession:
     """Return a session configured for pipelines.
 
     Args:

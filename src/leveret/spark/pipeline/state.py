@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from leveret.segments.typed_json import Document
 
 FILE = "status.json"
 
@@ -27,14 +28,14 @@ class FlowState:
     lag: int | None = None
     batch_ms: int = 0
     durations: dict[str, int] = field(default_factory=dict)
-    offsets: Any = None
-    latest: Any = None
+    offsets: Document = None
+    latest: Document = None
     watermark: str | None = None
     restarts: int = 0
     error: str | None = None
     updated: float = 0.0
 
-    def update(self, progress: Any) -> None:
+    def update(self, progress: Document) -> None:
         """Update from a progress report of Spark's; it may have been used before."""
         sources = progress["sources"]
         batch = int(progress["batchId"])
@@ -54,14 +55,14 @@ class FlowState:
         self.updated = time.time()
 
 
-def _json(text: Any) -> Any:
+def _json(text: Document) -> Document:
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return text
 
 
-def lag_of(latest: list[Any]) -> int | None:
+def lag_of(latest: list[Document]) -> int | None:
     """Return the lag that the data source reports in its latest offsets; None if it reports none."""
     lags = [source["lag"] for source in latest if isinstance(source, Mapping) and isinstance(source.get("lag"), int)]
     return sum(lags) if lags else None
@@ -85,17 +86,17 @@ class StateFile:
         os.replace(temporary, self._path)
 
 
-def read_state(directory: str) -> dict[str, Any] | None:
+def read_state(directory: str) -> dict[str, Document] | None:
     """Read the status, adding `alive` (whether the process exists); None if there is none."""
     try:
-        value: dict[str, Any] = json.loads((Path(directory) / FILE).read_text("utf-8"))
+        value: dict[str, Document] = json.loads((Path(directory) / FILE).read_text("utf-8"))
     except (OSError, ValueError):
         return None
     value["alive"] = value["state"] not in (STOPPED, FINISHED, FAILED) and _is_alive(value)
     return value
 
 
-def _is_alive(value: Mapping[str, Any]) -> bool:
+def _is_alive(value: Mapping[str, Document]) -> bool:
     if value["host"] != socket.gethostname():
         # The process is on another machine: only the age of the file is known.
         return bool(time.time() - value["updated"] < 60)

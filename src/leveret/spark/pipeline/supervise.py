@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from leveret.spark.errors import OptionError
 from leveret.spark.finish import finish
 from leveret.spark.pipeline import state as states
+from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.model import Pipeline, Supervision
 from leveret.spark.pipeline.state import FlowState, StateFile
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink.rows import (
     AddressOptions,
+    Cell,
     Limits,
     RejectedRow,
     RowErrors,
@@ -57,9 +58,9 @@ def _timestamp(value: int) -> bytes:
 
 
 # (column, property flag, encoder) in the order of the properties; the headers and `durable` come in between.
-_BEFORE_HEADERS: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+_BEFORE_HEADERS: Final[tuple[tuple[str, int, Callable[[Cell], bytes]], ...]] = (
     ("content_type", 0x8000, encode_short_string), ("content_encoding", 0x4000, encode_short_string))
-_AFTER_HEADERS: Final[tuple[tuple[str, int, Callable[[Any], bytes]], ...]] = (
+_AFTER_HEADERS: Final[tuple[tuple[str, int, Callable[[Cell], bytes]], ...]] = (
     ("priority", 0x0800, _priority), ("correlation_id", 0x0400, encode_short_string),
     ("reply_to", 0x0200, encode_short_string), ("ttl_ms", 0x0100, _expiration),
     ("message_id", 0x0080, encode_short_string), ("timestamp", 0x0040, _timestamp), ("type", 0x0020, encode_short_string),
@@ -86,7 +87,7 @@ class _Payload:
         self.flags: list[list[int]] = []
         self.pieces: list[bytes | list[bytes]] = []
 
-    def add(self, flag: int, encoded: list[Any], indices: list[int]) -> None:
+    def add(self, flag: int, encoded: list[Cell], indices: list[int]) -> None:
         """Add a property: its distinct encoded values (None: absent), and each row's index into them."""
         if len(encoded) == 2 and len(set(indices)) == 1:
             value = encoded[indices[0]]
@@ -132,7 +133,7 @@ class Amqp091Encoder:
     def __init__(self, address: AddressOptions, limits: Limits) -> None:
         self._address = address
         self._limits = limits
-        self._cache: dict[Any, bytes] = {}
+        self._cache: dict[Cell, bytes] = {}
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[RejectedRow]]:
         """Return the messages, and the rows that cannot be encoded."""
@@ -171,7 +172,7 @@ class Amqp091Encoder:
 
     @staticmethod
     def _property(payload: _Payload, batch: pa.RecordBatch, names: list[str], name: str, flag: int,
-                  encode: Callable[[Any], bytes], errors: RowErrors) -> None:
+                  encode: Callable[[Cell], bytes], errors: RowErrors) -> None:
         if name not in names:
             return
         column = batch.column(name)
@@ -193,9 +194,9 @@ class Amqp091Encoder:
         if amqp10 is None and typed is not None and not typed.null_count:
             payload.add(_HEADERS, *distinct(typed, _typed, "headers_json", errors))
             return
-        nothing: list[Any] = [None] * rows
-        encoded: list[Any] = []
-        found: dict[tuple[Any, ...], int] = {}
+        nothing: list[Cell] = [None] * rows
+        encoded: list[Cell] = []
+        found: dict[tuple[Cell, ...], int] = {}
         indices: list[int] = []
         for index, (headers, text, only10) in enumerate(zip(*[nothing if column is None else column.to_pylist()
                                                               for column in columns], strict=True)):
@@ -236,7 +237,7 @@ def _typed(text: str) -> bytes:
     return typed_json.to_table(headers_of(None, text))
 
 
-def _headers_of_amqp10(value: dict[str, Any]) -> dict[str, Any]:
+def _headers_of_amqp10(value: dict[str, Cell]) -> dict[str, Cell]:
     """Return headers, as JSON data, for the fields that only 1.0 has (docs/conversion.md).
 
     Raises:
@@ -256,7 +257,7 @@ def _headers_of_amqp10(value: dict[str, Any]) -> dict[str, Any]:
     return headers
 
 
-def _from_annotations(text: str | None) -> dict[str, Any]:
+def _from_annotations(text: str | None) -> dict[str, Cell]:
     if text is None:
         return {}
     found = typed_json.parse(text)

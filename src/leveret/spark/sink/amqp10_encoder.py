@@ -6,7 +6,7 @@ the fields that only 1.0 has, and every value keeps its type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from leveret.client.engine.amqp10.addresses import Addresses
@@ -14,6 +14,7 @@ from leveret.segments import typed_json
 from leveret.segments.texts import clean
 from leveret.spark.sink.rows import (
     AddressOptions,
+    Cell,
     Limits,
     RejectedRow,
     RowErrors,
@@ -46,14 +47,14 @@ class Amqp10Encoder:
         self._address = address
         self._limits = limits
         self._addresses = addresses
-        self._cache: dict[Any, bytes] = {}
+        self._cache: dict[Cell, bytes] = {}
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Rows, list[RejectedRow]]:
         """Return the messages, and the rows that cannot be encoded."""
         errors = RowErrors()
         exchanges, keys = self._address.addresses(batch, self._limits, errors)
         bodies = encode_bodies(batch, self._limits, errors)
-        nothing: list[Any] = [None] * batch.num_rows
+        nothing: list[Cell] = [None] * batch.num_rows
         columns = []
         for name in _COLUMNS:
             column = batch.column(name) if name in batch.schema.names else None
@@ -91,7 +92,7 @@ class Amqp10Encoder:
         head += message.encode_application_properties({name: clean(text) for name, text in row.headers().items()})
         return Rows([exchange], [routing_key], head, [message.encode_data_head(len(row.body)) + row.body], [row.body])
 
-    def _head(self, values: tuple[Any, ...], amqp10: dict[str, Any] | None) -> bytes:
+    def _head(self, values: tuple[Cell, ...], amqp10: dict[str, Cell] | None) -> bytes:
         """Return the sections before the body."""
         if amqp10 is not None:
             return self._native(values, amqp10)
@@ -104,7 +105,7 @@ class Amqp10Encoder:
             found = self._cache[key] = self._plain(values)
         return found
 
-    def _header(self, values: tuple[Any, ...]) -> bytes:
+    def _header(self, values: tuple[Cell, ...]) -> bytes:
         durable, priority, ttl = values[:3]
         if priority is not None and not 0 <= priority <= 255:
             raise ValueError(f"priority: {priority}; expected an integer from 0 to 255")
@@ -113,11 +114,11 @@ class Amqp10Encoder:
         return message.encode_header(durable is not False, -1 if priority is None else priority, -1 if ttl is None else ttl,
                                      False, 0)
 
-    def _plain(self, values: tuple[Any, ...]) -> bytes:
+    def _plain(self, values: tuple[Cell, ...]) -> bytes:
         _, _, _, content_type, encoding, correlation_id, reply_to, message_id, micros, kind, user_id, app_id = values[:12]
         encoded = self._header(values)
-        annotations: dict[Any, Any] = {}
-        application: dict[str, Any] = {}
+        annotations: dict[Cell, Cell] = {}
+        application: dict[str, Cell] = {}
         if kind is not None:
             annotations["x-basic-type"] = kind
         for name, value in _headers(values).items():
@@ -136,7 +137,7 @@ class Amqp10Encoder:
         encoded += _properties(fields)
         return encoded + message.encode_application_properties(application) if application else encoded
 
-    def _native(self, values: tuple[Any, ...], amqp10: dict[str, Any]) -> bytes:
+    def _native(self, values: tuple[Cell, ...], amqp10: dict[str, Cell]) -> bytes:
         _, _, _, content_type, encoding, correlation_id, reply_to, message_id, micros, subject, user_id, _ = values[:12]
         encoded = self._header(values)
         for name, encode in (("delivery_annotations", message.encode_delivery_annotations),
@@ -158,7 +159,7 @@ class Amqp10Encoder:
         return encoded + message.encode_application_properties(headers) if headers else encoded
 
 
-def _headers(values: tuple[Any, ...]) -> dict[str, Any]:
+def _headers(values: tuple[Cell, ...]) -> dict[str, Cell]:
     try:
         return {name: typed_json.to_value(name, item)
                 for name, item in (headers_of(values[12], values[13]) or {}).items()}
@@ -178,13 +179,13 @@ def _properties(fields: Fields) -> bytes:
     return message.encode_properties(fields)
 
 
-def _millis(moment: Any) -> int:
+def _millis(moment: Cell) -> int:
     from datetime import UTC, datetime, timedelta
 
     return int((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
 
 
-def _map(name: str, text: str, symbols: bool) -> Any:
+def _map(name: str, text: str, symbols: bool) -> Cell:
     """Decode a JSON map; with `symbols` its keys become symbols."""
     data = typed_json.parse(text)
     value = typed_json.to_value(name, data)
@@ -195,7 +196,7 @@ def _map(name: str, text: str, symbols: bool) -> Any:
     raise ValueError(f"{name}: expected a JSON object, not {text[:40]!r}")
 
 
-def _identifier(name: str, text: str | None, kind: str | None) -> Any:
+def _identifier(name: str, text: str | None, kind: str | None) -> Cell:
     if text is None or kind in (None, "", "string"):
         return text
     try:
@@ -210,7 +211,7 @@ def _identifier(name: str, text: str | None, kind: str | None) -> Any:
     raise ValueError(f"amqp10.{name}_type: {kind!r}; expected string, uuid, ulong or binary")
 
 
-def _body(body: bytes, amqp10: dict[str, Any] | None) -> tuple[bytes, bytes]:
+def _body(body: bytes, amqp10: dict[str, Cell] | None) -> tuple[bytes, bytes]:
     """Return the body sections, and the bytes that the broker counts as the body.
 
     These are the content of a text, and the encoded sections of any other value.

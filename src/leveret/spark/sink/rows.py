@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.segments import typed_json
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 # Exchange names, routing keys and most properties of 0-9-1 are short strings.
 MAX_SHORT_STRING: Final = 255
 _MAX_TEXT: Final = 4096
+
+# A value of a row, as `to_pylist` gives it: the schema, which is checked first, says its type.
+Cell: TypeAlias = Any
 
 
 class Rows:
@@ -133,16 +136,16 @@ class AddressOptions:
         return found_exchanges, found_keys
 
     @staticmethod
-    def _of(name: str, option: str | None, batch: pa.RecordBatch) -> list[Any] | None:
+    def _of(name: str, option: str | None, batch: pa.RecordBatch) -> list[Cell] | None:
         if option is not None:
             return [option] * batch.num_rows
         if name not in batch.schema.names:
             return None
-        found: list[Any] = batch.column(name).to_pylist()
+        found: list[Cell] = batch.column(name).to_pylist()
         return found
 
 
-def _invalid_names(names: list[Any], max_bytes: int) -> list[tuple[int, Any]]:
+def _invalid_names(names: list[Cell], max_bytes: int) -> list[tuple[int, Cell]]:
     distinct = {name for name in set(names)
                 if name is None or (len(name) > max_bytes // 4 and len(name.encode()) > max_bytes)}
     if not distinct:
@@ -157,7 +160,7 @@ def encode_bodies(batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> l
     column = batch.column("body")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
-    bodies: list[Any] = column.to_pylist()
+    bodies: list[Cell] = column.to_pylist()
     if column.null_count:
         for index, body in enumerate(bodies):
             if body is None:
@@ -170,7 +173,8 @@ def encode_bodies(batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> l
     return bodies
 
 
-def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, errors: RowErrors) -> tuple[list[Any], list[int]]:
+def distinct(column: pa.Array, encode: Callable[[Cell], Cell], name: str,
+             errors: RowErrors) -> tuple[list[Cell], list[int]]:
     """Encode the distinct values of a column.
 
     Returns:
@@ -180,7 +184,7 @@ def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, errors: 
     import pyarrow.compute as pc
 
     found = column.dictionary_encode()
-    encoded: list[Any] = []
+    encoded: list[Cell] = []
     wrong: dict[int, str] = {}
     for value in found.dictionary.to_pylist():
         try:
@@ -197,7 +201,7 @@ def distinct(column: pa.Array, encode: Callable[[Any], Any], name: str, errors: 
     return encoded, indices
 
 
-def headers_of(headers: list[tuple[str, str | None]] | None, headers_json: str | None) -> dict[str, Any] | None:
+def headers_of(headers: list[tuple[str, str | None]] | None, headers_json: str | None) -> dict[str, Cell] | None:
     """Return the headers of a row as JSON data: `headers_json` if set, otherwise `headers`. Raises ValueError."""
     if headers_json is not None:
         found = typed_json.parse(headers_json)

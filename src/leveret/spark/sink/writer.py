@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -97,7 +97,7 @@ class AmqpStreamWriter(DataSourceStreamArrowWriter):
         abort(self.plan, messages)
 
 
-def commit(plan: SinkPlan, messages: Sequence[Any], batch: int | None) -> Counts:
+def commit(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> Counts:
     """Commit the sink transactions of all tasks atomically. Returns the counts of the write, which are also logged."""
     written = _written(messages)
     if len(written) != len(messages):
@@ -123,14 +123,14 @@ def commit(plan: SinkPlan, messages: Sequence[Any], batch: int | None) -> Counts
     return counts
 
 
-def abort(plan: SinkPlan, messages: Sequence[Any]) -> None:
+def abort(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abort the sink transactions of the tasks. If the request fails, the broker aborts them later."""
     transactions = [one.transaction for one in _written(messages) if one.transaction is not None]
     if transactions:
         _abort_transactions(ControlClient(plan.endpoint, reconnect_timeout=0.0), transactions)
 
 
-def _written(messages: Sequence[Any]) -> list[Written]:
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 

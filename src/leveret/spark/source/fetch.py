@@ -33,6 +33,7 @@ from leveret.spark.connection import RECONNECT_TIMEOUT, AnyConnection, ControlCl
 from leveret.spark.errors import DataLoss, OffsetError, ReadFailed, RequestRefused
 from leveret.spark.source.topology import describe
 from leveret.storage import disk
+from leveret.wire.amqp0.values import FieldTable
 
 log = logging.getLogger("leveret.spark")
 
@@ -131,7 +132,7 @@ class StreamFetch:
 
     def _consume(self, connection: AnyConnection, stop: int) -> Any:
         """Start a consumer of record batches."""
-        arguments: dict[str, Any] = {"x-stream-offset": self._position, "x-packed": True, "x-packed-until": stop}
+        arguments: FieldTable = {"x-stream-offset": self._position, "x-packed": True, "x-packed-until": stop}
         if self.routing_keys is not None:
             arguments["x-stream-filter-routing-key"] = self.routing_keys
         if isinstance(connection, Amqp10Connection):

@@ -10,8 +10,9 @@ does not store it. Only the initial offset is marked as `initial`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from leveret.segments.typed_json import Document
 from leveret.spark.errors import OffsetError
 
 VERSION: Final = 1
@@ -33,8 +34,8 @@ class Offsets:
     began: dict[str, int] = field(default_factory=dict)
     initial: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        offset: dict[str, Any] = {
+    def to_json(self) -> dict[str, Document]:
+        offset: dict[str, Document] = {
             "version": VERSION,
             "streams": {name: {"id": position.id, "next": position.next}
                         for name, position in sorted(self.streams.items())},
@@ -50,7 +51,7 @@ class Offsets:
         return sum(position.next - self.began.get(name, position.next) for name, position in self.streams.items())
 
 
-def from_json(value: Any) -> Offsets:
+def from_json(value: Document) -> Offsets:
     """Parse a checkpoint offset. Raises OffsetError for one of another source or version."""
     try:
         if value["version"] != VERSION:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import Any
 
+from leveret.segments.typed_json import Document
 from leveret.spark.errors import OptionError
 
 
-def storage_options(path: str | None) -> dict[str, Any] | None:
+def storage_options(path: str | None) -> dict[str, Document] | None:
     """Read the options from a TOML file, or a JSON file if its name ends in `.json`.
 
     Raises:

@@ -6,12 +6,12 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from leveret.segments.typed_json import Document
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import DataLoss, OffsetError, OptionError, RequestRefused
 from leveret.spark.options import Settings
@@ -51,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Start
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Document]:
         settings = self.settings
         if settings.starting_offsets in (None, "latest") and settings.starting_timestamp is None \
                 and settings.consumer_name is None:
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._end_offsets = {name: describe(self.control, name).next for name in streams_of(self.target, self.control)}
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Document], limit: ReadLimit) -> dict[str, Document]:
         begin = from_json(start)
         if self.file_pin.counts_losses:
             # The previous batch is done: collect its losses for this progress report.
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = offsets
         return offsets
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, Document] | None:
         if not self._latest:
             # A batch that was planned earlier is repeated.
             self._latest = {name: describe(self.control, name) for name in streams_of(self.target, self.control)}
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Batches
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Document], end: dict[str, Document]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         self._remember(stop)
         self._release()
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, StreamPartition)
         return self.reading.batches(partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, Document]) -> None:
         consumer = self.settings.consumer_name
         if consumer is not None:
             for name, place in from_json(end).streams.items():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from leveret.segments.manifest import Segment
+from leveret.segments.typed_json import Document
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 
@@ -47,7 +47,7 @@ def describe(control: ControlClient, name: str, first: int | None = None, last: 
                       int(reply.get("octets") or 0), segments_of(reply))
 
 
-def segments_of(reply: dict[str, Any]) -> tuple[Segment, ...]:
+def segments_of(reply: dict[str, Document]) -> tuple[Segment, ...]:
     """Return the manifest entries in a reply, sorted by offset."""
     found = [msgspec.convert(entry, Segment) for entry in reply.get("segments") or ()]
     return tuple(sorted(found, key=lambda segment: segment.first))

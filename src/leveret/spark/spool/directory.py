@@ -17,11 +17,12 @@ import re
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leveret.segments.typed_json import Document
 from leveret.spark.errors import OffsetError, OptionError
 
 VERSION: Final = 1
@@ -189,5 +190,5 @@ class Spool:
             self._lock = -1
 
 
-def _describe(source: dict[str, Any]) -> str:
+def _describe(source: dict[str, Document]) -> str:
     return f"queue {source.get('queue')!r} of vhost {source.get('vhost')!r} at {source.get('broker')}"

@@ -11,13 +11,14 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from leveret.segments.typed_json import Document
 from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
 from leveret.spark.options import Settings
@@ -95,13 +96,13 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._consumer = SpoolConsumer(self.endpoint, self.queue, self.settings.prefetch or PREFETCH)
         return self._consumer
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Document]:
         return {**self.__dict__, "_spool": None, "_consumer": None}
 
-    def _offset(self, spool: Spool, next: int) -> dict[str, Any]:
+    def _offset(self, spool: Spool, next: int) -> dict[str, Document]:
         return {"version": VERSION, "spool": spool.id, "next": next}
 
-    def _read_offset(self, value: dict[str, Any], spool: Spool) -> int:
+    def _read_offset(self, value: Document, spool: Spool) -> int:
         try:
             version, owner, offset = value["version"], value["spool"], int(value["next"])
         except (KeyError, TypeError, ValueError):
@@ -117,7 +118,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Offsets
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Document]:
         spool = self._open()
         return self._offset(spool, spool.first)
 
@@ -128,7 +129,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._open()
         self._remaining = self._open_consumer().pending()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Document], limit: ReadLimit) -> dict[str, Document]:
         spool = self._open()
         begin = self._read_offset(start, spool)
         spool.files_between(begin, begin)
@@ -172,7 +173,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (min_messages is not None and self._remaining is None and not isinstance(limit, ReadAllAvailable)
                 and available < min_messages and time.monotonic() - self._triggered < self.settings.max_trigger_delay)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, Document] | None:
         if self._spool is None or self._consumer is None:
             return None
         waiting = self._consumer.pending()
@@ -181,7 +182,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Batches
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Document], end: dict[str, Document]) -> Sequence[InputPartition]:
         spool = self._open()
         first, stop = self._read_offset(start, spool), self._read_offset(end, spool)
         if first >= stop:
@@ -224,7 +225,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                        chosen.column(field.name).cast(field.type) for field in schema]
             yield from pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches(reading.batch_rows)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, Document]) -> None:
         """Remove files up to `end`. Spark calls this when it plans the next batch."""
         spool = self._open()
         spool.remove_before(self._read_offset(end, spool))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0 import states
 from leveret.wire.amqp0.commands import Body, Command, ContentMethod, ContentPart, Deliver, Publish
 from leveret.wire.amqp0.model import MethodSpec
+from leveret.wire.amqp0.values import Arguments
 
 # What may come next on the channel.
 METHOD: Final = 0
@@ -47,7 +48,7 @@ class WireChannel:
         self.consumer_tag = b""
         self.delivery_tag = 0
         self.redelivered = False
-        self.arguments: dict[str, Any] = {}
+        self.arguments: Arguments = {}
         self.header = b""
         self.size = 0
         self.remaining = 0

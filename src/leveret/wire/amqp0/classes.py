@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
 from leveret.wire.amqp0.dialects import QPID, RABBITMQ, Dialect
@@ -22,6 +22,7 @@ from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec
 from leveret.wire.amqp0.properties import decode_header, encode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.values import Arguments, ContentProperties, FieldTable
 
 BASIC: Final = 60
 FILE: Final = 70
@@ -51,7 +52,7 @@ def class_of(header: bytes) -> int:
     return header[0] << 8 | header[1]
 
 
-def encode_transfer(size: int, arguments: dict[str, Any], dialect: Dialect = QPID) -> bytes:
+def encode_transfer(size: int, arguments: Arguments, dialect: Dialect = QPID) -> bytes:
     """Return the header of a message of class message from the arguments of its transfer. Raises EncodeError."""
     pieces = [_FIXED.pack(MESSAGE, 0, size)]
     for field in TRANSFER_FIELDS:
@@ -62,11 +63,11 @@ def encode_transfer(size: int, arguments: dict[str, Any], dialect: Dialect = QPI
     return b"".join(pieces)
 
 
-def decode_transfer(header: bytes, dialect: Dialect = QPID) -> dict[str, Any]:
+def decode_transfer(header: bytes, dialect: Dialect = QPID) -> Arguments:
     """Return all arguments encoded by `encode_transfer`. Raises WireError 502 if the header is malformed."""
     pos = _FIXED.size
     end = len(header)
-    arguments: dict[str, Any] = {}
+    arguments: Arguments = {}
     for field in TRANSFER_FIELDS:
         stop = field_end(field.type, header, pos, end)
         if stop > end:
@@ -122,7 +123,7 @@ def from_basic(header: bytes, kind: int, size: int, expires: int = 0) -> bytes:
     return _encode(kind, size, {name: value for name, value in properties.items() if name in _FIELDS[kind]})
 
 
-def with_headers(header: bytes, changes: dict[str, Any], drop_expiration: bool) -> bytes:
+def with_headers(header: bytes, changes: FieldTable, drop_expiration: bool) -> bytes:
     """Set some headers of a content of another class than basic; None removes a header.
 
     A malformed header is returned unchanged.
@@ -143,7 +144,7 @@ def with_headers(header: bytes, changes: dict[str, Any], drop_expiration: bool) 
     return _encode_transfer(size, fields)
 
 
-def _of_content(kind: int, header: bytes) -> dict[str, Any]:
+def _of_content(kind: int, header: bytes) -> ContentProperties:
     """Convert the properties of a content of class file or stream to those of class basic."""
     properties = dict(decode_header(header, QPID, V0_9)[2])
     headers = dict(properties.get("headers") or {})
@@ -157,8 +158,8 @@ def _of_content(kind: int, header: bytes) -> dict[str, Any]:
     return properties
 
 
-def _of_transfer(arguments: dict[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = {name: arguments[name] for name in _TEXTS if arguments[name]}
+def _of_transfer(arguments: Arguments) -> ContentProperties:
+    properties: ContentProperties = {name: arguments[name] for name in _TEXTS if arguments[name]}
     properties["priority"] = arguments["priority"]
     properties["delivery_mode"] = arguments["delivery_mode"] or None
     properties["timestamp"] = arguments["timestamp"] or None
@@ -172,8 +173,8 @@ def _of_transfer(arguments: dict[str, Any]) -> dict[str, Any]:
     return properties
 
 
-def _to_transfer(properties: dict[str, Any]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {name: properties[name] for name in _TEXTS if name in properties}
+def _to_transfer(properties: ContentProperties) -> Arguments:
+    arguments: Arguments = {name: properties[name] for name in _TEXTS if name in properties}
     headers = dict(properties.get("headers") or {})
     transaction = headers.get(TRANSACTION_ID)
     if isinstance(transaction, str):
@@ -188,7 +189,7 @@ def _to_transfer(properties: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _encode_transfer(size: int, arguments: dict[str, Any]) -> bytes:
+def _encode_transfer(size: int, arguments: Arguments) -> bytes:
     """Encode the header. A value that does not fit its field is omitted."""
     try:
         return encode_transfer(size, arguments)
@@ -196,7 +197,7 @@ def _encode_transfer(size: int, arguments: dict[str, Any]) -> bytes:
         return encode_transfer(size, _fitting(arguments, "application_headers", _fits_transfer))
 
 
-def _fits_transfer(arguments: dict[str, Any]) -> bool:
+def _fits_transfer(arguments: Arguments) -> bool:
     try:
         encode_transfer(0, arguments)
     except EncodeError:
@@ -204,11 +205,11 @@ def _fits_transfer(arguments: dict[str, Any]) -> bool:
     return True
 
 
-def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:
+def _encode(kind: int, size: int, properties: ContentProperties) -> bytes:
     """Encode the header. A value that does not fit its field is omitted."""
     dialect = RABBITMQ if kind == BASIC else QPID
 
-    def fits(some: dict[str, Any]) -> bool:
+    def fits(some: ContentProperties) -> bool:
         try:
             encode_header(kind, size, some, dialect, V0_9)
         except EncodeError:
@@ -221,9 +222,9 @@ def _encode(kind: int, size: int, properties: dict[str, Any]) -> bytes:
         return encode_header(kind, size, _fitting(properties, "headers", fits), dialect, V0_9)
 
 
-def _fitting(properties: dict[str, Any], table: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def _fitting(properties: ContentProperties, table: str, fits: Callable[[ContentProperties], bool]) -> ContentProperties:
     """Return the properties that fit; of the table, the fields that fit."""
-    kept: dict[str, Any] = {}
+    kept: ContentProperties = {}
     for name, value in properties.items():
         if name == table:
             kept[name] = {key: item for key, item in value.items() if fits({name: {key: item}})}

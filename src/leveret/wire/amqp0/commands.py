@@ -10,7 +10,9 @@ Strings of the hot path stay `bytes` exactly as received. Those of `Method.argum
 
 from __future__ import annotations
 
-from typing import Any, Final, Union
+from typing import Final, Union
+
+from leveret.wire.amqp0.values import Arguments
 
 # A body as received: one piece, or the payloads of its body frames in order. Nothing may assume the former.
 Body = Union[bytes, list[bytes]]
@@ -138,7 +140,7 @@ class Method(Command):
     __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
 
     def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int,
-                 arguments: dict[str, Any]) -> None:
+                 arguments: Arguments) -> None:
         self.kind = kind
         self.channel = channel
         self.name = name
@@ -155,7 +157,7 @@ class ContentMethod(Method):
 
     __slots__ = ("body", "header", "size", "spooled")
 
-    def __init__(self, channel: int, name: str, class_id: int, method_id: int, arguments: dict[str, Any], header: bytes,
+    def __init__(self, channel: int, name: str, class_id: int, method_id: int, arguments: Arguments, header: bytes,
                  size: int, body: Body) -> None:
         super().__init__(CONTENT_METHOD, channel, name, class_id, method_id, arguments)
         self.header = header

@@ -14,13 +14,13 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0 import dialects
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
 from leveret.wire.amqp0.dialects import Dialect
 from leveret.wire.amqp0.errors import EncodeError, WireError
-from leveret.wire.amqp0.values import LongLong, RawTimestamp
+from leveret.wire.amqp0.values import FieldTable, FieldValue, LongLong, RawTimestamp
 
 MAX_DEPTH: Final = 64
 
@@ -84,9 +84,9 @@ def _check_value(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) 
     return stop if pos == stop else end + 1
 
 
-def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> dict[str, Any]:
+def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> FieldTable:
     """Decode the fields between `pos` and `end`, after the length of the table. Raises WireError 502."""
-    table: dict[str, Any] = {}
+    table: FieldTable = {}
     while pos < end:
         start = pos + 1
         pos = start + data[pos]
@@ -99,9 +99,9 @@ def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
     return table
 
 
-def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[Any]:
+def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[FieldValue]:
     """Decode the values between `pos` and `end`, after the length of the array. Raises WireError 502."""
-    array: list[Any] = []
+    array: list[FieldValue] = []
     while pos < end:
         stop = value_end(data, pos, end, dialect)
         array.append(_decode_value(data, pos, stop, dialect, depth))
@@ -132,16 +132,19 @@ def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
     return stop
 
 
-def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> Any:
+def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> FieldValue:
     """Decode the value whose tag is at `pos` and that ends before `stop`. The caller has checked its length."""
+    value: FieldValue
     type = dialect.types[data[pos]]
     pos += 1
     if type == dialects.LONG_STRING:
         return data[pos + 4 : stop].decode("utf-8", "surrogateescape")
     if type == dialects.INT32:
-        return _INT32(data, pos)[0]
+        value = _INT32(data, pos)[0]
+        return value
     if type == dialects.INT64:
-        return _INT64(data, pos)[0]
+        value = _INT64(data, pos)[0]
+        return value
     if type == dialects.BOOLEAN:
         return data[pos] != 0
     if type == dialects.TABLE or type == dialects.ARRAY:
@@ -158,30 +161,37 @@ def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int
         seconds: int = _UINT64(data, pos)[0]
         return _EPOCH + timedelta(seconds=seconds) if seconds < _TIMESTAMP_END else RawTimestamp(seconds)
     if type == dialects.DOUBLE:
-        return _DOUBLE(data, pos)[0]
+        value = _DOUBLE(data, pos)[0]
+        return value
     if type == dialects.FLOAT:
-        return _FLOAT(data, pos)[0]
+        value = _FLOAT(data, pos)[0]
+        return value
     if type == dialects.INT8:
-        return _INT8(data, pos)[0]
+        value = _INT8(data, pos)[0]
+        return value
     if type == dialects.UINT8:
         return data[pos]
     if type == dialects.INT16:
-        return _INT16(data, pos)[0]
+        value = _INT16(data, pos)[0]
+        return value
     if type == dialects.UINT16:
-        return _UINT16(data, pos)[0]
+        value = _UINT16(data, pos)[0]
+        return value
     if type == dialects.UINT32:
-        return _U32(data, pos)[0]
+        value = _U32(data, pos)[0]
+        return value
     if type == dialects.UINT64:
-        return _UINT64(data, pos)[0]
+        value = _UINT64(data, pos)[0]
+        return value
     if type == dialects.DECIMAL or type == dialects.UNSIGNED_DECIMAL:
-        value: int = _INT32(data, pos + 1)[0] if type == dialects.DECIMAL else _U32(data, pos + 1)[0]
-        return Decimal(value).scaleb(-data[pos], _EXACT)
+        unscaled: int = _INT32(data, pos + 1)[0] if type == dialects.DECIMAL else _U32(data, pos + 1)[0]
+        return Decimal(unscaled).scaleb(-data[pos], _EXACT)
     if type == dialects.SHORT_STRING:
         return data[pos + 1 : stop].decode("utf-8", "surrogateescape")
     return data[pos:stop].decode("latin-1")  # CHARACTER: one byte
 
 
-def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> bytes:
+def encode_table(table: FieldTable, dialect: Dialect, depth: int = 0) -> bytes:
     """Encode a table with its length. Raises EncodeError if the dialect does not support a value."""
     pieces: list[bytes] = []
     for name, value in table.items():
@@ -191,7 +201,7 @@ def encode_table(table: dict[str, Any], dialect: Dialect, depth: int = 0) -> byt
     return _PACK_U32(len(data)) + data
 
 
-def encode_array(array: list[Any] | tuple[Any, ...], dialect: Dialect, depth: int = 0) -> bytes:
+def encode_array(array: list[FieldValue] | tuple[FieldValue, ...], dialect: Dialect, depth: int = 0) -> bytes:
     """Encode an array with its length. Raises EncodeError if the dialect does not support a value."""
     data = b"".join([encode_value(value, dialect, depth) for value in array])
     return _PACK_U32(len(data)) + data
@@ -220,7 +230,7 @@ def _to_bytes(value: str | bytes) -> bytes:
         raise EncodeError(f"not a string of Unicode characters: {error}") from error
 
 
-def encode_value(value: Any, dialect: Dialect, depth: int = 0) -> bytes:
+def encode_value(value: FieldValue, dialect: Dialect, depth: int = 0) -> bytes:
     """Encode a value with its tag. Raises EncodeError if the dialect does not support it."""
     if isinstance(value, str):
         return b"S" + encode_long_string(value)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0 import assembly, states
 from leveret.wire.amqp0.assembly import WireChannel
@@ -33,6 +33,7 @@ from leveret.wire.amqp0.methods import decode_arguments, encode_arguments
 from leveret.wire.amqp0.model import MethodSpec, Version
 from leveret.wire.amqp0.output import Output
 from leveret.wire.amqp0.requests import NUMBERS_SIZE, Numbers
+from leveret.wire.amqp0.values import Arguments
 
 _U32: Final = struct.Struct(">I").unpack_from
 
@@ -192,7 +193,7 @@ class Machine(Output):
                     method.answers_from = answers_from
                     method.answers_to = answers_to
 
-    def _connection_method(self, spec: MethodSpec, arguments: dict[str, Any], out: list[Command]) -> None:
+    def _connection_method(self, spec: MethodSpec, arguments: Arguments, out: list[Command]) -> None:
         name = spec.name
         following = states.CONNECTION.get((self.state, states.RECEIVED, name))
         if following is None:
@@ -217,7 +218,7 @@ class Machine(Output):
             self._forget_channels()
         out.append(Method(METHOD, 0, name, spec.class_id, spec.method_id, arguments))
 
-    def _excess(self, arguments: dict[str, Any]) -> str:
+    def _excess(self, arguments: Arguments) -> str:
         """Return how a client's tune-ok exceeds the proposal (0-9-1, rules of connection.tune-ok), or ""."""
         frame_max: int = arguments["frame_max"]
         channel_max: int = arguments["channel_max"]
@@ -229,7 +230,7 @@ class Machine(Output):
             return f"a channel-max of {channel_max} exceeds the proposed {self._proposed_channel_max}"
         return ""
 
-    def _agree(self, arguments: dict[str, Any]) -> None:
+    def _agree(self, arguments: Arguments) -> None:
         """Apply the values of tune-ok.
 
         0 means no limit: the proposal stays, or the configured value if that was 0, too. A heartbeat of 0 disables
@@ -256,7 +257,7 @@ class Machine(Output):
             channel.close(states.CHANNEL_CLOSED)
         self._channels.clear()
 
-    def _channel_method(self, spec: MethodSpec, number: int, channel: WireChannel | None, arguments: dict[str, Any],
+    def _channel_method(self, spec: MethodSpec, number: int, channel: WireChannel | None, arguments: Arguments,
                         out: list[Command]) -> None:
         name = spec.name
         state = states.CHANNEL_CLOSED if channel is None else channel.state
@@ -309,7 +310,7 @@ class Machine(Output):
         """Return whether `connection.close` can be sent: after the server's start, and only once."""
         return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
 
-    def send(self, channel: int, name: str, arguments: dict[str, Any] | None = None, request: int = 0) -> int:
+    def send(self, channel: int, name: str, arguments: Arguments | None = None, request: int = 0) -> int:
         """Send any method without content. Missing arguments become 0, empty or false.
 
         Returns the id of its request, 0 if it is not sent in one. A response answers the request with the id `request`,
@@ -350,7 +351,7 @@ class Machine(Output):
             return self._send_method(channel, spec, arguments, request)
         return 0
 
-    def _send_channel_method(self, number: int, spec: MethodSpec, arguments: dict[str, Any]) -> None:
+    def _send_channel_method(self, number: int, spec: MethodSpec, arguments: Arguments) -> None:
         name = spec.name
         channel = self._channels.get(number)
         state = states.CHANNEL_CLOSED if channel is None else channel.state
@@ -393,7 +394,7 @@ class Machine(Output):
             return self._request(channel, payload)
         return 0
 
-    def send_content(self, channel: int, name: str, arguments: dict[str, Any], header: bytes, body: Body) -> None:
+    def send_content(self, channel: int, name: str, arguments: Arguments, header: bytes, body: Body) -> None:
         """Send any method with content.
 
         `header` is the payload of its header frame and must contain the size of the body. Dropped methods and errors
@@ -416,7 +417,7 @@ class Machine(Output):
             raise ValueError(f"{name} has {'' if spec.content else 'no '}content")
         return spec
 
-    def _send_method(self, channel: int, spec: MethodSpec, arguments: dict[str, Any], request: int) -> int:
+    def _send_method(self, channel: int, spec: MethodSpec, arguments: Arguments, request: int) -> int:
         payload = encode_arguments(spec, arguments, self.dialect)
         numbers = self._numbers
         if len(payload) + (0 if numbers is None else NUMBERS_SIZE) > self.payload_max:

@@ -17,6 +17,7 @@ from leveret.wire.amqp0.fieldtable import (
     encode_timestamp,
 )
 from leveret.wire.amqp0.model import FieldSpec, MethodSpec
+from leveret.wire.amqp0.values import Arguments
 
 _U16: Final = struct.Struct(">H").unpack_from
 _U32: Final = struct.Struct(">I").unpack_from
@@ -26,13 +27,13 @@ _PACK_U32: Final = struct.Struct(">I").pack
 _PACK_U64: Final = struct.Struct(">Q").pack
 
 
-def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect: Dialect) -> dict[str, Any]:
+def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect: Dialect) -> Arguments:
     """Decode all fields of a method except reserved ones, by name, from the bytes after the two indices.
 
     Strings are `str`, timestamps are seconds. In 0-9, `content` is (0 inline or 1 reference, bytes) and `octets` are
     `bytes`. Raises WireError 502 if there are too few or too many bytes.
     """
-    arguments: dict[str, Any] = {}
+    arguments: Arguments = {}
     bit = 8
     for field in spec.fields:
         type = field.type
@@ -101,7 +102,7 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
     return (data[pos], data[pos + 5 : stop])
 
 
-def encode_arguments(spec: MethodSpec, arguments: dict[str, Any], dialect: Dialect) -> bytes:
+def encode_arguments(spec: MethodSpec, arguments: Arguments, dialect: Dialect) -> bytes:
     """Return the payload of the method's frame. Missing arguments become 0, empty or false.
 
     A reply text that is too long is truncated. Raises EncodeError for an unknown argument or one that does not fit its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0.commands import TICKET_SHIFT, Body
 from leveret.wire.amqp0.constants import (
@@ -53,7 +53,7 @@ class Output:
                  "_header_start", "_numbers", "_pieces", "_start", "frame_max", "payload_max", "pending")
 
     def __init__(self, frame_max: int) -> None:
-        self._pieces: list[Any] = []
+        self._pieces: list[bytes | memoryview] = []
         self.pending = 0
         self.frame_max = frame_max
         self.payload_max = frame_max - FRAME_OVERHEAD

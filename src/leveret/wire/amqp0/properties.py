@@ -9,7 +9,7 @@ A property is present if its flag is set; the first has the highest bit. Headers
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
@@ -19,6 +19,7 @@ from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_shor
 from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec, Version
 from leveret.wire.amqp0.table_amqp091 import V0_9_1
+from leveret.wire.amqp0.values import ContentProperties, FieldTable
 
 _U32: Final = struct.Struct(">I").unpack_from
 _FIXED: Final = struct.Struct(">HHQ")
@@ -105,14 +106,14 @@ def check_header(header: bytes, dialect: Dialect, version: Version) -> bool:
 
 
 def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
-                  version: Version = V0_9_1) -> tuple[int, int, dict[str, Any]]:
+                  version: Version = V0_9_1) -> tuple[int, int, ContentProperties]:
     """Return class, body size and the present properties by name (`content_type`). `timestamp` is in seconds.
 
     Raises WireError 502 if the header is malformed: too short, a class without content, a flag without a property, or
     bytes after the last property.
     """
     class_id, body_size, present, pos = _properties_of(header, version)
-    properties: dict[str, Any] = {}
+    properties: ContentProperties = {}
     end = len(header)
     for field in present:
         stop = field_end(field.type, header, pos, end)
@@ -155,9 +156,9 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
         word += 1
 
 
-def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dialect: Dialect = RABBITMQ,
+def encode_header(class_id: int, body_size: int, properties: ContentProperties, dialect: Dialect = RABBITMQ,
                   version: Version = V0_9_1) -> bytes:
-    """Return the payload of a content header frame. Properties that are None are omitted.
+    """Return the payload of a content header frame. ContentProperties that are None are omitted.
 
     Raises EncodeError for an unknown property or one that does not fit its field.
     """
@@ -190,7 +191,7 @@ def encode_header(class_id: int, body_size: int, properties: dict[str, Any], dia
     return _FIXED.pack(class_id, 0, body_size) + flags + b"".join(pieces)
 
 
-def encode_basic(content_type: _Text, content_encoding: _Text, headers: dict[str, Any] | None, delivery_mode: int | None,
+def encode_basic(content_type: _Text, content_encoding: _Text, headers: FieldTable | None, delivery_mode: int | None,
                  priority: int | None, correlation_id: _Text, reply_to: _Text, expiration: _Text, message_id: _Text,
                  timestamp: int | None, type: _Text, user_id: _Text, app_id: _Text, cluster_id: _Text,
                  dialect: Dialect = RABBITMQ) -> bytes:
@@ -247,7 +248,7 @@ def encode_basic(content_type: _Text, content_encoding: _Text, headers: dict[str
     return b"".join(pieces)
 
 
-def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> dict[str, Any]:
+def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> FieldTable:
     """Decode the `headers` of a header whose table length is at `headers_at`. Raises WireError 502."""
     if headers_at + 4 > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
@@ -258,7 +259,7 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
     return decode_table(header, headers_at + 4, end, dialect)
 
 
-def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
+def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
     """Set some of the `headers` of class basic (None removes one), and optionally remove `expiration`.
 
     Everything else stays unchanged, byte for byte. Raises WireError 502 if the header is malformed, and EncodeError if
@@ -268,7 +269,7 @@ def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool
     end = len(header)
     flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
     pieces: list[bytes] = [header[HEADER_MIN_SIZE:pos]]
-    added = {name: value for name, value in headers.items() if value is not None}
+    added: FieldTable = {name: value for name, value in headers.items() if value is not None}
     for field in present:
         stop = field_end(field.type, header, pos, end)
         if stop > end:
@@ -290,7 +291,7 @@ def overlay_header(header: bytes, headers: dict[str, Any], drop_expiration: bool
     return header[:FLAGS_AT] + _PACK_U16(flags) + b"".join(pieces)
 
 
-def _without(header: bytes, pos: int, end: int, names: dict[str, Any], dialect: Dialect) -> bytes:
+def _without(header: bytes, pos: int, end: int, names: FieldTable, dialect: Dialect) -> bytes:
     """Return the fields of a table except those with these names, unchanged."""
     kept: list[bytes] = []
     while pos < end:

@@ -1,6 +1,20 @@
-"""Types for field-table values that Python lacks. They are subclasses of int."""
+"""Types of fields: what a field table can hold, and the subclasses of int for what Python lacks."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeAlias, Union
+
+FieldValue: TypeAlias = Union[
+    Decimal, datetime, bool, int, float, str, bytes, list["FieldValue"], dict[str, "FieldValue"], None
+]
+FieldTable: TypeAlias = dict[str, FieldValue]
+
+# The arguments of a method and the properties of a content, by the Python names of the fields. The tables of the protocol
+# say which there are and of what types; the decoder checks it, and no static type can follow them.
+Arguments: TypeAlias = dict[str, Any]
+ContentProperties: TypeAlias = dict[str, Any]
 
 
 class LongLong(int):

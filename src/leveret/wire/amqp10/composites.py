@@ -32,16 +32,29 @@ from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.model import CompositeSpec, FieldSpec
 from leveret.wire.amqp10.specs import COMPOSITES
 from leveret.wire.amqp10.specs import TYPES as SPECS
-from leveret.wire.amqp10.values import Array, Described, Map, Symbol, Timestamp, UByte, UInt, ULong, UShort
+from leveret.wire.amqp10.values import (
+    Array,
+    Described,
+    Map,
+    Pairs,
+    Symbol,
+    Table,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Value,
+)
 
 _PACK_U16: Final = struct.Struct(">H").pack
 _PACK_I64: Final = struct.Struct(">q").pack
 
-_CLASSES: Final[dict[int, Any]] = {
+_CLASSES: Final[dict[int, type]] = {
     spec.descriptor: getattr(module, spec.class_name) for spec in COMPOSITES.values()
     for module in (transport, messaging, transactions, security) if spec.class_name in vars(module)
 }
-_PYTHON_TYPES: Final[list[Any]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
+_PYTHON_TYPES: Final[list[type]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
                                    Uuid, Composite]
 # Format codes of map keys.
 _SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
@@ -55,7 +68,7 @@ _MESSAGE_IDS: Final = (ULong, Uuid, bytes, str)
 class _States(Decoder):
     """Decodes values described by a composite type of the tables to objects of its class."""
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> Value:
         pos = self.pos
         if pos < self.end and self.data[pos] == codes.DESCRIBED:
             return _read_described(self, depth)
@@ -81,14 +94,14 @@ def read_composite(decoder: Decoder) -> Composite:
     raise DecodeError(start, "expected a composite type that AMQP 1.0 defines")
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Any, int]:
+def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Value, int]:
     """Decode like `decode.decode_value`, but return objects for composite types of AMQP 1.0. Raises DecodeError."""
     decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     value = _read_described(decoder, 0) if decoder.pos < decoder.end and data[pos] == 0 else decoder.value(0)
     return value, decoder.pos
 
 
-def _read_described(decoder: Decoder, depth: int) -> Any:
+def _read_described(decoder: Decoder, depth: int) -> Value:
     """Return a described value: an object of its class if its type is in the tables, otherwise `Described`."""
     data = decoder.data
     start = decoder.pos
@@ -108,7 +121,7 @@ def _read_described(decoder: Decoder, depth: int) -> Any:
     return Described(descriptor, decoder.value(depth + 1))
 
 
-def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
+def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Composite:
     """Return the object whose list is at the decoder's position."""
     start = decoder.pos
     end = decoder.end
@@ -119,7 +132,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
     arguments: dict[str, Any] = {}
     for field in fields:
         at = decoder.pos
-        value: Any = None
+        value: Value = None
         if count:
             count -= 1
             value = _read_field(decoder, spec, field, depth)
@@ -129,10 +142,11 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Any:
     if decoder.pos != decoder.end:
         raise DecodeError(decoder.pos, f"expected the end of {spec.name}, {decoder.end - decoder.pos} bytes are left")
     decoder.end = end
-    return _CLASSES[spec.descriptor](**arguments)
+    composite: Composite = _CLASSES[spec.descriptor](**arguments)
+    return composite
 
 
-def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: int) -> Any:
+def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: int) -> Value:
     """Return the value of a field, or None."""
     pos = decoder.pos
     kind = field.kind
@@ -163,7 +177,7 @@ def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: 
     return _plain(pos, spec, field, value)
 
 
-def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
+def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Value) -> Value:
     """Return the value of a field with a primitive type as a plain Python value."""
     kind = field.kind
     if kind == model.MAP:
@@ -172,7 +186,7 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
         return _read_map(pos, spec, field, value)
     if type(value) is not _PYTHON_TYPES[kind]:
         raise _mismatch(pos, spec, field, value, model.KIND_NAMES[kind])
-    if kind in _INTEGERS:
+    if kind in _INTEGERS and isinstance(value, int):
         value = int(value)
     elif kind == model.SYMBOL:
         value = str(value)
@@ -201,9 +215,9 @@ def _check_keys(decoder: Decoder, spec: CompositeSpec, field: FieldSpec) -> None
                           f" {codes.TYPES.get(code, 'a described value')}", DECODE_ERROR)
 
 
-def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Any:
+def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Table) -> Value:
     if field.name == "message_annotations":
-        pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else value.pairs
+        pairs: Pairs = value.pairs if isinstance(value, Map) else list(value.items())
         strings = False
         for key, _ in pairs:
             if type(key) is str:
@@ -211,11 +225,11 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> An
                 if not key.isascii():
                     raise _mismatch(pos, spec, field, key, "symbol as key")
         if strings:
-            return {Symbol(key): item for key, item in pairs}
+            return {Symbol(str(key)): item for key, item in pairs}
     return value
 
 
-def _is_allowed(value: Any, requires: str) -> bool:
+def _is_allowed(value: Value, requires: str) -> bool:
     """Return whether the type of a value provides what a field requires.
 
     Described types that are not in the tables may provide anything.
@@ -233,12 +247,12 @@ def _is_allowed(value: Any, requires: str) -> bool:
     return isinstance(value, Described)
 
 
-def _mismatch(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any, expected: str) -> DecodeError:
+def _mismatch(pos: int, spec: CompositeSpec, field: FieldSpec, value: Value, expected: str) -> DecodeError:
     name = COMPOSITES[value.kind].name if isinstance(value, Composite) else type(value).__name__
     return DecodeError(pos, f"{spec.name}: {field.spec_name}: expected a {expected}, not {name}", DECODE_ERROR)
 
 
-def from_described(value: Described) -> Any:
+def from_described(value: Described) -> Value:
     """Return the object that a described value represents, or the value itself if its type is not in the tables."""
     data = encode_value(value)
     return _read_described(Decoder(data, 0, len(data)), 0)
@@ -264,7 +278,7 @@ def encode_composite(value: Composite) -> bytes:
     return head + encode_compound(codes.LIST_8, len(encoded), b"".join(encoded))
 
 
-def encode_any(value: Any) -> bytes:
+def encode_any(value: Value) -> bytes:
     """Encode a value, or an object of a composite type. Raises EncodeError."""
     return encode_composite(value) if isinstance(value, Composite) else encode_value(value)
 
@@ -340,11 +354,12 @@ def _encode_map(field: FieldSpec, value: Any) -> bytes:
 def to_described(value: Composite) -> Described:
     """Return the described list that represents an object."""
     data = encode_composite(value)
-    described: Described = Decoder(data, 0, len(data)).value(0)
+    described = Decoder(data, 0, len(data)).value(0)
+    assert isinstance(described, Described)
     return described
 
 
-def fields_of(value: Composite) -> dict[str, Any]:
+def fields_of(value: Composite) -> dict[str, Value]:
     """Return the fields of an object by their Python names, for logs and comparisons."""
     return {field.name: getattr(value, field.name) for field in COMPOSITES[value.kind].fields}
 

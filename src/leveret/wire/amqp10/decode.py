@@ -28,6 +28,7 @@ from leveret.wire.amqp10.values import (
     Float,
     Int,
     Map,
+    Pairs,
     Short,
     Symbol,
     Timestamp,
@@ -35,6 +36,7 @@ from leveret.wire.amqp10.values import (
     UInt,
     ULong,
     UShort,
+    Value,
 )
 
 MAX_DEPTH: Final = 64
@@ -163,7 +165,7 @@ def count_values(data: bytes, pos: int, end: int, max_values: int) -> int:
     return count
 
 
-def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Any, int]:
+def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Value, int]:
     """Return the value at `pos`, and its end.
 
     Raises DecodeError if it is malformed or consists of more than `max_values` values.
@@ -171,6 +173,15 @@ def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_
     decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     value = decoder.value(0)
     return value, decoder.pos
+
+
+def section_pairs(data: bytes, begin: int, end: int, most: int = NO_LIMIT) -> Pairs:
+    """Return the pairs of the section at `begin` that is a map; none if it is something else. Raises DecodeError."""
+    value = decode_value(data, begin, end, most)[0]
+    content = value.value if isinstance(value, Described) else value
+    if isinstance(content, Map):
+        return list(content.pairs)
+    return list(content.items()) if isinstance(content, dict) else []
 
 
 class Decoder:
@@ -187,7 +198,7 @@ class Decoder:
         self.end = end
         self._spare = MAX_EMPTY_ELEMENTS
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> Value:
         """Return the next value, which is nested in `depth` others."""
         pos = self.pos
         if pos >= self.end:
@@ -227,7 +238,7 @@ class Decoder:
         self.end = stop
         return count
 
-    def _content(self, code: int, depth: int) -> Any:
+    def _content(self, code: int, depth: int) -> Value:
         """Return the value whose format code `code` has been read."""
         start = self.pos
         stop = content_end(self.data, code, start, self.end)
@@ -244,7 +255,7 @@ class Decoder:
         count = self._enter(code, stop)
         end = self.end
         self.end = stop
-        value: Any
+        value: Value
         if shape == _LIST:
             value = self._list(count, depth + 1)
         elif shape == _MAP:
@@ -270,18 +281,18 @@ class Decoder:
         count: int = _U32(self.data, pos + 4)[0]
         return count
 
-    def _list(self, count: int, depth: int) -> list[Any]:
+    def _list(self, count: int, depth: int) -> list[Value]:
         if count > self.end - self.pos:
             raise DecodeError(self.pos, f"expected a list of {count} values, not {self.end - self.pos} bytes")
         return [self.value(depth) for _ in range(count)]
 
-    def _map(self, count: int, depth: int) -> Any:
+    def _map(self, count: int, depth: int) -> Value:
         start = self.pos
         if count & 1:
             raise DecodeError(start, f"expected an even number of values in a map, not {count}")
         if count > self.end - start:
             raise DecodeError(start, f"expected a map of {count} values, not {self.end - start} bytes")
-        pairs: dict[Any, Any] = {}
+        pairs: dict[Any, Value] = {}
         plain = True
         guessable = 0
         for _ in range(count >> 1):
@@ -302,7 +313,7 @@ class Decoder:
             return pairs
         return self._unusual_map(pairs, (count >> 1) - len(pairs), start, depth)
 
-    def _unusual_map(self, begun: dict[Any, Any], count: int, start: int, depth: int) -> Any:
+    def _unusual_map(self, begun: dict[Any, Value], count: int, start: int, depth: int) -> Value:
         """Decode the rest of a map with keys that a dict would confuse, or that cannot or should not be in a dict.
 
         `begun` has the pairs decoded so far.
@@ -321,7 +332,7 @@ class Decoder:
         return Map(pairs)
 
     def _array(self, count: int, depth: int) -> Array:
-        descriptors: list[Any] = []
+        descriptors: list[Value] = []
         while self.pos < self.end and self.data[self.pos] == codes.DESCRIBED:
             depth += 1
             if depth > MAX_DEPTH:
@@ -347,8 +358,9 @@ class Decoder:
         return Array(TYPES[code], [self._content(code, depth) for _ in range(count)], tuple(descriptors))
 
 
-def _scalar(data: bytes, code: int, pos: int, stop: int) -> Any:
+def _scalar(data: bytes, code: int, pos: int, stop: int) -> Value:
     """Return the value between `pos` and `stop`, the end found by `content_end`."""
+    number: Value
     if code == codes.STRING_8 or code == codes.STRING_32:
         return decode_text(data, pos + (1 if code == codes.STRING_8 else 4), stop)
     if code == codes.SYMBOL_8 or code == codes.SYMBOL_32:
@@ -364,9 +376,11 @@ def _scalar(data: bytes, code: int, pos: int, stop: int) -> Any:
     if code == codes.BINARY_32:
         return data[pos + 4 : stop]
     if code == codes.SMALL_LONG:
-        return _I8(data, pos)[0]
+        number = _I8(data, pos)[0]
+        return number
     if code == codes.LONG:
-        return _I64(data, pos)[0]
+        number = _I64(data, pos)[0]
+        return number
     if code == codes.BOOLEAN:
         if data[pos] > 1:
             raise DecodeError(pos, f"expected a boolean of 0 or 1, not {data[pos]}")
@@ -398,7 +412,8 @@ def _scalar(data: bytes, code: int, pos: int, stop: int) -> Any:
     if code == codes.TIMESTAMP:
         return Timestamp(_I64(data, pos)[0])
     if code == codes.DOUBLE:
-        return _DOUBLE(data, pos)[0]
+        number = _DOUBLE(data, pos)[0]
+        return number
     if code == codes.FLOAT:
         return Float(_FLOAT(data, pos)[0])
     if code == codes.UUID:

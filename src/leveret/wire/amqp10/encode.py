@@ -24,6 +24,7 @@ from leveret.wire.amqp10.values import (
     Float,
     Int,
     Map,
+    Pairs,
     Short,
     Symbol,
     Timestamp,
@@ -31,6 +32,7 @@ from leveret.wire.amqp10.values import (
     UInt,
     ULong,
     UShort,
+    Value,
 )
 
 MAX_DEPTH: Final = 64
@@ -50,13 +52,13 @@ _PACK_SIZE_8: Final = struct.Struct(">BB").pack
 _PACK_SIZE_32: Final = struct.Struct(">BI").pack
 
 # By type: the class of its values, and the plain class that arrays accept, too.
-_PYTHON_TYPES: Final[dict[str, Any]] = {
+_PYTHON_TYPES: Final[dict[str, type]] = {
     "null": type(None), "boolean": bool, "ubyte": UByte, "ushort": UShort, "uint": UInt, "ulong": ULong, "byte": Byte,
     "short": Short, "int": Int, "long": int, "float": Float, "double": float, "decimal32": Decimal32,
     "decimal64": Decimal64, "decimal128": Decimal128, "char": Char, "timestamp": Timestamp, "uuid": Uuid,
     "binary": bytes, "string": str, "symbol": Symbol, "list": list, "map": dict, "array": Array,
 }
-_PLAIN: Final[dict[str, Any]] = {
+_PLAIN: Final[dict[str, type]] = {
     "ubyte": int, "ushort": int, "uint": int, "ulong": int, "byte": int, "short": int, "int": int, "timestamp": int,
     "float": float, "char": str, "symbol": str,
 }
@@ -81,6 +83,7 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
 
     Raises EncodeError for a type that is not in `values`, or a value out of range.
     """
+    # The types are compared exactly, which no static type follows.
     if value is None:
         return b"\x40"
     kind = type(value)
@@ -115,7 +118,7 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
     return _encode_rare(value, depth)
 
 
-def _encode_rare(value: Any, depth: int) -> bytes:
+def _encode_rare(value: Value, depth: int) -> bytes:
     """Encode a value of a less frequent type, or of a subclass of any type."""
     try:
         if isinstance(value, Int):
@@ -133,7 +136,7 @@ def _encode_rare(value: Any, depth: int) -> bytes:
         if isinstance(value, Float):
             return b"\x72" + encode_float(value)
     except (ValueError, struct.error) as error:
-        raise EncodeError(f"{value} is out of the range of a {type(value).__name__}") from error
+        raise EncodeError(f"{value!s} is out of the range of a {type(value).__name__}") from error
     if isinstance(value, Uuid):
         return b"\x98" + value.bytes
     if isinstance(value, Char):
@@ -222,7 +225,7 @@ def encode_binary(value: bytes) -> bytes:
     return _sized(codes.BINARY_8, codes.BINARY_32, value)
 
 
-def encode_list(values: list[Any], depth: int = 0) -> bytes:
+def encode_list(values: list[Value], depth: int = 0) -> bytes:
     """Encode a list of values."""
     if not values:
         return b"\x45"
@@ -231,7 +234,7 @@ def encode_list(values: list[Any], depth: int = 0) -> bytes:
     return encode_compound(codes.LIST_8, len(values), b"".join([encode_value(value, depth + 1) for value in values]))
 
 
-def encode_pairs(pairs: list[tuple[Any, Any]], depth: int = 0, symbols: bool = False) -> bytes:
+def encode_pairs(pairs: Pairs, depth: int = 0, symbols: bool = False) -> bytes:
     """Encode a map. With `symbols`, plain str keys are symbols. Raises EncodeError for two identical keys."""
     if depth >= MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")

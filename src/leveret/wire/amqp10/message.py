@@ -6,7 +6,7 @@ Maps become dict or `values.Map`. In annotations, plain str keys are encoded as 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp10 import codes
 from leveret.wire.amqp10.composites import decode_composite, decode_value, encode_any, encode_composite
@@ -26,7 +26,7 @@ from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Header, Properties
 from leveret.wire.amqp10.sections import ABSENT, Sections
 from leveret.wire.amqp10.short import uint
-from leveret.wire.amqp10.values import Array, Map, ULong
+from leveret.wire.amqp10.values import Array, Checked, Map, Pairs, Table, ULong, Value
 
 _STRINGS: Final = bytes((codes.STRING_8, codes.STRING_32))
 _ANNOTATION_KEYS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32, codes.ULONG_0, codes.SMALL_ULONG, codes.ULONG))
@@ -50,22 +50,22 @@ def properties(sections: Sections) -> Properties | None:
     return value if isinstance(value, Properties) else None
 
 
-def delivery_annotations(sections: Sections) -> Any:
+def delivery_annotations(sections: Sections) -> Checked:
     """Return the delivery annotations as a map, or None. Raises DecodeError if they are malformed."""
     return _annotations(sections.data, sections.delivery_annotations, sections.delivery_annotations_end)
 
 
-def message_annotations(sections: Sections) -> Any:
+def message_annotations(sections: Sections) -> Checked:
     """Return the message annotations as a map, or None. Raises DecodeError if they are malformed."""
     return _annotations(sections.data, sections.message_annotations, sections.message_annotations_end)
 
 
-def footer(sections: Sections) -> Any:
+def footer(sections: Sections) -> Checked:
     """Return the footer as a map, or None. Raises DecodeError if it is malformed."""
     return _annotations(sections.data, sections.footer, sections.footer_end)
 
 
-def application_properties(sections: Sections) -> Any:
+def application_properties(sections: Sections) -> Checked:
     """Return the application properties as a map with str keys, or None. Raises DecodeError if they are malformed.
 
     Values of compound types are accepted, although the specification does not allow them.
@@ -78,13 +78,13 @@ def application_properties(sections: Sections) -> Any:
     return _content(sections.data, start, sections.application_properties_end)
 
 
-def body(sections: Sections) -> list[Any]:
+def body(sections: Sections) -> list[Checked]:
     """Return the values of the body sections in order. Raises DecodeError if they are malformed.
 
     They are the bytes of `data`, the lists of `amqp-sequence`, or the one value of `amqp-value` (an object if AMQP 1.0
     defines its type).
     """
-    values: list[Any] = []
+    values: list[Checked] = []
     pos = sections.body
     while ABSENT < pos < sections.body_end:
         stop = value_end(sections.data, pos, sections.body_end)
@@ -93,7 +93,7 @@ def body(sections: Sections) -> list[Any]:
     return values
 
 
-def _annotations(data: bytes, start: int, stop: int) -> Any:
+def _annotations(data: bytes, start: int, stop: int) -> Checked:
     if start == ABSENT:
         return None
     _check_keys(data, start, stop, _ANNOTATION_KEYS, "annotations: expected a symbol or ulong")
@@ -107,7 +107,7 @@ def _check_keys(data: bytes, start: int, stop: int, allowed: bytes, expected: st
         raise DecodeError(start, f"{expected} as key, not {codes.TYPES.get(code, 'a described value')}")
 
 
-def _content(data: bytes, start: int, stop: int) -> Any:
+def _content(data: bytes, start: int, stop: int) -> Value:
     """Return the value of the section between `start` and `stop`, after its descriptor."""
     pos = value_end(data, start + 1, stop)
     if data[pos] == codes.DESCRIBED:
@@ -141,22 +141,22 @@ def encode_properties(value: Properties) -> bytes:
     return encode_composite(value)
 
 
-def encode_delivery_annotations(value: Any) -> bytes:
+def encode_delivery_annotations(value: Table) -> bytes:
     """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(DELIVERY_ANNOTATIONS, value)
 
 
-def encode_message_annotations(value: Any) -> bytes:
+def encode_message_annotations(value: Table) -> bytes:
     """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(MESSAGE_ANNOTATIONS, value)
 
 
-def encode_footer(value: Any) -> bytes:
+def encode_footer(value: Table) -> bytes:
     """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(FOOTER, value)
 
 
-def encode_application_properties(value: Any) -> bytes:
+def encode_application_properties(value: Table) -> bytes:
     """Encode the section from a map.
 
     Raises EncodeError for a key that is not a plain str, or a value of a compound type.
@@ -182,17 +182,17 @@ def encode_data_head(size: int) -> bytes:
     return _PACK_DATA_HEAD(0, codes.SMALL_ULONG, DATA, codes.BINARY_32, size)
 
 
-def encode_sequence(values: list[Any]) -> bytes:
+def encode_sequence(values: list[Value]) -> bytes:
     """Encode an `amqp-sequence` section."""
     return _head(AMQP_SEQUENCE) + encode_list(values)
 
 
-def encode_body_value(value: Any) -> bytes:
+def encode_body_value(value: Value) -> bytes:
     """Encode an `amqp-value` section, whose value may be an object of a composite type (as sent to a coordinator)."""
     return _head(AMQP_VALUE) + encode_any(value)
 
 
-def _encode_annotations(kind: int, value: Any) -> bytes:
+def _encode_annotations(kind: int, value: Table) -> bytes:
     pairs = _pairs(value)
     for key, _ in pairs:
         if not isinstance(key, (str, ULong)):
@@ -204,5 +204,5 @@ def _head(kind: int) -> bytes:
     return bytes((0, codes.SMALL_ULONG, kind))
 
 
-def _pairs(value: Any) -> list[tuple[Any, Any]]:
+def _pairs(value: Table) -> Pairs:
     return value.pairs if isinstance(value, Map) else list(value.items())

@@ -6,10 +6,9 @@ An optional field without a default is None if it is absent; a field with multip
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.transport import Error
+from leveret.wire.amqp10.values import Checked
 
 
 class Received(Composite):
@@ -57,7 +56,7 @@ class Modified(Composite):
     __slots__ = ("delivery_failed", "message_annotations", "undeliverable_here")
 
     def __init__(self, delivery_failed: bool | None = None, undeliverable_here: bool | None = None,
-                 message_annotations: Any = None) -> None:
+                 message_annotations: Checked = None) -> None:
         self.kind = 0x27
         self.delivery_failed = delivery_failed
         self.undeliverable_here = undeliverable_here
@@ -70,9 +69,9 @@ class Source(Composite):
     __slots__ = ("address", "capabilities", "default_outcome", "distribution_mode", "durable", "dynamic",
                  "dynamic_node_properties", "expiry_policy", "filter", "outcomes", "timeout")
 
-    def __init__(self, address: Any = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
-                 dynamic: bool = False, dynamic_node_properties: Any = None, distribution_mode: str | None = None,
-                 filter: Any = None, default_outcome: Any = None, outcomes: tuple[str, ...] = (),
+    def __init__(self, address: Checked = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
+                 dynamic: bool = False, dynamic_node_properties: Checked = None, distribution_mode: str | None = None,
+                 filter: Checked = None, default_outcome: Checked = None, outcomes: tuple[str, ...] = (),
                  capabilities: tuple[str, ...] = ()) -> None:
         self.kind = 0x28
         self.address = address
@@ -93,8 +92,8 @@ class Target(Composite):
 
     __slots__ = ("address", "capabilities", "durable", "dynamic", "dynamic_node_properties", "expiry_policy", "timeout")
 
-    def __init__(self, address: Any = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
-                 dynamic: bool = False, dynamic_node_properties: Any = None,
+    def __init__(self, address: Checked = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
+                 dynamic: bool = False, dynamic_node_properties: Checked = None,
                  capabilities: tuple[str, ...] = ()) -> None:
         self.kind = 0x29
         self.address = address
@@ -163,11 +162,11 @@ class Properties(Composite):
     __slots__ = ("absolute_expiry_time", "content_encoding", "content_type", "correlation_id", "creation_time", "group_id",
                  "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to", "user_id")
 
-    def __init__(self, message_id: Any = None, user_id: bytes | None = None, to: Any = None, subject: str | None = None,
-                 reply_to: Any = None, correlation_id: Any = None, content_type: str | None = None,
-                 content_encoding: str | None = None, absolute_expiry_time: int | None = None,
-                 creation_time: int | None = None, group_id: str | None = None, group_sequence: int | None = None,
-                 reply_to_group_id: str | None = None) -> None:
+    def __init__(self, message_id: Checked = None, user_id: bytes | None = None, to: Checked = None,
+                 subject: str | None = None, reply_to: Checked = None, correlation_id: Checked = None,
+                 content_type: str | None = None, content_encoding: str | None = None,
+                 absolute_expiry_time: int | None = None, creation_time: int | None = None, group_id: str | None = None,
+                 group_sequence: int | None = None, reply_to_group_id: str | None = None) -> None:
         self.kind = 0x73
         self.message_id = message_id
         self.user_id = user_id

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
+
+from leveret.wire.amqp10.values import Value
 
 # The primitive types of fields. ANY is `*`, COMPOSITE is a composite type by name.
 ANY: Final = 0
@@ -37,7 +39,7 @@ class RestrictedSpec:
 
     __slots__ = ("base", "choices", "descriptor", "name", "provides", "source", "symbol")
 
-    def __init__(self, name: str, source: str, descriptor: int, provides: list[str], choices: dict[str, Any]) -> None:
+    def __init__(self, name: str, source: str, descriptor: int, provides: list[str], choices: dict[str, Value]) -> None:
         self.name = name
         self.source = source
         self.descriptor = descriptor
@@ -70,8 +72,8 @@ class FieldSpec:
         self.multiple = multiple
         self.default_text = default_text
         self.kind = ANY
-        self.choices: list[Any] = []
-        self.default: Any = () if multiple else None
+        self.choices: list[Value] = []
+        self.default: Value = () if multiple else None
         self.symbols = False
 
 

@@ -15,10 +15,9 @@ A line begins with the kind of declaration; a line indented by four blanks or mo
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.wire.amqp10 import model
 from leveret.wire.amqp10.model import KINDS, CompositeSpec, FieldSpec, RestrictedSpec, Types
+from leveret.wire.amqp10.values import Value
 
 
 def parse(texts: list[str]) -> Types:
@@ -65,7 +64,7 @@ def _declare(types: Types, line: str) -> None:
         types.composites[name] = CompositeSpec(name, int(rest[0], 16), provides, _fields(content))
     elif what == "restricted":
         descriptor = int(rest.pop(0), 16) if rest[0].startswith("0x") else 0
-        choices: dict[str, Any] = {}
+        choices: dict[str, Value] = {}
         for choice in content.split():
             key, equals, value = choice.partition("=")
             if not equals:
@@ -127,7 +126,7 @@ def _resolve_field(types: Types, field: FieldSpec) -> None:
         field.default = restricted.choices[text] if restricted.choices else _constant(field.kind, text)
 
 
-def _constant(kind: int, text: str) -> Any:
+def _constant(kind: int, text: str) -> Value:
     """Return a value as written in a table."""
     if kind == model.BOOLEAN:
         if text not in ("true", "false"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, Union
+from typing import Final, Union
 
 from leveret.wire.amqp10.composite import Composite, Performative
 from leveret.wire.amqp10.composites import encode_composite
@@ -66,7 +66,7 @@ class Output:
 
     def __init__(self, max_frame_size: int = MIN_MAX_FRAME_SIZE) -> None:
         self.max_frame_size = max_frame_size
-        self._pieces: list[Any] = []
+        self._pieces: list[bytes | memoryview] = []
         self.pending = 0
         self._channel = -1
         self._handle = -1
@@ -136,7 +136,7 @@ class Output:
 
     def send_message(self, transfer: Transfer, payload: Payload) -> None:
         """Send a transfer with this payload instead of its own. Raises EncodeError as `send` does."""
-        chunks: list[Any] = [payload] if isinstance(payload, bytes) else list(payload)
+        chunks: list[bytes | memoryview] = [payload] if isinstance(payload, bytes) else list(payload)
         left = 0
         for chunk in chunks:
             left += len(chunk)

@@ -7,7 +7,7 @@ writers give the same bytes as the generic encoder.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp10.codes import (
     BINARY_8,
@@ -29,6 +29,7 @@ from leveret.wire.amqp10.encode import encode_binary, encode_uint
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.messaging import Accepted, Released
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
+from leveret.wire.amqp10.values import Value
 
 # The states without fields. They are immutable, so they are shared.
 ACCEPTED_STATE: Final = Accepted()
@@ -170,7 +171,7 @@ def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int)
     """Return the disposition whose `count` fields are between `pos` and `stop`."""
     last: int | None = None
     settled = batchable = False
-    state: Any = None
+    state: Value = None
     if count < 2 or count > 6:
         return None
     try:

@@ -6,9 +6,8 @@ An optional field without a default is None if it is absent; a field with multip
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.values import Checked
 
 
 class Coordinator(Composite):
@@ -26,7 +25,7 @@ class Declare(Composite):
 
     __slots__ = ("global_id",)
 
-    def __init__(self, global_id: Any = None) -> None:
+    def __init__(self, global_id: Checked = None) -> None:
         self.kind = 0x31
         self.global_id = global_id
 
@@ -36,7 +35,7 @@ class Discharge(Composite):
 
     __slots__ = ("fail", "txn_id")
 
-    def __init__(self, txn_id: Any, fail: bool | None = None) -> None:
+    def __init__(self, txn_id: Checked, fail: bool | None = None) -> None:
         self.kind = 0x32
         self.txn_id = txn_id
         self.fail = fail
@@ -47,7 +46,7 @@ class Declared(Composite):
 
     __slots__ = ("txn_id",)
 
-    def __init__(self, txn_id: Any) -> None:
+    def __init__(self, txn_id: Checked) -> None:
         self.kind = 0x33
         self.txn_id = txn_id
 
@@ -57,7 +56,7 @@ class TransactionalState(Composite):
 
     __slots__ = ("outcome", "txn_id")
 
-    def __init__(self, txn_id: Any, outcome: Any = None) -> None:
+    def __init__(self, txn_id: Checked, outcome: Checked = None) -> None:
         self.kind = 0x34
         self.txn_id = txn_id
         self.outcome = outcome

@@ -6,9 +6,8 @@ An optional field without a default is None if it is absent; a field with multip
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.wire.amqp10.composite import Composite, Performative
+from leveret.wire.amqp10.values import Checked
 
 
 class Error(Composite):
@@ -16,7 +15,7 @@ class Error(Composite):
 
     __slots__ = ("condition", "description", "info")
 
-    def __init__(self, condition: str, description: str | None = None, info: Any = None) -> None:
+    def __init__(self, condition: str, description: str | None = None, info: Checked = None) -> None:
         self.kind = 0x1d
         self.condition = condition
         self.description = description
@@ -32,7 +31,7 @@ class Open(Performative):
     def __init__(self, container_id: str, hostname: str | None = None, max_frame_size: int = 4294967295,
                  channel_max: int = 65535, idle_time_out: int | None = None, outgoing_locales: tuple[str, ...] = (),
                  incoming_locales: tuple[str, ...] = (), offered_capabilities: tuple[str, ...] = (),
-                 desired_capabilities: tuple[str, ...] = (), properties: Any = None, channel: int = 0) -> None:
+                 desired_capabilities: tuple[str, ...] = (), properties: Checked = None, channel: int = 0) -> None:
         self.kind = 0x10
         self.channel = channel
         self.container_id = container_id
@@ -56,7 +55,7 @@ class Begin(Performative):
     def __init__(self, next_outgoing_id: int, incoming_window: int, outgoing_window: int,
                  remote_channel: int | None = None, handle_max: int = 4294967295,
                  offered_capabilities: tuple[str, ...] = (), desired_capabilities: tuple[str, ...] = (),
-                 properties: Any = None, channel: int = 0) -> None:
+                 properties: Checked = None, channel: int = 0) -> None:
         self.kind = 0x11
         self.channel = channel
         self.remote_channel = remote_channel
@@ -77,10 +76,10 @@ class Attach(Performative):
                  "target", "unsettled")
 
     def __init__(self, name: str, handle: int, role: bool, snd_settle_mode: int = 2, rcv_settle_mode: int = 0,
-                 source: Any = None, target: Any = None, unsettled: Any = None, incomplete_unsettled: bool = False,
-                 initial_delivery_count: int | None = None, max_message_size: int | None = None,
-                 offered_capabilities: tuple[str, ...] = (), desired_capabilities: tuple[str, ...] = (),
-                 properties: Any = None, channel: int = 0) -> None:
+                 source: Checked = None, target: Checked = None, unsettled: Checked = None,
+                 incomplete_unsettled: bool = False, initial_delivery_count: int | None = None,
+                 max_message_size: int | None = None, offered_capabilities: tuple[str, ...] = (),
+                 desired_capabilities: tuple[str, ...] = (), properties: Checked = None, channel: int = 0) -> None:
         self.kind = 0x12
         self.channel = channel
         self.name = name
@@ -108,7 +107,7 @@ class Flow(Performative):
     def __init__(self, incoming_window: int, next_outgoing_id: int, outgoing_window: int,
                  next_incoming_id: int | None = None, handle: int | None = None, delivery_count: int | None = None,
                  link_credit: int | None = None, available: int | None = None, drain: bool = False, echo: bool = False,
-                 properties: Any = None, channel: int = 0) -> None:
+                 properties: Checked = None, channel: int = 0) -> None:
         self.kind = 0x13
         self.channel = channel
         self.next_incoming_id = next_incoming_id
@@ -132,7 +131,7 @@ class Transfer(Performative):
 
     def __init__(self, handle: int, delivery_id: int | None = None, delivery_tag: bytes | None = None,
                  message_format: int | None = None, settled: bool | None = None, more: bool = False,
-                 rcv_settle_mode: int | None = None, state: Any = None, resume: bool = False, aborted: bool = False,
+                 rcv_settle_mode: int | None = None, state: Checked = None, resume: bool = False, aborted: bool = False,
                  batchable: bool = False, payload: bytes = b"", channel: int = 0) -> None:
         self.kind = 0x14
         self.channel = channel
@@ -155,7 +154,7 @@ class Disposition(Performative):
 
     __slots__ = ("batchable", "first", "last", "role", "settled", "state")
 
-    def __init__(self, role: bool, first: int, last: int | None = None, settled: bool = False, state: Any = None,
+    def __init__(self, role: bool, first: int, last: int | None = None, settled: bool = False, state: Checked = None,
                  batchable: bool = False, channel: int = 0) -> None:
         self.kind = 0x15
         self.channel = channel

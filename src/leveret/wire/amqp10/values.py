@@ -22,13 +22,51 @@ A float32 that is a signalling NaN becomes a quiet one. Everything else survives
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from uuid import UUID
 
 from leveret.wire.amqp10.decimals import Decimal32, Decimal64, Decimal128
 
-__all__ = ["Array", "Byte", "Char", "Decimal32", "Decimal64", "Decimal128", "Described", "Float", "Int", "Map", "Short",
-           "Symbol", "Timestamp", "UByte", "UInt", "ULong", "UShort"]
+if TYPE_CHECKING:
+    from leveret.wire.amqp10.composite import Composite
+
+__all__ = [
+    "Array",
+    "Byte",
+    "Char",
+    "Checked",
+    "Decimal32",
+    "Decimal64",
+    "Decimal128",
+    "Described",
+    "Float",
+    "Int",
+    "Map",
+    "Pairs",
+    "Short",
+    "Symbol",
+    "Table",
+    "Timestamp",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
+    "Value",
+]
+
+# What is decoded, and what can be encoded. A value described by a composite type of AMQP 1.0 may be an object of its class.
+# Keys are values themselves; a mapping of any of them will do, and mappings are invariant in their keys.
+Value: TypeAlias = Union[
+    UUID, Decimal32, Decimal64, Decimal128, bool, int, float, str, bytes, "Described", "Array", "Map", "Composite",
+    Sequence["Value"], Mapping[Any, "Value"], None,
+]
+# A value whose type the tables prescribe by its role (a source, the state of a delivery, the properties of a link) rather
+# than by one class, and which the decoder has checked.
+Checked: TypeAlias = Any
+# A map by either of its types.
+Table: TypeAlias = Union[Mapping[Any, Value], "Map"]
+Pairs: TypeAlias = list[tuple[Value, Value]]
 
 
 class UByte(int):
@@ -102,7 +140,7 @@ class Described:
 
     __slots__ = ("descriptor", "value")
 
-    def __init__(self, descriptor: Any, value: Any) -> None:
+    def __init__(self, descriptor: Value, value: Value) -> None:
         self.descriptor = descriptor
         self.value = value
 
@@ -130,7 +168,7 @@ class Array:
 
     __slots__ = ("descriptors", "items", "type")
 
-    def __init__(self, type: str, items: Iterable[Any], descriptors: tuple[Any, ...] = ()) -> None:
+    def __init__(self, type: str, items: Iterable[Value], descriptors: tuple[Value, ...] = ()) -> None:
         self.type = type
         self.items = list(items)
         self.descriptors = descriptors
@@ -151,7 +189,7 @@ class Map:
 
     __slots__ = ("pairs",)
 
-    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def __init__(self, pairs: Iterable[tuple[Value, Value]]) -> None:
         self.pairs = list(pairs)
 
     def __eq__(self, other: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret.wire.amqp10.transport import Detach, Flow
@@ -9,8 +11,8 @@ from leveret.wire.amqp10.values import Symbol
 from tests.protocols.amqp10.support import Receiver, Session, connect, make_site
 from tests.protocols.support import Site
 
-SINGLE = {"x-single-active-consumer": True}
-QUORUM = {"x-queue-type": "quorum"}
+SINGLE: dict[str, Any] = {"x-single-active-consumer": True}
+QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def told(receiver: Receiver) -> list[object]:
 
 
 @pytest.mark.parametrize("arguments", [SINGLE, SINGLE | QUORUM], ids=["classic", "quorum"])
-def test_the_next_consumer_becomes_active(site: Site, arguments: dict[str, object]) -> None:
+def test_the_next_consumer_becomes_active(site: Site, arguments: dict[str, Any]) -> None:
     site.vhost.declare_queue("single", None, durable=True, arguments=arguments)
     one = session_of(site, "one").receiver("single")
     two = session_of(site, "two").receiver("single")

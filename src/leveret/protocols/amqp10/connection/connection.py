@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import platform
 import socket
-from typing import Any, Final
+from typing import Final
 
+from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError
 from leveret.broker.vhost import Vhost
@@ -42,6 +43,7 @@ from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Begin, Close, Open
+from leveret.wire.amqp10.values import Table, Value
 
 log = logging.getLogger("leveret.connection")
 
@@ -109,7 +111,7 @@ class Connection(VhostSession):
         self.container_id = ""
         self.container: tuple[str, str, str] | None = None
         self.exclusive = False
-        self.client_properties: dict[str, Any] = {}
+        self.client_properties: values.FieldTable = {}
         self.login: Login | None = None
         self.sessions: dict[int, SessionEndpoint] = {}
         self.channels_out: dict[int, SessionEndpoint] = {}
@@ -369,7 +371,7 @@ class Connection(VhostSession):
     def send_open(self, failed: bool = False) -> None:
         """Send open, which precedes every other frame. `failed` means that a close follows."""
         own = self.own
-        properties: dict[str, Any] = {
+        properties: dict[str, Value] = {
             "product": own.product, "version": own.version,
             "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
                         f" (Python {platform.python_version()})",
@@ -382,7 +384,7 @@ class Connection(VhostSession):
         self.open_sent = True
         self.mark()
 
-    def close(self, condition: str, text: str, info: dict[str, Any] | None = None) -> None:
+    def close(self, condition: str, text: str, info: Table | None = None) -> None:
         """Send close with an error. From then on, only the client's close is processed."""
         if self.closing or self.lost:
             return

@@ -37,7 +37,8 @@ def open_connection(connection: Connection, frame: Open) -> None:
     connection.output.max_frame_size = frame.max_frame_size
     connection.remote_channel_max = frame.channel_max
     if isinstance(frame.properties, (dict, Map)):
-        connection.client_properties = plain(frame.properties)
+        client_properties = plain(frame.properties)
+        connection.client_properties = client_properties if isinstance(client_properties, dict) else {}
     if not connection.user:
         name = connection.anonymous_user()
         if name is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.protocols.authentication import REFUSAL_DELAY, Authentication, may_connect
 from leveret.security.mechanisms.amqplain import Amqplain
 from leveret.security.mechanisms.anonymous import Anonymous
 from leveret.security.mechanisms.plain import Plain
 from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.composite import Performative
 from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Login(Authentication):
         # The list must not be empty. If no mechanism is enabled, PLAIN is listed but always refused.
         self.connection.send(SaslMechanisms(tuple(self.offered) or (Plain.name,)))
 
-    def receive(self, frame: Any) -> None:
+    def receive(self, frame: Performative) -> None:
         """Process a frame of the client."""
         if isinstance(frame, SaslInit) and not self.mechanism:
             if not self.start(str(frame.mechanism), frame.initial_response):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import AccessRefused, BrokerError, ResourceError
 from leveret.protocols.amqp10.errors import LinkRefused, condition_of, make_error
@@ -27,6 +28,7 @@ from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.protocols.amqp10.terminus.terminus import CONFIGURATION, UNSETTLED_STATE, Key, Terminus
 from leveret.protocols.amqp10.transaction.coordinator import CAPABILITIES, CoordinatorLink
 from leveret.wire.amqp10 import constants, descriptors
+from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.composites import to_described
 from leveret.wire.amqp10.messaging import (
     DeleteOnClose,
@@ -38,6 +40,7 @@ from leveret.wire.amqp10.messaging import (
 )
 from leveret.wire.amqp10.transactions import Coordinator
 from leveret.wire.amqp10.transport import Attach, Detach, Error
+from leveret.wire.amqp10.values import Checked, Table
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
@@ -48,7 +51,7 @@ log = logging.getLogger("leveret.connection")
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 DEFAULTS: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
-POLICIES: Final[dict[int, Any]] = {
+POLICIES: Final[dict[int, Callable[[], Composite]]] = {
     descriptors.DELETE_ON_CLOSE: DeleteOnClose, descriptors.DELETE_ON_NO_LINKS: DeleteOnNoLinks,
     descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
     descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES: DeleteOnNoLinksOrMessages,
@@ -160,7 +163,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if isinstance(source, Source) and source.outcomes:
         link.may_reject = OUTCOMES[1] in source.outcomes
     address: str | None = None
-    properties: Any = None
+    properties: Checked = None
     if _wants_topic(target):
         connection.check("write", addresses.TOPIC_EXCHANGE)
         address = _own_topic(session, frame.name, terminus.target, target)
@@ -239,7 +242,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     # A sender that supports both modes sends unsettled.
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
-    properties: Any = None
+    properties: Checked = None
     is_subscription = False
     if _wants_topic(source):
         address = _own_topic(session, frame.name, terminus.source, source)
@@ -361,7 +364,7 @@ def _find_queue(session: SessionEndpoint, node: Node) -> Queue:
     return queue
 
 
-def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Any) -> DynamicNode:
+def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, description: Checked) -> DynamicNode:
     """Return the dynamic node of a terminus, and create it if it does not exist."""
     known = terminus.node
     if known is not None and not known.queue.deleted:
@@ -380,12 +383,12 @@ def _check_dynamic(connection: Connection, link_name: str) -> None:
         connection.check("configure", _prefix(connection, link_name))
 
 
-def _wants_topic(description: Any) -> bool:
+def _wants_topic(description: Checked) -> bool:
     """Return whether the dynamic node is a topic: a unique key instead of a queue."""
     return bool(description.dynamic) and addresses.TEMPORARY_TOPIC in description.capabilities
 
 
-def _own_topic(session: SessionEndpoint, name: str, known: Any, description: Any) -> str:
+def _own_topic(session: SessionEndpoint, name: str, known: Checked, description: Checked) -> str:
     """Return the address of the temporary topic of a terminus, which is `known` or new."""
     if known is not None and known.address is not None:
         return str(known.address)
@@ -401,12 +404,12 @@ def _is_dynamic(terminus: SourceTerminus) -> bool:
     return terminus.source is not None and terminus.source.dynamic
 
 
-def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Any) -> bool:
+def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Checked) -> bool:
     """Return whether a known terminus matches an attach.
 
     A different address replaces the terminus, and so does a different filter if it determines what the queue receives.
     """
-    known: Any = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
+    known: Checked = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
     if known is None or not isinstance(wanted, (Source, Target)):
         return False
     if known.dynamic:
@@ -438,7 +441,7 @@ def _short(name: str) -> str:
     return name.encode("utf-8", "replace")[:MAX_NAME_PART].decode("utf-8", "ignore").replace("/", "_")
 
 
-def _lifetime(node: DynamicNode) -> dict[str, Any]:
+def _lifetime(node: DynamicNode) -> Table:
     return {LIFETIME: to_described(POLICIES[node.policy]())}
 
 
@@ -447,7 +450,7 @@ def _outcomes(source: Source) -> tuple[str, ...]:
     return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
 
 
-def _default_outcome(source: Source) -> Any:
+def _default_outcome(source: Source) -> Checked:
     """Return the source's default outcome; None for that of the broker."""
     outcome = source.default_outcome
     if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
@@ -456,7 +459,7 @@ def _default_outcome(source: Source) -> Any:
     return outcome
 
 
-def _text(address: Any) -> str:
+def _text(address: Checked) -> str:
     if not isinstance(address, str):
         raise LinkRefused(constants.INVALID_FIELD, "the address is not a string")
     return str(address)
@@ -472,6 +475,6 @@ def _priority(frame: Attach) -> int:
     return int(value)
 
 
-def _known(capabilities: Any) -> tuple[str, ...]:
+def _known(capabilities: Checked) -> tuple[str, ...]:
     """Return the supported capabilities."""
     return tuple(name for name in capabilities if name in TERMINUS_CAPABILITIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
@@ -25,6 +25,7 @@ from leveret.wire.amqp10.messaging import Rejected
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Flow
+from leveret.wire.amqp10.values import Value
 
 if TYPE_CHECKING:
     from leveret.broker.message import Message
@@ -506,7 +507,7 @@ class IncomingLink(Link):
             self.transaction.failed = text
         self._refuse(condition, text)
 
-    def _info(self) -> dict[str, Any] | None:
+    def _info(self) -> dict[str, Value] | None:
         """Return the info of the error of a message to an anonymous terminus: which delivery it was."""
         return {"delivery-tag": self.tag} if self.exchange is None else None
 

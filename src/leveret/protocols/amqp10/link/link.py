@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.protocols.amqp10.errors import make_error
 from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
@@ -40,7 +41,7 @@ class Link:
         self.terminus: Terminus | None = None
         self.closed = False
         self.removed = False
-        self.key: Any = None
+        self.key: Checked = None
 
     def flow(self, frame: Flow) -> None:
         """Handle a flow of the client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import MAX_CONVERTED
@@ -25,7 +25,7 @@ from leveret.selectors import Filter
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.transport import Flow, Transfer
-from leveret.wire.amqp10.values import Symbol
+from leveret.wire.amqp10.values import Checked, Symbol
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.resume_outgoing import Resumption
@@ -57,7 +57,7 @@ class LinkConsumer(Consumer):
         super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {},
                          object())
         self.link = link
-        self.default_outcome: Any = None
+        self.default_outcome: Checked = None
         self.no_local = False
         self.filters: list[Filter] = []
 
@@ -355,7 +355,7 @@ class OutgoingLink(Link):
         if self.consumer.queue.announces_activity:
             self.send_flow({ACTIVE: self.consumer.active})
 
-    def send_flow(self, properties: Any = None) -> None:
+    def send_flow(self, properties: Checked = None) -> None:
         session = self.session
         if self.transaction is not None:
             properties = {**(properties or {}), Symbol(TXN_ID): self.transaction.id}

@@ -5,11 +5,12 @@ Both ends send their unsettled maps. `decide` compares the two states of one del
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
+from leveret.wire.amqp10.values import Checked
 
 # Actions for a delivery that is unsettled at the broker.
 FORGET: Final = 0  # the receiver has settled it, and so does the source
@@ -30,10 +31,10 @@ class RemoteUnsettledMap:
     incomplete  whether deliveries that are not in the map may still be unsettled at the client
     """
 
-    def __init__(self, unsettled: Any, incomplete: bool) -> None:
+    def __init__(self, unsettled: Checked, incomplete: bool) -> None:
         self.given = unsettled is not None
         self.incomplete = incomplete
-        self.states: dict[bytes, Any] = {}
+        self.states: dict[bytes, Checked] = {}
         if unsettled is not None:
             pairs = unsettled.items() if isinstance(unsettled, dict) else unsettled.pairs
             for tag, state in pairs:
@@ -41,12 +42,12 @@ class RemoteUnsettledMap:
                     self.states[bytes(tag)] = state
 
 
-def is_outcome(state: Any) -> bool:
+def is_outcome(state: Checked) -> bool:
     """Return whether a state is terminal."""
     return isinstance(state, Composite) and state.kind in OUTCOMES
 
 
-def decide(local: Composite | None, known: bool, remote: Any, incomplete: bool = False) -> int:
+def decide(local: Composite | None, known: bool, remote: Checked, incomplete: bool = False) -> int:
     """Return the action for a delivery that is unsettled at the source.
 
     local  the source's state: None if the whole message can be sent, `received` for the first position that can be sent, or
@@ -70,7 +71,7 @@ def decide(local: Composite | None, known: bool, remote: Any, incomplete: bool =
     return RESUME
 
 
-def position_of(state: Any) -> tuple[int, int]:
+def position_of(state: Checked) -> tuple[int, int]:
     """Return the receiver's position in a message as section and offset."""
     if isinstance(state, Received):
         return state.section_number, state.section_offset

@@ -6,7 +6,7 @@ States without payload are sent at once. Deliveries with payload wait for credit
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import CommitWaiter
 from leveret.protocols.amqp10.link import resume_actions, section_offsets
@@ -17,6 +17,7 @@ from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.session.serial_numbers import MODULUS
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry
@@ -31,7 +32,7 @@ COUNTING: Final = 1000
 class _SettledAfterCommit(CommitWaiter):
     """Settles deliveries at the client when their settlement is on disk."""
 
-    def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Any]]) -> None:
+    def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Checked]]) -> None:
         self.resumption = resumption
         self.settled = settled
 
@@ -53,13 +54,13 @@ class Resumption:
         self.link = link
         self.terminus = terminus
         self.incomplete = incomplete
-        self.pending: deque[tuple[bytes, Any]] = deque()
+        self.pending: deque[tuple[bytes, Checked]] = deque()
 
-    def compare(self, states: dict[bytes, Any], remote: RemoteUnsettledMap) -> None:
+    def compare(self, states: dict[bytes, Checked], remote: RemoteUnsettledMap) -> None:
         """Compare the broker's map with the client's, and send states that need no payload."""
         terminus = self.terminus
         unsent: list[Unsettled] = []
-        settled: list[tuple[bytes, Any]] = []
+        settled: list[tuple[bytes, Checked]] = []
         before = self.link.delivery_count
         for tag, local in states.items():
             known = tag in remote.states
@@ -122,7 +123,7 @@ class Resumption:
             link.resumption = None
             link.start()
 
-    def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Any) -> None:
+    def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:
         """Send a delivery from the position that the receiver asks for."""
         link = self.link
         session = link.session
@@ -152,7 +153,7 @@ class Resumption:
         session.sending.append(sending)
         session.pump()
 
-    def send_settled(self, settled: list[tuple[bytes, Any]]) -> None:
+    def send_settled(self, settled: list[tuple[bytes, Checked]]) -> None:
         """Settle deliveries at the receiver after its outcomes were applied."""
         for tag, state in settled:
             self._send_state(tag, True, state)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.protocols.amqp10.link.resume_actions import RemoteUnsettledMap
 from leveret.protocols.amqp10.link.resume_outgoing import Resumption
 from leveret.wire.amqp10.composites import encode_any, encode_composite
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.incoming import IncomingLink
+    from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
     from leveret.protocols.amqp10.terminus.source import SourceTerminus
     from leveret.protocols.amqp10.terminus.target import TargetTerminus
@@ -20,12 +22,16 @@ AROUND: Final = 64
 AROUND_TAG: Final = 8
 
 
-def _is_reattach(terminus: SourceTerminus | TargetTerminus, link: Any, frame: Attach) -> bool:
+# The states of deliveries by their tags.
+States: TypeAlias = dict[bytes, Checked]
+
+
+def _is_reattach(terminus: SourceTerminus | TargetTerminus, link: Link, frame: Attach) -> bool:
     """Return whether the session still knows the link's deliveries, which then simply continue (transport 2.6.4)."""
     return frame.unsettled is None and terminus.session is link.session
 
 
-def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach) -> dict[bytes, Any] | None:
+def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach) -> States | None:
     """Add the unsettled map of a source to our attach. Return what was sent; None if there is nothing to compare."""
     if not terminus.attached:
         if frame.unsettled is not None:
@@ -38,7 +44,7 @@ def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, 
     terminus.collect()
     remote = RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled)
     # The client's deliveries come first, in case there is not room for all.
-    states: dict[bytes, Any] = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
+    states: States = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
     for tag, item in terminus.unsettled.items():
         if tag not in states:
             states[tag] = item.state
@@ -47,7 +53,7 @@ def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, 
     return {tag: item.state for tag, item in terminus.unsettled.items() if tag in states}
 
 
-def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, states: dict[bytes, Any]) -> None:
+def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, states: States) -> None:
     """Decide about the deliveries in the map that was sent."""
     only = answer.incomplete_unsettled or frame.incomplete_unsettled
     resumption = Resumption(link, terminus, only)
@@ -71,17 +77,17 @@ def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, 
             if delivery.tag not in remote.states:
                 terminus.forget(delivery)
     committed = link.session.log.committed
-    states: dict[bytes, Any] = {}
+    states: States = {}
     for delivery in terminus.deliveries.values():
         states[delivery.tag] = delivery.reported_state(committed)
     _fit(link, answer, states)
     link.known_tags_only = answer.incomplete_unsettled
 
 
-def _fit(link: Any, answer: Attach, states: dict[bytes, Any]) -> None:
+def _fit(link: Link, answer: Attach, states: States) -> None:
     """Set the map of our attach to what fits into a frame; remove the rest from `states`."""
     room = link.session.connection.output.max_frame_size - len(encode_composite(answer)) - AROUND
-    kept: dict[bytes, Any] = {}
+    kept: States = {}
     for tag, state in states.items():
         room -= len(tag) + AROUND_TAG + len(encode_any(state))
         if room < 0:

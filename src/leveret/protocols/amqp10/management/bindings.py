@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 from leveret.broker.exchanges.base import freeze
+from leveret.broker.values import FieldTable
 from leveret.management.operations.definitions import (
     BINDING_ADD,
     BINDING_COMPARE,
@@ -74,7 +74,7 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
     source = name_in(parts["src"], "an exchange")
     destination = name_in(parts[wanted[0]], "a destination")
     key = name_in(parts["key"], "a binding key")
-    arguments: Mapping[str, Any] | None = {}
+    arguments: FieldTable | None = {}
     if parts["args"]:
         candidates = perform_now(BINDING_COMPARE, context, Bindings(
             source=source, destination=destination, kind=kind, routing_key=key))
@@ -105,7 +105,7 @@ def show(connection: Connection, request: Request) -> Answer:
         for table in found.arguments])
 
 
-def hash_of(arguments: Mapping[str, Any]) -> str:
+def hash_of(arguments: FieldTable) -> str:
     """Return the hash of binding arguments for a path; empty for no arguments."""
     if not arguments:
         return ""

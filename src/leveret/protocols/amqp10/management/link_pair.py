@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import CommitWaiter
 from leveret.protocols.amqp10.errors import LinkRefused
@@ -20,6 +20,7 @@ from leveret.protocols.amqp10.management import router
 from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Attach, Flow, Transfer
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
@@ -243,7 +244,7 @@ class AnswerLink(Link):
         self.forget()
 
 
-def wants(address: Any) -> bool:
+def wants(address: Checked) -> bool:
     """Return whether an address is that of the management node."""
     return bool(address == MANAGEMENT)
 

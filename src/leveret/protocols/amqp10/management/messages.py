@@ -7,19 +7,20 @@ response has `subject` = status, `correlation-id` = the request's message-id wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, get_origin
+from typing import TYPE_CHECKING, Final, TypeAlias, get_origin
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from leveret.broker.values import FieldTable, FieldValue
 from leveret.management.operations import operation
 from leveret.protocols.convert.values import plain, text_of, typed
+from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import descriptors, message
 from leveret.wire.amqp10.composites import decode_value
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Properties
-from leveret.wire.amqp10.values import Described, Int, Map
+from leveret.wire.amqp10.values import Checked, Described, Int, Map, Table, Value
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
@@ -54,12 +55,16 @@ class Request:
     """
 
     def __init__(self) -> None:
-        self.id: Any = None
+        self.id: Checked = None
         self.method = ""
         self.target = ""
         self.segments: list[str] = []
         self.query: dict[str, str] = {}
-        self.body: Any = None
+        self.body: Checked = None
+
+
+# A map of an answer.
+Answered: TypeAlias = dict[str, Value]
 
 
 class Answer:
@@ -69,7 +74,7 @@ class Answer:
     removed  whether it first waits until the removal of the deleted object is complete
     """
 
-    def __init__(self, status: int, body: Any = None, kept: bool = False, removed: bool = False) -> None:
+    def __init__(self, status: int, body: Checked = None, kept: bool = False, removed: bool = False) -> None:
         self.status = status
         self.body = body
         self.kept = kept
@@ -161,7 +166,7 @@ def kinds_of(struct: type[operation.Request]) -> dict[str, type]:
             if field.name != "name"}
 
 
-def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, Any]:
+def fields_of(request: Request, what: str, kinds: dict[str, type]) -> Arguments:
     """Return the fields of the body, each of the type in `kinds`; absent and null fields are omitted.
 
     `arguments` are converted to arguments of 0-9-1.
@@ -169,7 +174,7 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, 
     body = request.body
     if not isinstance(body, dict):
         raise RequestRefused(400, f"the body was expected to be a map with the fields of {what}: {', '.join(kinds)}")
-    fields: dict[str, Any] = {}
+    fields: Arguments = {}
     for key, value in body.items():
         kind = kinds.get(key) if isinstance(key, str) else None
         if kind is None:
@@ -186,7 +191,7 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> dict[str, 
 _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: "a map"}
 
 
-def shown(arguments: Mapping[str, Any]) -> Any:
+def shown(arguments: FieldTable) -> Answered:
     """Convert arguments for a response.
 
     The width of numbers is not stored. Those that fit become `int`, which most clients send: RabbitMQ's Java client finds a
@@ -195,14 +200,14 @@ def shown(arguments: Mapping[str, Any]) -> Any:
     return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
 
 
-def _typed(value: Any) -> Any:
+def _typed(value: FieldValue) -> Value:
     try:
         return typed(value, 1)
     except EncodeError as error:
         return f"({error})"
 
 
-def _narrowed(value: Any) -> Any:
+def _narrowed(value: Value) -> Value:
     if isinstance(value, dict):
         return {key: _narrowed(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -212,8 +217,8 @@ def _narrowed(value: Any) -> Any:
     return value
 
 
-def _arguments(value: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
+def _arguments(value: Table) -> FieldTable:
+    arguments: FieldTable = {}
     for key, item in value.pairs if isinstance(value, Map) else value.items():
         if not isinstance(key, str):
             raise RequestRefused(400, f"bad argument {key!r}: expected a string as its name")

@@ -8,7 +8,7 @@ DELETE /queues/Q/messages  200 and the number of purged messages, or 404
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.management.operations.definitions import (
@@ -23,6 +23,7 @@ from leveret.management.operations.definitions import (
 from leveret.management.operations.operation import perform_now
 from leveret.protocols.amqp10.management.messages import (
     Answer,
+    Answered,
     Request,
     RequestRefused,
     context_of,
@@ -70,7 +71,7 @@ def purge(connection: Connection, request: Request, quoted: str) -> Answer:
     return Answer(200, {"message_count": ULong(reply.messages)}, reply.stored, removed=True)
 
 
-def describe(connection: Connection, queue: QueueDefinition) -> dict[str, Any]:
+def describe(connection: Connection, queue: QueueDefinition) -> Answered:
     """Return the map of a queue for responses. The broker is the only node, and leads every queue."""
     node = connection.node_name
     return {

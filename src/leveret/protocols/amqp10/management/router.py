@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import BrokerError
 from leveret.protocols.amqp10.management import bindings, exchanges, queues, tokens
@@ -76,7 +76,7 @@ def _perform(connection: Connection, request: Request) -> Answer:
                                           f" {' or '.join(methods)}")
             names = [segment for fixed, segment in zip(pattern, segments, strict=True) if fixed == "*"]
             return handler(connection, request, *names)
-    known: list[Any] = ["/" + "/".join("NAME" if part == "*" else part for part in pattern) for pattern in PATHS]
+    known: list[str] = ["/" + "/".join("NAME" if part == "*" else part for part in pattern) for pattern in PATHS]
     raise RequestRefused(404, f"'{request.target}' does not exist: expected {', '.join(known)}")
 
 

@@ -5,7 +5,7 @@ outcomes of outgoing deliveries, and settlement of incoming ones (transport sect
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry
@@ -19,10 +19,13 @@ from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Disposition
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+
+Delivered = TypeVar("Delivered")
 
 
 # Deliveries (as a power of two) scanned in 1 µs.
@@ -147,7 +150,7 @@ def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, tran
     return True
 
 
-def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled: bool, state: Any) -> None:
+def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled: bool, state: Checked) -> None:
     """Settle browsed deliveries at once: their outcomes have no effect, not even in a transaction."""
     numbers = _within(session, session.copies, first, span)
     if not numbers:
@@ -159,7 +162,7 @@ def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled:
     session.connection.window_freed_in(session)
 
 
-def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
+def settle_too(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
     """Notify a client that settles second that its outcomes have taken effect."""
     begin = numbers[0]
     before = begin
@@ -173,7 +176,7 @@ def settle_too(session: SessionEndpoint, numbers: list[int], state: Any) -> None
 class _SettlingLater(CommitWaiter):
     """Notifies a client that settles second once its outcomes are on disk."""
 
-    def __init__(self, session: SessionEndpoint, numbers: list[int], links: list[OutgoingLink], state: Any) -> None:
+    def __init__(self, session: SessionEndpoint, numbers: list[int], links: list[OutgoingLink], state: Checked) -> None:
         self.session = session
         self.numbers = numbers
         self.links = links
@@ -197,7 +200,7 @@ def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> 
     session.connection.broker.work += len(numbers)
 
 
-def _within(session: SessionEndpoint, numbers: dict[int, Any], first: int, span: int) -> list[int]:
+def _within(session: SessionEndpoint, numbers: dict[int, Delivered], first: int, span: int) -> list[int]:
     """Return the delivery-ids within a range, in its order. The range may be arbitrarily large."""
     session.connection.broker.work += min(span, len(numbers)) >> SCAN_SHIFT
     if span == 0:

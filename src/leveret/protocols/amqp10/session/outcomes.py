@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry, own_overlay
 from leveret.broker.queues import entry_return
 from leveret.protocols.convert.values import plain
 from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.messaging import Modified
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 
 
-def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
+def apply(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
     """Settle these deliveries of a session with one state; with the source's default for None or a non-terminal state."""
     unacked = session.unacked
     kind = 0 if state is None else state.kind
@@ -36,7 +37,7 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Any) -> None:
                                     partial(apply_one, state=state))
 
 
-def apply_one(entry: Entry, state: Any) -> None:
+def apply_one(entry: Entry, state: Checked) -> None:
     """Apply a state to an entry."""
     kind = 0 if state is None else state.kind
     if kind == descriptors.ACCEPTED:
@@ -52,7 +53,7 @@ def apply_one(entry: Entry, state: Any) -> None:
         requeue(entry)
 
 
-def is_final(entry: Entry, state: Any) -> bool:
+def is_final(entry: Entry, state: Checked) -> bool:
     """Return whether a state removes an entry from its queue, rather than return it there."""
     kind = 0 if state is None else state.kind
     if kind not in OUTCOMES:
@@ -73,7 +74,7 @@ def requeue(entry: Entry) -> None:
     settle_by(entry, getattr(entry.holder, "default_outcome", None))
 
 
-def settle_by(entry: Entry, default: Any) -> None:
+def settle_by(entry: Entry, default: Checked) -> None:
     """Apply the default outcome of a source, or count a failed attempt if it has none."""
     if default is not None and default.kind in OUTCOMES:
         apply_one(entry, default)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final
+from typing import Final, TypeVar
+
+Used = TypeVar("Used")
 
 MODULUS: Final = 1 << 32
 HALF: Final = 1 << 31
@@ -23,7 +25,7 @@ class Numbers:
         self._next = 0
         self._freed: list[int] = []
 
-    def lowest(self, taken: dict[int, Any]) -> int:
+    def lowest(self, taken: dict[int, Used]) -> int:
         """Return the lowest number that is not in `taken`, which has the numbers in use."""
         freed = self._freed
         while freed and freed[0] in taken:

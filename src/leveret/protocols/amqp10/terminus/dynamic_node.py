@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
@@ -41,7 +42,7 @@ class DynamicNode:
         return True
 
 
-def policy_of(properties: Any) -> int:
+def policy_of(properties: Checked) -> int:
     """Return the requested lifetime policy; delete-on-close by default."""
     if isinstance(properties, dict):
         wanted = properties.get(LIFETIME)

@@ -14,6 +14,7 @@ from leveret.broker.leases import reading
 from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
 from leveret.broker.queues.classic.expiry import expires_at
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import sections_of
 from leveret.protocols.convert.values import plain
@@ -31,11 +32,11 @@ from leveret.selectors import (
 )
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composites import decode_composite
-from leveret.wire.amqp10.decode import decode_value
+from leveret.wire.amqp10.decode import section_pairs
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.sections import Sections, split
-from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128, Described, Map
+from leveret.wire.amqp10.values import Checked, Decimal32, Decimal64, Decimal128, Described, Map, Value
 
 DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
 TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
@@ -85,10 +86,10 @@ class Wanted:
         self.filters: list[Filter] = []
         self.no_local = False
         self.binding: str | None = None
-        self.arguments: dict[str, Any] = {}
-        self.stream: dict[str, Any] = {}
-        self.lease: dict[str, Any] = {}
-        self.in_place: dict[Any, Any] = {}
+        self.arguments: FieldTable = {}
+        self.stream: FieldTable = {}
+        self.lease: FieldTable = {}
+        self.in_place: dict[Any, Described] = {}
 
     def fit_to_queue(self, queue: Queue, browses: bool, settled: bool) -> None:
         """Remove filters that do not apply to this queue.
@@ -99,7 +100,7 @@ class Wanted:
         if self.lease:
             reading.check(queue, self.lease, settled)
             if self.filters or self.no_local:
-                raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]}' of queue '{queue.name}' is read without"
+                raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' is read without"
                                          " other filters")
         if queue.replayable:
             if browses:
@@ -111,7 +112,7 @@ class Wanted:
                              if str(value.descriptor) not in STREAM_FILTERS}
 
 
-def parse(filters: Any, is_exchange: bool) -> Wanted:
+def parse(filters: Checked, is_exchange: bool) -> Wanted:
     """Parse the filter map of a source. Bindings apply to exchanges only.
 
     Raises LinkRefused with `amqp:invalid-field` for a known filter with an invalid value.
@@ -134,7 +135,7 @@ def parse(filters: Any, is_exchange: bool) -> Wanted:
     return wanted
 
 
-def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
+def _add(wanted: Wanted, name: str, value: Value, is_exchange: bool) -> bool:
     """Add a filter. Return whether it is known."""
     if name in (SELECTOR, SQL):
         text = _text(name, value)
@@ -159,13 +160,13 @@ def _add(wanted: Wanted, name: str, value: Any, is_exchange: bool) -> bool:
     return True
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Value) -> str:
     if not isinstance(value, str):
         raise LinkRefused(constants.INVALID_FIELD, f"{name}: a string is expected")
     return str(value)
 
 
-def _map(name: str, value: Any) -> dict[str, Any]:
+def _map(name: str, value: Value) -> dict[str, Value]:
     if not isinstance(value, dict):
         raise LinkRefused(constants.INVALID_FIELD, f"{name}: a map is expected")
     return {str(key): item for key, item in value.items()}
@@ -192,8 +193,8 @@ class View(MessageView):
         self._acquired = 0
         self._failed = 0
         self._sections: Sections | None = None
-        self._annotations: dict[str, Any] | None = None
-        self._application: dict[str, Any] | None = None
+        self._annotations: dict[str, Value | Decimal] | None = None
+        self._application: dict[str, Value | Decimal] | None = None
         self._properties: Properties | None = None
 
     def set_entry(self, message: Message, entry: Entry | None) -> None:
@@ -269,19 +270,17 @@ class View(MessageView):
         return sections
 
 
-def _map_at(sections: Sections, begin: int, end: int) -> dict[str, Any]:
+def _map_at(sections: Sections, begin: int, end: int) -> dict[str, Value | Decimal]:
     if begin < 0 or end - begin > MAX_SECTION:
         return {}
     try:
-        value = decode_value(sections.data, begin, end, MAX_VALUES)[0]
+        pairs = section_pairs(sections.data, begin, end, MAX_VALUES)
     except DecodeError:
         return {}
-    content = value.value if isinstance(value, Described) else None
-    pairs = content.pairs if isinstance(content, Map) else list((content or {}).items())
     return {str(key): _number(item) for key, item in pairs if isinstance(key, str)}
 
 
-def _number(value: Any) -> Any:
+def _number(value: Value) -> Value | Decimal:
     if isinstance(value, (Decimal32, Decimal64, Decimal128)):
         number: Decimal = value.decimal()
         return number

@@ -69,7 +69,7 @@ class TerminusRecovery:
         for queue_id, sent in self.sent.items():
             self.sent[queue_id] = _take(recovery, queue_id, sent, self)
 
-    def _restore(self, key: str, value: dict[str, object]) -> None:
+    def _restore(self, key: str, value: metadata.Record) -> None:
         termini = self.termini
         identity, role = terminus_store.identity_of(key)
         description = terminus_store.description_of(value)
@@ -94,7 +94,7 @@ class TerminusRecovery:
             if address.startswith(TOPIC_SCHEME + TEMPORARY_KEY):
                 termini.create_topic(terminus, key_of_topic(address))
         terminus.id = str(value["id"])
-        terminus.attached = int(value["attached"])  # type: ignore[call-overload]
+        terminus.attached = int(value["attached"])
         node = value["node"]
         if isinstance(node, list):
             self.nodes[terminus] = (node[0], node[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
@@ -17,6 +17,7 @@ from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.protocols.amqp10.terminus.terminus import Key, TemporaryTopic, Terminus, outlives
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.messaging import Source
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -54,7 +55,7 @@ class TerminusRegistry(Holder):
         found = self.by_key.get(key)
         return found if isinstance(found, TargetTerminus) else None
 
-    def check(self, terminus: Terminus, wanted: Any, replaced: Terminus | None) -> None:
+    def check(self, terminus: Terminus, wanted: Checked, replaced: Terminus | None) -> None:
         """Check the limits for a terminus, since it is stored at least as long as its link.
 
         `replaced` is the terminus that it, or its member, replaces.

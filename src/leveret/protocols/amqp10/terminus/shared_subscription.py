@@ -8,13 +8,14 @@ since it cannot be resumed. A durable and a volatile subscription of the same na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.terminus import filters, terminus_store
 from leveret.protocols.amqp10.terminus.source import SourceTerminus
 from leveret.protocols.amqp10.terminus.terminus import CONNECTION_CLOSE, NEVER, SESSION_END, Key, Terminus
 from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
@@ -104,11 +105,11 @@ class Member(SourceTerminus):
         super().__init__(registry, key)
         self.subscription = subscription
 
-    def attach(self, link: Link, description: Any) -> None:
+    def attach(self, link: Link, description: Checked) -> None:
         super().attach(link, description)
         self.subscription.join(self, description)
 
-    def take_over(self, description: Any) -> None:
+    def take_over(self, description: Checked) -> None:
         self.durable = 0
         self.expiry_policy = SESSION_END
         self.timeout = 0

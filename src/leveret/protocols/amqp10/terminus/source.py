@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue, freeze, thaw
@@ -19,6 +19,7 @@ from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.terminus import UNSETTLED_STATE, Key, Terminus
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
@@ -66,7 +67,7 @@ class SourceTerminus(Terminus):
         self.unsettled: dict[bytes, Unsettled] = {}
         self.seen: dict[int, int] = {}
 
-    def attach(self, link: Link, description: Any) -> None:
+    def attach(self, link: Link, description: Checked) -> None:
         if self.stores_unsettled() and description.durable != UNSETTLED_STATE:
             for tag, item in self.unsettled.items():
                 self._remove_stored(tag, item)

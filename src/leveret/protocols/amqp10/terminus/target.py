@@ -7,7 +7,7 @@ received part of an interrupted delivery is kept too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -16,8 +16,10 @@ from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.messaging import Accepted, Received, Released
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
+    from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Target
@@ -98,7 +100,7 @@ class TargetTerminus(Terminus):
         self.target: Target | None = None
         self.deliveries: dict[bytes, IncomingDelivery] = {}
 
-    def attach(self, link: Any, description: Any) -> None:
+    def attach(self, link: Link, description: Checked) -> None:
         super().attach(link, description)
         self.target = description
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.timers import Timed
 from leveret.broker.vhost import QUEUE_WORK
 from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
@@ -34,7 +35,7 @@ CONFIGURATION: Final = constants.TERMINUS_DURABILITY_CONFIGURATION
 UNSETTLED_STATE: Final = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
 
 
-def outlives(description: Any) -> bool:
+def outlives(description: Checked) -> bool:
     """Return whether a source or target asks for more than the default lifetime."""
     return bool(description.timeout or description.durable or description.expiry_policy in (NEVER, CONNECTION_CLOSE))
 
@@ -99,7 +100,7 @@ class Terminus:
 
     # Attach and detach
 
-    def attach(self, link: Link, description: Any) -> None:
+    def attach(self, link: Link, description: Checked) -> None:
         """Attach a link; `description` is the source or target of the attach."""
         self.take_over(description)
         self.stop_expiry()
@@ -121,7 +122,7 @@ class Terminus:
             terminus_store.remove(self.registry.broker.log, self)
             self.id = ""
 
-    def take_over(self, description: Any) -> None:
+    def take_over(self, description: Checked) -> None:
         """Adopt the properties of a source or target."""
         self.durable = description.durable
         self.expiry_policy = description.expiry_policy

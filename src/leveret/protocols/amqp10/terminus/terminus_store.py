@@ -7,7 +7,7 @@ durable are not written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -50,7 +50,7 @@ def remove(log: Log, terminus: Terminus) -> None:
     log.put(metadata.TERMINUS, key_of(terminus), None)
 
 
-def description_of(value: dict[str, Any]) -> Composite:
+def description_of(value: metadata.Record) -> Composite:
     return decode_composite(value["description"])[0]
 
 

@@ -8,7 +8,7 @@ Deliveries of a settled link stay acquired until the discharge too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.queues import entry_return
 from leveret.broker.queues.queue import Queue, freeze, thaw
@@ -19,6 +19,7 @@ from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Accepted, Released
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Disposition
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry
@@ -40,7 +41,7 @@ class Acquired:
         self.transaction = transaction
 
 
-def join(link: OutgoingLink, id: Any) -> None:
+def join(link: OutgoingLink, id: Checked) -> None:
     """Make the link acquire under the transaction of this id, or under none.
 
     Raises:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.message import Entry
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
@@ -16,7 +17,7 @@ class Retirement:
 
     __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "transaction")
 
-    def __init__(self, link: OutgoingLink, number: int, entry: Entry, outcome: Any, settled: bool,
+    def __init__(self, link: OutgoingLink, number: int, entry: Entry, outcome: Checked, settled: bool,
                  transaction: LocalTransaction) -> None:
         self.link = link
         self.session = link.session

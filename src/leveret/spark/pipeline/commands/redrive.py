@@ -11,9 +11,10 @@ import re
 import time
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.segments.typed_json import Document
+from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.options import read_options
 from leveret.spark.pipeline.commands.deadletters import triaged
 from leveret.spark.pipeline.errors import PipelineError
@@ -72,7 +73,7 @@ def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | Non
                         "txnAppId", name).option("txnVersion", batch).mode("append").save()
             finally:
                 selected.unpersist()
-            back: dict[str, Any] = {"except": [index for index in range(count) if index not in indices]}
+            back: dict[str, Document] = {"except": [index for index in range(count) if index not in indices]}
             client.request("lease.commit", queue=queue, lease=name, epoch=acquired["epoch"], batch=batch, **back)
             published, kept = published + len(indices), kept + count - len(indices)
             if echo is not None:
@@ -103,7 +104,7 @@ def _check_others(client: ControlClient, queue: str, name: str) -> None:
                                 "leases release`")
 
 
-def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[str, Any],
+def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[str, Document],
              limit: int | None) -> list[tuple[int, int]]:
     """Lease all batches and return their (number, size).
 
@@ -125,7 +126,7 @@ def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[s
     return planned
 
 
-def _read(endpoint: Any, queue: str, name: str, epoch: int, batch: int, count: int) -> pa.Table:
+def _read(endpoint: Endpoint, queue: str, name: str, epoch: int, batch: int, count: int) -> pa.Table:
     """Read the messages of a lease batch, with their indices in it."""
     import pyarrow as pa
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+# A UDF, which is called with columns.
+ArrowFunction: TypeAlias = Callable[..., "Column"]
 
 
-def arrow_function(function: Callable[..., Any], result: Any, inputs: int = 1) -> Any:
+def arrow_function(function: Callable[..., pa.Array], result: str | DataType, inputs: int = 1) -> ArrowFunction:
     """Return a Spark UDF that is called with batches of columns.
 
     Args:
@@ -17,17 +25,18 @@ def arrow_function(function: Callable[..., Any], result: Any, inputs: int = 1) -
     import pyarrow as pa
     from pyspark.sql.pandas import functions
 
-    def call(*arrays: Any) -> Any:
+    def call(*arrays: pa.Array) -> pa.Array:
         return function(*arrays)
 
     # Spark inspects the signature, whose annotations must be types rather than strings.
-    def of_one(first: Any) -> Any:
+    def of_one(first: pa.Array) -> pa.Array:
         return call(first)
 
-    def of_two(first: Any, second: Any) -> Any:
+    def of_two(first: pa.Array, second: pa.Array) -> pa.Array:
         return call(first, second)
 
-    chosen: Any = of_one if inputs == 1 else of_two
+    chosen: Callable[..., pa.Array] = of_one if inputs == 1 else of_two
     chosen.__annotations__ = dict.fromkeys(("first", "second")[:inputs], pa.Array) | {"return": pa.Array}
-    make: Any = functions.arrow_udf
+    # Its annotations know no function whose parameters are in a variable.
+    make: Callable[..., ArrowFunction] = getattr(functions, "arrow_udf")  # noqa: B009
     return make(chosen, result)

@@ -7,7 +7,7 @@ Spark to decode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -219,5 +219,5 @@ def _has_minus_zero(array: pa.Array) -> bool:
     return bool(pa.types.is_float64(array.type) and pc.any(pc.equal(array.view(pa.int64()), -1 << 63)).as_py())
 
 
-def _both(one: Any, other: Any) -> Any:
+def _both(one: pa.Array, other: pa.Array) -> pa.Array:
     return other if one is None else pc.and_(one, other)

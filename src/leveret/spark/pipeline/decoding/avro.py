@@ -6,16 +6,20 @@ import io
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
-from leveret.spark.pipeline.decoding.arrow_functions import arrow_function
+from leveret.segments.typed_json import Document
+from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
 from leveret.spark.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PRIMITIVES = {"boolean": "bool_", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
                "string": "string", "bytes": "binary", "null": "null"}
 
 
-def avro_decoder(schema_text: str, framing: str) -> Any:
+def avro_decoder(schema_text: str, framing: str) -> ArrowFunction:
     """Return a UDF of a body column that yields struct<value, error>. PipelineError if the schema is invalid."""
     import pyarrow as pa
     from fastavro import parse_schema
@@ -32,7 +36,7 @@ def avro_decoder(schema_text: str, framing: str) -> Any:
         raise PipelineError("decode.schema is not an Avro record, whose fields become columns; wrap it in a record")
     result = pa.struct([("value", value), ("error", pa.string())])
 
-    def decode(bodies: Any) -> Any:
+    def decode(bodies: pa.Array) -> pa.StructArray:
         from leveret.spark.pipeline.decoding.rows import decode_rows
 
         return decode_rows(bodies, reader(schema_text, framing), result)
@@ -41,7 +45,7 @@ def avro_decoder(schema_text: str, framing: str) -> Any:
 
 
 @lru_cache(16)
-def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
+def reader(schema_text: str, framing: str) -> Callable[[bytes], Document]:
     """Return a decoder for single bodies, which raises ValueError if it fails."""
     import fastavro
     from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -54,7 +58,7 @@ def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
         canonical = to_parsing_canonical_form(source)
         mark += bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
-    def datum(body: bytes, start: int = 0) -> Any:
+    def datum(body: bytes, start: int = 0) -> Document:
         stream = io.BytesIO(body)
         stream.seek(start)
         value = schemaless(stream, schema, None)
@@ -62,18 +66,18 @@ def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
             raise ValueError(f"{len(body) - stream.tell()} bytes follow the datum")
         return value
 
-    def container(body: bytes) -> Any:
+    def container(body: bytes) -> Document:
         values = list(fastavro.reader(io.BytesIO(body), reader_schema=schema))
         if len(values) != 1:
             raise ValueError(f"the container has {len(values)} data, expected one")
         return values[0]
 
-    def single_object(body: bytes) -> Any:
+    def single_object(body: bytes) -> Document:
         if body[:10] != mark:
             raise ValueError("not a single object of this schema: the marker or the fingerprint differs")
         return datum(body, 10)
 
-    def confluent(body: bytes) -> Any:
+    def confluent(body: bytes) -> Document:
         if len(body) < 5 or body[0] != 0:
             raise ValueError("the datum is not preceded by a zero byte and a schema id")
         return datum(body, 5)
@@ -81,7 +85,7 @@ def reader(schema_text: str, framing: str) -> Callable[[bytes], Any]:
     return {"datum": datum, "container": container, "single-object": single_object, "confluent": confluent}[framing]
 
 
-def _arrow(schema: Any, named: dict[str, Any]) -> Any:
+def _arrow(schema: Document, named: dict[str, Document]) -> pa.DataType:
     """Return the Arrow type of an Avro type."""
     import pyarrow as pa
 
@@ -103,7 +107,7 @@ def _arrow(schema: Any, named: dict[str, Any]) -> Any:
     if logical == "decimal":
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if logical == "uuid" or kind == "enum":
-        found: Any = pa.string()
+        found: pa.DataType = pa.string()
     elif kind == "record":
         found = pa.struct([pa.field(field["name"], _arrow(field["type"], named)) for field in schema["fields"]])
     elif kind == "array":

@@ -8,12 +8,13 @@ original body.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leveret.spark.pipeline.decoding.arrow_functions import arrow_function
+from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
 from leveret.spark.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -142,9 +143,9 @@ def encoding_error() -> Column:
     return F.when(~plain, F.concat(F.lit("content-encoding "), encoding, F.lit(" is not supported")))
 
 
-def _json_reason() -> Any:
+def _json_reason() -> ArrowFunction:
 
-    def reason(bodies: Any, errors: Any) -> Any:
+    def reason(bodies: pa.Array, errors: pa.Array) -> pa.Array:
         import json
 
         import pyarrow as pa

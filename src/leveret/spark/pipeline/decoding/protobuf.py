@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
-from leveret.spark.pipeline.decoding.arrow_functions import arrow_function
+from leveret.segments.typed_json import Document
+from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
 from leveret.spark.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
 
 # Arrow types by the field types of google.protobuf.descriptor.FieldDescriptor.
 _ARROW_TYPES = {1: "float64", 2: "float32", 3: "int64", 4: "decimal", 5: "int32", 6: "decimal", 7: "int64", 8: "bool_",
@@ -17,7 +23,7 @@ _ENUM = 14
 _UINT64 = (4, 6)
 
 
-def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
+def protobuf_decoder(descriptor_set: bytes, message: str) -> ArrowFunction:
     """Return a UDF of a body column that yields struct<value, error>. PipelineError if the type does not exist."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_type
@@ -33,7 +39,7 @@ def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
                             "protoc --include_imports --descriptor_set_out") from None
     result = pa.struct([("value", value), ("error", pa.string())])
 
-    def decode(bodies: Any) -> Any:
+    def decode(bodies: pa.Array) -> pa.StructArray:
         from leveret.spark.pipeline.decoding.rows import decode_rows
 
         return decode_rows(bodies, reader(descriptor_set, message), result)
@@ -42,18 +48,18 @@ def protobuf_decoder(descriptor_set: bytes, message: str) -> Any:
 
 
 @lru_cache(16)
-def reader(descriptor_set: bytes, message: str) -> Callable[[bytes], Any]:
+def reader(descriptor_set: bytes, message: str) -> Callable[[bytes], Document]:
     """Return a decoder from a body to a dict, which raises protobuf's exceptions."""
     kind = _message_class(descriptor_set, message)
     convert = _converter(kind.DESCRIPTOR)
 
-    def read(body: bytes) -> Any:
+    def read(body: bytes) -> Document:
         return convert(kind.FromString(body))
 
     return read
 
 
-def _message_class(descriptor_set: bytes, message: str) -> Any:
+def _message_class(descriptor_set: bytes, message: str) -> type[Message]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -64,10 +70,11 @@ def _message_class(descriptor_set: bytes, message: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    return found
 
 
-def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
+def _struct(descriptor: Descriptor, above: tuple[str, ...]) -> pa.DataType:
     import pyarrow as pa
 
     if descriptor.full_name in above:
@@ -76,7 +83,7 @@ def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
     return pa.struct([pa.field(field.name, _type(field, above)) for field in descriptor.fields])
 
 
-def _type(field: Any, above: tuple[str, ...]) -> Any:
+def _type(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
     import pyarrow as pa
 
     if _is_map(field):
@@ -86,7 +93,7 @@ def _type(field: Any, above: tuple[str, ...]) -> Any:
     return pa.list_(single) if field.is_repeated else single
 
 
-def _single(field: Any, above: tuple[str, ...]) -> Any:
+def _single(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
     import pyarrow as pa
 
     if field.type in _MESSAGES:
@@ -98,21 +105,21 @@ def _single(field: Any, above: tuple[str, ...]) -> Any:
     return getattr(pa, _ARROW_TYPES[field.type])()
 
 
-def _is_map(field: Any) -> bool:
+def _is_map(field: FieldDescriptor) -> bool:
     return field.type == 11 and bool(field.message_type.GetOptions().map_entry)
 
 
-def _converter(descriptor: Any) -> Callable[[Any], dict[str, Any]]:
+def _converter(descriptor: Descriptor) -> Callable[[Message], dict[str, Document]]:
     fields = [(field.name, field.has_presence, _value(field)) for field in descriptor.fields]
 
-    def convert(message: Any) -> dict[str, Any]:
+    def convert(message: Message) -> dict[str, Document]:
         return {name: None if presence and not message.HasField(name) else value(getattr(message, name))
                 for name, presence, value in fields}
 
     return convert
 
 
-def _value(field: Any) -> Callable[[Any], Any]:
+def _value(field: FieldDescriptor) -> Callable[[Document], Document]:
     if _is_map(field):
         value = _element(field.message_type.fields_by_name["value"])
         return lambda entries: [(key, value(entries[key])) for key in entries]
@@ -122,7 +129,7 @@ def _value(field: Any) -> Callable[[Any], Any]:
     return one
 
 
-def _element(field: Any) -> Callable[[Any], Any]:
+def _element(field: FieldDescriptor) -> Callable[[Document], Document]:
     if field.type in _MESSAGES:
         if field.message_type.full_name == "google.protobuf.Timestamp":
             from datetime import UTC

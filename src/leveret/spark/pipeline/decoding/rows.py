@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
+
+from leveret.segments.typed_json import Document
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
+def decode_rows(bodies: pa.Array, read: Callable[[bytes], Document], type: pa.DataType) -> pa.StructArray:
     """Return an Arrow array of struct<value, error> for an array of bodies.
 
     Args:
@@ -16,7 +21,7 @@ def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
     """
     import pyarrow as pa
 
-    values: list[Any] = []
+    values: list[Document] = []
     errors: list[str | None] = []
     for body in bodies:
         try:
@@ -35,7 +40,7 @@ def decode_rows(bodies: Any, read: Callable[[bytes], Any], type: Any) -> Any:
     return pa.StructArray.from_arrays([column, pa.array(errors, pa.string())], fields=list(type))
 
 
-def _build_with_errors(values: list[Any], errors: list[str | None], type: Any) -> Any:
+def _build_with_errors(values: list[Document], errors: list[str | None], type: pa.DataType) -> pa.Array:
     """Build the array if a value does not fit its type, which becomes the row's error."""
     import pyarrow as pa
 

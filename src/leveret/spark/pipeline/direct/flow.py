@@ -30,7 +30,7 @@ from leveret.spark.schema import table_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from leveret.spark.pipeline.flow import Flow
+    from leveret.spark.pipeline.definition import Flow
 
 _LOCAL = "file:"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.definition import Flow
+from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.model import ArchiveFlow, Broker, Capture, Decode, TableOutput
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.decoding.decode import ERROR
+from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.model import Broker, Capture, Decode, EnrichFlow, ExchangeOutput, StaticTable
 from leveret.spark.pipeline.transform import read_table
 

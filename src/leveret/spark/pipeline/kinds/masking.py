@@ -7,9 +7,9 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from leveret.security.patterns import Pattern
+from leveret.segments.typed_json import Document, Json, JsonObject
 from leveret.spark.pipeline.model import Rule
 
 # Hexadecimal digits of a hash, i.e. 128 bits.
@@ -22,7 +22,7 @@ class _Dropped:
 
 _WORD_CHARACTER = re.compile(r"\w")
 
-Mask = Callable[[Any], Any]
+Mask = Callable[[Json], Document]
 
 
 def mask_of(rule: Rule, key: bytes) -> Mask:
@@ -37,7 +37,7 @@ def mask_of(rule: Rule, key: bytes) -> Mask:
     return lambda value: _WORD_CHARACTER.sub("*", _text(value))
 
 
-def _text(value: Any) -> str:
+def _text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -74,7 +74,7 @@ class BodyMasker:
         return body
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Json]]) -> JsonObject:
     """Build an object. With duplicate fields, only one would be masked while both are passed on."""
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -95,7 +95,7 @@ def path_of(text: str) -> list[str]:
     return [step for step in text.replace("[]", ".[]").split(".") if step]
 
 
-def mask_path(value: Any, path: Sequence[str], mask: Mask) -> int:
+def mask_path(value: Json, path: Sequence[str], mask: Mask) -> int:
     """Mask the values at a path in place; return how many places matched."""
     step, rest = path[0], path[1:]
     if step == "[]":

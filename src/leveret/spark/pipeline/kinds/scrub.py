@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leveret.spark.pipeline.decoding.arrow_functions import arrow_function
+from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
 from leveret.spark.pipeline.decoding.decode import ERROR, encoding_error
+from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.flow import Flow, start_flow
-from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, mask_of, mask_text
+from leveret.spark.pipeline.flow import start_flow
+from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, Mask, mask_of, mask_text
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, ScrubFlow, TableOutput
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -103,13 +105,13 @@ def _mask_messages(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFr
     return both
 
 
-def _body_masker(rules: Sequence[Rule], key: bytes) -> Any:
+def _body_masker(rules: Sequence[Rule], key: bytes) -> ArrowFunction:
     import pyarrow as pa
 
     masker = BodyMasker(rules, key)
     result = pa.struct([("body", pa.binary()), ("error", pa.string())])
 
-    def mask(bodies: Any) -> Any:
+    def mask(bodies: pa.Array) -> pa.Array:
         masked: list[bytes | None] = []
         errors: list[str | None] = []
         for body in bodies.to_pylist():
@@ -125,19 +127,19 @@ def _body_masker(rules: Sequence[Rule], key: bytes) -> Any:
     return arrow_function(mask, "body binary, error string")
 
 
-def _text_masker(masker: Any) -> Any:
+def _text_masker(masker: Callable[[str], str | None]) -> ArrowFunction:
     import pyarrow as pa
 
-    def mask(texts: Any) -> Any:
+    def mask(texts: pa.Array) -> pa.Array:
         return pa.array([None if text is None else masker(text) for text in texts.to_pylist()], pa.string())
 
     return arrow_function(mask, "string")
 
 
-def _map_masker(masks: dict[str, Any]) -> Any:
+def _map_masker(masks: dict[str, Mask]) -> ArrowFunction:
     import pyarrow as pa
 
-    def mask(maps: Any) -> Any:
+    def mask(maps: pa.Array) -> pa.Array:
         found = []
         for entries in maps.to_pylist():
             if entries is not None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from leveret.spark.pipeline.flow import Flow, start_flow
+from leveret.spark.pipeline.definition import Flow
+from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput, TrafficFlow
 
 if TYPE_CHECKING:

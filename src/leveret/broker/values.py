@@ -1,0 +1,21 @@
+"""Types of the values that clients supply: arguments of declarations and bindings, and headers of messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Protocol, TypeAlias, Union
+
+# What a field table can hold, whatever protocol it came by: a value of AMQP 1.0 is converted to one of these first.
+FieldValue: TypeAlias = Union[
+    Decimal, datetime, bool, int, float, str, bytes, list["FieldValue"], dict[str, "FieldValue"], None
+]
+FieldTable: TypeAlias = dict[str, FieldValue]
+
+
+class Destination(Protocol):
+    """What a binding leads to: a queue or an exchange."""
+
+    name: str
+    # Deleted; its bindings are still being removed.
+    deleted: bool
