@@ -215,6 +215,57 @@ def fanout(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
+LAST_VALUE = {"x-queue-type": "last-value", "x-last-value-key": "k"}
+
+
+@operation
+def last_value_publishes(lab: Lab, count: int) -> Callable[[], None]:
+    """Replacements in the middle of a long last-value queue."""
+    client = _last_values(lab, count)
+
+    def act() -> None:
+        for number in range(2000):
+            client.publish("q", headers={"k": count // 2 + number})
+        client.sync()
+    return act
+
+
+@operation
+def last_value_commit(lab: Lab, count: int) -> Callable[[], None]:
+    client = _last_values(lab, count)
+    client.call(1, "tx.select", "tx.select-ok")
+    for number in range(2000):
+        client.publish("q", headers={"k": count // 2 + number})
+    client.sync()
+    return lambda: call(client, "tx.commit")
+
+
+def _last_values(lab: Lab, count: int) -> Client:
+    client = new_client(lab)
+    client.declare("q", arguments=LAST_VALUE)
+    for number in range(count):
+        client.publish("q", headers={"k": number})
+    client.sync()
+    return client
+
+
+@operation
+def last_value_fanout(lab: Lab, count: int) -> Callable[[], None]:
+    """A message with large headers for many last-value queues."""
+    client = new_client(lab)
+    for number in range(min(count, 10_000)):
+        client.send(1, "queue.declare", queue=f"q{number}", no_wait=True, arguments=LAST_VALUE)
+        client.send(1, "queue.bind", queue=f"q{number}", exchange="amq.fanout", no_wait=True)
+    client.sync()
+    headers = {"k": ["x"] * 5000, **{f"h{number}": number for number in range(5000)}}
+
+    def act() -> None:
+        for _ in range(3):
+            client.publish("", exchange="amq.fanout", headers=headers)
+        client.sync()
+    return act
+
+
 @operation
 def many_copies(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)

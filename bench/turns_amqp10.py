@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.turn_lab import Client10, Lab
@@ -131,6 +132,87 @@ def discharge_commit(lab: Lab, count: int) -> Callable[[], None]:
 @operation
 def discharge_rollback(lab: Lab, count: int) -> Callable[[], None]:
     return _transaction(lab, count, True)
+
+
+class Acquiring:
+    """A client that has acquired messages of a deep queue under a transaction."""
+
+    def __init__(self, lab: Lab, count: int, *, settled: bool = False) -> None:
+        deep(lab, count)
+        client = self.client = lab.connect10()
+        client.begin()
+        client.attach("t", 1, receives=False, source=Source("t"), target=Coordinator())
+        self.number = 0
+        declared = self.control(Declare()).state
+        assert isinstance(declared, Declared)
+        self.id = declared.txn_id
+        client.attach("r", 0, receives=True, source=Source("/queues/q"), target=Target("t"), snd_settle_mode=int(settled))
+        held = min(count, UNSETTLED)
+        client.send(Flow(1 << 30, 0, 1 << 30, 0, 0, 0, held, properties={Symbol("txn-id"): self.id}))
+        client.wait_delivered(held)
+
+    def control(self, body: Composite) -> Disposition:
+        number = self.number
+        self.number += 1
+        self.client.output.send_message(Transfer(1, number, b"%d" % number, 0, False),
+                                        b"\x00\x53\x77" + encode_composite(body))
+        return self.client.take(Disposition)
+
+    def discharge(self, fail: bool) -> None:
+        self.control(Discharge(self.id, fail))
+
+    def end(self) -> None:
+        self.client.send(End())
+        self.client.take(End)
+
+
+@operation
+def discharge_acquired(lab: Lab, count: int) -> Callable[[], None]:
+    return partial(Acquiring(lab, count).discharge, False)
+
+
+@operation
+def discharge_acquired_settled(lab: Lab, count: int) -> Callable[[], None]:
+    return partial(Acquiring(lab, count, settled=True).discharge, False)
+
+
+@operation
+def discharge_acquired_rollback(lab: Lab, count: int) -> Callable[[], None]:
+    return partial(Acquiring(lab, count).discharge, True)
+
+
+@operation
+def end_session_acquired(lab: Lab, count: int) -> Callable[[], None]:
+    return Acquiring(lab, count).end
+
+
+@operation
+def end_session_surviving(lab: Lab, count: int) -> Callable[[], None]:
+    """As many unsettled deliveries as there may be, of as many links that outlive their session."""
+    deep(lab, count)
+    client = attach_links(lab, SESSION_LINKS, Source("/queues/q", expiry_policy="never"))
+    each = min(count, UNSETTLED) // SESSION_LINKS
+    for handle in range(SESSION_LINKS):
+        client.credit(handle, each)
+    client.wait_delivered(each * SESSION_LINKS)
+
+    def act() -> None:
+        client.send(End())
+        client.take(End)
+    return act
+
+
+@operation
+def release_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    deep(lab, count)
+    client = lab.connect10()
+    client.begin()
+    client.attach("r", 0, receives=True, source=Source("/queues/q", expiry_policy="never"), target=Target("t"))
+    held = min(count, UNSETTLED)
+    client.credit(0, held)
+    client.wait_delivered(held)
+    client.drop()
+    return lambda: (lab.control("links.release", name="r"), None)[1]
 
 
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:

@@ -110,6 +110,20 @@ def list_links(lab: Lab, count: int) -> Callable[[], None]:
 
 
 @operation
+def list_links_of_another_vhost(lab: Lab, count: int) -> Callable[[], None]:
+    lab.control("vhosts.add", name="other")
+    list_links(lab, count)
+    return _listing(lab, "links.list", vhost="other")
+
+
+@operation
+def list_consumers(lab: Lab, count: int) -> Callable[[], None]:
+    """Many queues without consumers."""
+    _queues(lab, min(count, 50_000))
+    return _listing(lab, "consumers.list")
+
+
+@operation
 def show_status(lab: Lab, count: int) -> Callable[[], None]:
     _queues(lab, min(count, 50_000))
     return _listing(lab, "status")
