@@ -13,6 +13,7 @@ from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInfo, ProcessInfo
 from leveret.management.json_values import FieldTable, encode_json
+from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
 from leveret.security.users import UserStore
 from leveret.storage.memory import MemoryLog
@@ -92,9 +93,10 @@ class Harness:
         self.users = UserStore(self.log.put, declared_in="leveret.toml")
         self.sessions: list[FakeSession] = []
         self.links = FakeLinks()
-        self.admin = Admin(self.broker, self.users, sessions=lambda: self.sessions, config=self.config,
-                           config_name="leveret.toml", apply_vhost=self.apply_vhost, facts=self.facts,
-                           alarm=lambda: "", links=self.links)
+        self.managed = ManagedBroker(
+            self.broker, self.users, sessions=lambda: self.sessions, config=self.config, config_name="leveret.toml",
+            apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: "", links=self.links)
+        self.admin = Admin(self.managed)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
 

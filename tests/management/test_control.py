@@ -98,7 +98,7 @@ def test_a_request_without_end_is_refused(served: Served) -> None:
 
 def test_an_internal_error_is_answered_and_logged(served: Served, monkeypatch: pytest.MonkeyPatch,
                                                   caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(served.harness.admin, "facts", lambda: 1 / 0)
+    monkeypatch.setattr(served.harness.managed, "facts", lambda: 1 / 0)
     with pytest.raises(CallFailed, match="internal error of the broker"):
         control_client.call(served.directory, "status")
     assert "ZeroDivisionError" in caplog.text

@@ -18,9 +18,10 @@ from leveret.management.operations.definitions import (
     DeclareQueue,
     OneQueue,
 )
-from leveret.management.operations.operation import Operator, Reply, Request, User, VhostContext, perform_now, read
+from leveret.management.operations.operation import Operator, User, VhostContext, perform_now, read
 from leveret.management.operations.queues import Describe
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
+from leveret.management.structs import Reply, Request
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser
 from leveret.security.users import User as Account

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Executor
-from typing import TypeVar
+from collections.abc import Awaitable, Iterator
 
-from leveret.broker.broker import Broker
-from leveret.broker.errors import BrokerError, NotFound, StorageFailed
+from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.broker.log import OK, CommitWaiter
-from leveret.broker.vhost import Vhost
-from leveret.config import Config, VhostConfig
-from leveret.management.descriptions import ConnectedSession, LinkRegistry, ProcessInfo
-from leveret.management.operations.operation import Context, Later, Operation, Principal, Q, R, Reply, admit, read
+from leveret.management.managed import ManagedBroker
+from leveret.management.operations.operation import Context, Later, Operation, Principal, Q, R, admit, read
 from leveret.management.operations.table import OPERATIONS
-from leveret.security.users import UserStore
-
-T = TypeVar("T")
+from leveret.management.structs import Reply
 
 COMMIT_TIMEOUT = 10.0
 
@@ -29,37 +22,10 @@ class BadCall(BrokerError):
 
 
 class Admin:
-    """Executes operations.
+    """Executes operations on a broker."""
 
-    Args:
-        broker: The broker.
-        users: The users.
-        sessions: Returns the current connections.
-        config: The configuration of the broker.
-        config_name: The name of the configuration in errors.
-        apply_vhost: Creates a vhost, or changes the settings of an existing one.
-        facts: Returns the state of the process.
-        alarm: Returns the reason why publishers are blocked, or "".
-        executor: The executor for slow work, such as password hashes.
-        vhost_settings: The settings that operators gave to vhosts.
-        links: The links of AMQP 1.0.
-    """
-
-    def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
-                 config: Config, config_name: str, apply_vhost: Callable[[str, VhostConfig], Vhost],
-                 facts: Callable[[], ProcessInfo], alarm: Callable[[], str], executor: Executor | None = None,
-                 vhost_settings: dict[str, VhostConfig] | None = None, links: LinkRegistry) -> None:
-        self.broker = broker
-        self.users = users
-        self.sessions = sessions
-        self.config = config
-        self.config_name = config_name
-        self.apply_vhost = apply_vhost
-        self.facts = facts
-        self.alarm = alarm
-        self.vhost_settings = vhost_settings if vhost_settings is not None else {}
-        self.links = links
-        self._executor = executor
+    def __init__(self, managed: ManagedBroker) -> None:
+        self.managed = managed
 
     async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply | None] | None:
         """Execute an operation. Changes are on disk when it returns. Raises `BrokerError`.
@@ -76,7 +42,7 @@ class Admin:
             request = read(name, operation.request, fields)
         except ValueError as error:
             raise BadCall(str(error)) from None
-        context = Context(self, principal)
+        context = Context(self.managed, principal)
         admit(name, operation, context)
         if operation.changes:
             result = await self._change(operation, context, request)
@@ -94,7 +60,7 @@ class Admin:
                 result = await result
         finally:
             removed = _Done(asyncio.get_running_loop())
-            is_removed = not operation.removes or not self.broker.jobs.removals.after(removed.call)
+            is_removed = not operation.removes or not self.managed.broker.jobs.removals.after(removed.call)
             # Even if the operation failed half-way: the queues it changed must be drained and committed.
             committed = self._commit()
         await self._on_disk(committed)
@@ -103,41 +69,20 @@ class Admin:
             await self._on_disk(self._commit())
         return result
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread, and return what it returns."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
     def _commit(self) -> _Done:
         """End the turn. Returns a waiter that is done when the changes are on disk."""
         committed = _Done(asyncio.get_running_loop())
-        self.broker.log.wait(committed)
-        self.broker.end_turn()
+        self.managed.broker.log.wait(committed)
+        self.managed.broker.end_turn()
         return committed
 
     async def _on_disk(self, committed: _Done) -> None:
-        log = self.broker.log
+        log = self.managed.broker.log
         try:
             await asyncio.wait_for(committed.future, COMMIT_TIMEOUT)
         except TimeoutError:
             reason = log.reason if log.state != OK else "the disk is slow"
             raise StorageFailed(f"the change is done, but not on disk yet: {reason}") from None
-
-    def vhost(self, name: str) -> Vhost:
-        """Return the vhost with this name. Raises `NotFound`."""
-        return self.broker.vhost(name)
-
-    def vhosts(self, name: str | None) -> list[Vhost]:
-        """Return the vhost with this name, or all vhosts sorted by name."""
-        if name is not None:
-            return [self.vhost(name)]
-        return [self.broker.vhosts[known] for known in sorted(self.broker.vhosts)]
-
-    def session(self, number: int) -> ConnectedSession:
-        """Return the connection with this number. Raises `NotFound`."""
-        for session in self.sessions():
-            if session.number == number:
-                return session
-        raise NotFound(f"no connection {number}")
 
 
 async def _resolved(later: Later[Reply]) -> Reply:

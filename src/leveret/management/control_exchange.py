@@ -20,8 +20,9 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
 from leveret.management.json_values import encode_json, fields_of, plain
-from leveret.management.operations.operation import Later, Reply, User, VhostContext, perform, read
+from leveret.management.operations.operation import Later, User, VhostContext, perform, read
 from leveret.management.operations.table import VHOST_OPERATIONS
+from leveret.management.structs import Reply
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker

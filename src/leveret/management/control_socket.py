@@ -27,8 +27,9 @@ import msgspec
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
 from leveret.management.json_values import encode_json
-from leveret.management.operations.operation import Operator, Reply
+from leveret.management.operations.operation import Operator
 from leveret.management.socket_path import short_path
+from leveret.management.structs import Reply
 
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from leveret.management.json_values import FieldTable
-from leveret.management.operations.operation import Reply
+from leveret.management.structs import Reply
 
 
 class ProcessInfo(Reply, kw_only=True):

@@ -31,6 +31,7 @@ from leveret.config import (
 from leveret.management.admin import Admin
 from leveret.management.control_exchange import Requests
 from leveret.management.descriptions import ProcessInfo
+from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
@@ -151,11 +152,12 @@ class Composition:
             tls=self.tls.context if self.tls is not None else None,
         )
         self._apply_admission_limits()
-        self.admin = Admin(
+        self.managed = ManagedBroker(
             self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
             apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
             executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.protocols.amqp10.termini,
         )
+        self.admin = Admin(self.managed)
         self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())
         self._started = time.monotonic()
 
@@ -211,7 +213,7 @@ class Composition:
         was removed from the configuration stays, with the settings of an operator or the defaults.
         """
         removed = self.config.vhosts.keys() - config.vhosts.keys()
-        self.config = self.admin.config = config
+        self.config = self.managed.config = config
         _apply_limits(self.services.settings, config.limits)
         _apply_routing_limits(self.broker, config.limits)
         self.server.watch.memory_limit = memory_limit(config.limits.memory_high_watermark)

@@ -10,7 +10,8 @@ from typing import Any
 
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.config import Config, ConfigError
-from leveret.management.operations.operation import Operator, Reply
+from leveret.management.operations.operation import Operator
+from leveret.management.structs import Reply
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
 from leveret.security.tls import TlsError

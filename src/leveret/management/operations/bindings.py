@@ -12,7 +12,8 @@ from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import FieldTable, plain
-from leveret.management.operations.operation import Context, InVhost, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import InVhost, Reply, Request
 
 
 class OneBinding(Request, kw_only=True):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from leveret.broker.branch import Branch, meant, shown
 from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound
-from leveret.management.operations.operation import Context, InVhost, Later, NamedInVhost, Operation, Operations, Reply
+from leveret.management.operations.operation import Context, Later, Operation, Operations
+from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 
 class Commit(NamedInVhost, kw_only=True):

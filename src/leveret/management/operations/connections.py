@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from leveret.broker.consumer import Consumer
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import FieldTable
-from leveret.management.operations.operation import Context, InVhost, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import InVhost, Reply, Request
 
 
 class Close(Request, kw_only=True):
@@ -46,14 +47,14 @@ class Closed(Reply, kw_only=True):
 
 def list_connections(context: Context, request: InVhost) -> Iterator[ConnectionInfo | None]:
     """List connections."""
-    for session in list(context.admin.sessions()):
+    for session in list(context.managed.sessions()):
         item = session.describe()
         yield item if request.vhost in (None, item.vhost) else None
 
 
 def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo | None]:
     """List channels."""
-    for session in list(context.admin.sessions()):
+    for session in list(context.managed.sessions()):
         if request.vhost in (None, session.describe().vhost):
             yield from session.describe_channels()
         yield None
@@ -78,7 +79,7 @@ def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
 
 def close(context: Context, request: Close) -> None:
     """Close a connection."""
-    context.admin.session(request.number).shut_down(request.reason)
+    context.managed.session(request.number).shut_down(request.reason)
 
 
 def close_user(context: Context, request: CloseUser) -> Closed:
@@ -88,7 +89,7 @@ def close_user(context: Context, request: CloseUser) -> Closed:
 
 def close_all(context: Context, user: str, reason: str) -> int:
     """Close the connections of a user, and return their number."""
-    own = [session for session in list(context.admin.sessions()) if session.describe().user == user]
+    own = [session for session in list(context.managed.sessions()) if session.describe().user == user]
     for session in own:
         session.shut_down(reason)
     return len(own)

@@ -14,16 +14,8 @@ from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
 from leveret.management.json_values import FieldTable
-from leveret.management.operations.operation import (
-    EACH,
-    Messages,
-    Reply,
-    Request,
-    Right,
-    VhostContext,
-    VhostOperation,
-    VhostOperations,
-)
+from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
+from leveret.management.structs import Messages, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost

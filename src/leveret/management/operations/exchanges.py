@@ -10,7 +10,8 @@ from msgspec import field
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
 from leveret.management.json_values import FieldTable
-from leveret.management.operations.operation import Context, InVhost, NamedInVhost, Operation, Operations, Reply
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 
 class Add(NamedInVhost, kw_only=True):

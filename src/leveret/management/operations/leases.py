@@ -15,19 +15,15 @@ from leveret.broker.leases.lease import Lease
 from leveret.management.operations.operation import (
     EACH,
     Context,
-    InVhost,
     Later,
-    Messages,
-    NamedInVhost,
     Operation,
     Operations,
-    Reply,
-    Request,
     Right,
     VhostContext,
     VhostOperation,
     VhostOperations,
 )
+from leveret.management.structs import InVhost, Messages, NamedInVhost, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue

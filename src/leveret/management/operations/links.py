@@ -9,7 +9,8 @@ from typing import Final
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.management.descriptions import LinkInfo
 from leveret.management.json_values import plain
-from leveret.management.operations.operation import Context, InVhost, Messages, NamedInVhost, Operation, Operations
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import InVhost, Messages, NamedInVhost
 
 # Links that are looked at in one turn.
 STEP: Final = 1000
@@ -26,26 +27,26 @@ class One(NamedInVhost, kw_only=True):
 def list_links(context: Context, request: InVhost) -> Iterator[LinkInfo | None]:
     """List links."""
     names = {vhost.name for vhost in context.vhosts(request.vhost)}
-    return (item if item.vhost in names else None for item in context.admin.links.describe())
+    return (item if item.vhost in names else None for item in context.managed.links.describe())
 
 
 async def release(context: Context, request: One) -> Messages:
     """Return the unsettled messages of a suspended link to their queue. Returns their number."""
     link = await _find(context, request)
-    return Messages(messages=context.admin.links.release(link.vhost, link.user, link.container, link.name, link.role))
+    return Messages(messages=context.managed.links.release(link.vhost, link.user, link.container, link.name, link.role))
 
 
 async def delete(context: Context, request: One) -> None:
     """Delete a link with its subscription queue. An attached link is detached with an error."""
     link = await _find(context, request)
-    context.admin.links.delete(link.vhost, link.user, link.container, link.name, link.role)
+    context.managed.links.delete(link.vhost, link.user, link.container, link.name, link.role)
 
 
 async def _find(context: Context, request: One) -> LinkInfo:
     """Return the link that matches the request, in several turns if there are many links."""
     context.vhost(request.vhost)
     found = []
-    for count, item in enumerate(context.admin.links.describe(), 1):
+    for count, item in enumerate(context.managed.links.describe(), 1):
         if _matches(request.vhost, item.vhost) and _matches(request.name, item.name) \
                 and _matches(request.user, item.user) and _matches(request.container, item.container) \
                 and _matches(request.role, item.role):

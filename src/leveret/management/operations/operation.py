@@ -13,51 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
 import msgspec
 
 from leveret.broker.errors import AccessRefused, BrokerError
+from leveret.management.structs import Request
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import Vhost
-    from leveret.management.admin import Admin
+    from leveret.management.managed import ManagedBroker
     from leveret.security.users import UserStore
 
-Q = TypeVar("Q", bound="Request")
+Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
 PERMISSIONS: Final = ("configure", "write", "read")
 UNKNOWN_FIELD: Final = "Object contains unknown field"
-
-
-class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Base class of requests, and the request of operations without arguments."""
-
-
-class InVhost(Request, kw_only=True):
-    """Request for a list: of one vhost, or None for all."""
-
-    vhost: str | None = None
-
-
-class Named(Request, kw_only=True):
-    """Request about an object outside of vhosts."""
-
-    name: str
-
-
-class NamedInVhost(Request, kw_only=True):
-    """Request about an object in a vhost."""
-
-    name: str
-    vhost: str = "/"
-
-
-class Reply(msgspec.Struct, kw_only=True):
-    """Base class of replies, and a reply without fields."""
-
-
-class Messages(Reply, kw_only=True):
-    """A number of messages."""
-
-    messages: int
 
 
 class Principal(Protocol):
@@ -107,29 +75,29 @@ class Context:
     """What an operation works on, and who asks for it.
 
     Attributes:
-        admin: The broker, its users, its connections and its configuration.
+        managed: The broker, its users, its connections and its configuration.
         principal: Who asks.
     """
 
-    def __init__(self, admin: Admin, principal: Principal) -> None:
-        self.admin = admin
+    def __init__(self, managed: ManagedBroker, principal: Principal) -> None:
+        self.managed = managed
         self.principal = principal
 
     @property
     def broker(self) -> Broker:
-        return self.admin.broker
+        return self.managed.broker
 
     @property
     def users(self) -> UserStore:
-        return self.admin.users
+        return self.managed.users
 
     def vhost(self, name: str) -> Vhost:
         """Return the vhost with this name. Raises `NotFound`."""
-        return self.admin.vhost(name)
+        return self.managed.vhost(name)
 
     def vhosts(self, name: str | None) -> list[Vhost]:
         """Return the vhost with this name, or all vhosts sorted by name."""
-        return self.admin.vhosts(name)
+        return self.managed.vhosts(name)
 
 
 class VhostContext:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.management.operations.operation import Context, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import Reply, Request
 from leveret.security.permissions import Permission
 
 

@@ -12,18 +12,14 @@ from leveret.broker.queues.queue import Queue
 from leveret.management.json_values import FieldTable
 from leveret.management.operations.operation import (
     Context,
-    InVhost,
-    Messages,
-    NamedInVhost,
     Operation,
     Operations,
-    Reply,
-    Request,
     Right,
     VhostContext,
     VhostOperation,
     VhostOperations,
 )
+from leveret.management.structs import InVhost, Messages, NamedInVhost, Reply, Request
 
 
 class Add(NamedInVhost, kw_only=True):

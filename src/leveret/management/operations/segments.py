@@ -11,8 +11,9 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.tables import StreamTables, TableState
 from leveret.management.json_values import plain
-from leveret.management.operations.operation import Context, NamedInVhost, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.streams import SegmentInfo, StreamNames, describe_segment, find, partitions
+from leveret.management.structs import NamedInVhost, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.segments import Segment, Segments

@@ -16,17 +16,14 @@ from leveret.management.operations.operation import (
     EACH,
     OWN,
     Context,
-    InVhost,
     Later,
-    NamedInVhost,
     Operation,
     Operations,
-    Reply,
-    Request,
     VhostContext,
     VhostOperation,
     VhostOperations,
 )
+from leveret.management.structs import InVhost, NamedInVhost, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.queues.sink_transaction import SinkTransaction

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from leveret.management.descriptions import ProcessInfo
-from leveret.management.operations.operation import Context, Operation, Operations, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import Request
 
 # Queues that are added up in one turn.
 STEP: Final = 1000
@@ -47,8 +48,8 @@ async def status(context: Context, request: Request) -> Status:
             memory += queue.memory
     log = context.broker.log
     return Status(
-        **msgspec.structs.asdict(context.admin.facts()), alarm=context.admin.alarm(), vhosts=len(context.broker.vhosts),
-        connections=len(list(context.admin.sessions())), exchanges=exchanges, queues=queues, consumers=consumers,
+        **msgspec.structs.asdict(context.managed.facts()), alarm=context.managed.alarm(), vhosts=len(context.broker.vhosts),
+        connections=len(list(context.managed.sessions())), exchanges=exchanges, queues=queues, consumers=consumers,
         ready=ready, unacked=unacked, queue_memory=memory,
         log={"state": log.state, "reason": log.reason, **log.statistics()})
 

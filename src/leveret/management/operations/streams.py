@@ -20,19 +20,15 @@ from leveret.management.json_values import FieldTable, plain
 from leveret.management.operations.operation import (
     EACH,
     Context,
-    InVhost,
     Later,
-    Messages,
-    NamedInVhost,
     Operation,
     Operations,
-    Reply,
-    Request,
     Right,
     VhostContext,
     VhostOperation,
     VhostOperations,
 )
+from leveret.management.structs import InVhost, Messages, NamedInVhost, Reply, Request
 from leveret.security.patterns import Pattern
 
 if TYPE_CHECKING:

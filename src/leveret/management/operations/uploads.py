@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.branch import meant, shown
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.management.operations.operation import Context, InVhost, NamedInVhost, Operation, Operations, Reply
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 if TYPE_CHECKING:
     from leveret.broker.uploads import Upload

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from leveret.management.operations.connections import Closed, close_all
-from leveret.management.operations.operation import Context, Named, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import Named, Reply, Request
 from leveret.security.users import Secret, User, UserLimits
 
 
@@ -45,7 +46,7 @@ async def _secret(context: Context, request: Add | Change) -> Secret | None:
     """Return the hashes of the password, which take a while: they are made in a thread."""
     if request.password is None:
         return None
-    return await context.admin.in_thread(partial(context.users.secret, request.name, request.password.encode()))
+    return await context.managed.in_thread(partial(context.users.secret, request.name, request.password.encode()))
 
 
 def _describe(context: Context, user: User) -> UserInfo:

@@ -9,7 +9,8 @@ import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
 from leveret.config import CompatConfig, VhostConfig, VhostLimitsConfig
-from leveret.management.operations.operation import Context, Named, Operation, Operations, Reply, Request
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.structs import Named, Reply, Request
 
 # The kind of metadata for the settings of vhosts that an operator added.
 KIND = "vhost-settings"
@@ -61,14 +62,14 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo]:
 
 
 def _source(context: Context, name: str) -> str:
-    if name in context.admin.config.vhosts:
+    if name in context.managed.config.vhosts:
         return "config"
-    return "default" if name == DEFAULT_VHOST and name not in context.admin.vhost_settings else "metadata"
+    return "default" if name == DEFAULT_VHOST and name not in context.managed.vhost_settings else "metadata"
 
 
 def _check_changeable(context: Context, name: str) -> None:
-    if name in context.admin.config.vhosts:
-        raise NotAllowed(f"vhost '{name}' is declared in {context.admin.config_name}; change it there")
+    if name in context.managed.config.vhosts:
+        raise NotAllowed(f"vhost '{name}' is declared in {context.managed.config_name}; change it there")
 
 
 def add(context: Context, request: Change) -> None:
@@ -85,7 +86,7 @@ def change(context: Context, request: Change) -> None:
     """Change the settings of a vhost."""
     _check_changeable(context, request.name)
     context.vhost(request.name)
-    _set(context, request, context.admin.vhost_settings.get(request.name, VhostConfig()))
+    _set(context, request, context.managed.vhost_settings.get(request.name, VhostConfig()))
 
 
 def _set(context: Context, request: Change, old: VhostConfig) -> None:
@@ -101,9 +102,9 @@ def _set(context: Context, request: Change, old: VhostConfig) -> None:
     )
     if min(new.limits.max_queues, new.limits.max_connections, new.consumer_timeout) < 0:
         raise PreconditionFailed("limits and timeouts must be at least 0, which means none")
-    context.admin.vhost_settings[request.name] = new
+    context.managed.vhost_settings[request.name] = new
     context.broker.log.put(KIND, request.name, msgspec.json.encode(new))
-    context.admin.apply_vhost(request.name, new)
+    context.managed.apply_vhost(request.name, new)
 
 
 def delete(context: Context, request: Named) -> None:
@@ -114,11 +115,11 @@ def delete(context: Context, request: Named) -> None:
         raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
     if name not in context.broker.vhosts:
         raise NotFound(f"no vhost '{name}'")
-    for session in list(context.admin.sessions()):
+    for session in list(context.managed.sessions()):
         if session.describe().vhost == name:
             session.shut_down(f"vhost '{name}' was deleted")
     context.broker.remove_vhost(name)
-    if context.admin.vhost_settings.pop(name, None) is not None:
+    if context.managed.vhost_settings.pop(name, None) is not None:
         context.broker.log.put(KIND, name, None)
     context.users.forget_vhost(name)
 

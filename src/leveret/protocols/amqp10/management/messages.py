@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from leveret.broker.values import FieldTable, FieldValue
+from leveret.management import structs
 from leveret.management.operations import operation
 from leveret.protocols.convert.values import plain, text_of, typed
 from leveret.wire.amqp0.values import Arguments
@@ -160,7 +161,7 @@ def context_of(connection: Connection) -> operation.VhostContext:
     return operation.VhostContext(connection.vhost, operation.User(connection.user, connection.services.users), connection)
 
 
-def kinds_of(struct: type[operation.Request]) -> dict[str, type]:
+def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
     """Return the types of the fields of an operation's request without the name, which is in the path."""
     return {field.encode_name: get_origin(field.type) or field.type for field in msgspec.structs.fields(struct)
             if field.name != "name"}

@@ -1,0 +1,72 @@
+"""What operations work on: one broker with its users, connections and configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from leveret.broker.broker import Broker
+from leveret.broker.errors import NotFound
+from leveret.broker.vhost import Vhost
+from leveret.config import Config, VhostConfig
+from leveret.management.descriptions import ConnectedSession, LinkRegistry, ProcessInfo
+from leveret.security.users import UserStore
+
+T = TypeVar("T")
+
+
+class ManagedBroker:
+    """A broker to manage.
+
+    Args:
+        broker: The broker.
+        users: The users.
+        sessions: Returns the current connections.
+        config: The configuration of the broker.
+        config_name: The name of the configuration in errors.
+        apply_vhost: Creates a vhost, or changes the settings of an existing one.
+        facts: Returns the state of the process.
+        alarm: Returns the reason why publishers are blocked, or "".
+        executor: The executor for slow work, such as password hashes.
+        vhost_settings: The settings that operators gave to vhosts.
+        links: The links of AMQP 1.0.
+    """
+
+    def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
+                 config: Config, config_name: str, apply_vhost: Callable[[str, VhostConfig], Vhost],
+                 facts: Callable[[], ProcessInfo], alarm: Callable[[], str], executor: Executor | None = None,
+                 vhost_settings: dict[str, VhostConfig] | None = None, links: LinkRegistry) -> None:
+        self.broker = broker
+        self.users = users
+        self.sessions = sessions
+        self.config = config
+        self.config_name = config_name
+        self.apply_vhost = apply_vhost
+        self.facts = facts
+        self.alarm = alarm
+        self.vhost_settings = vhost_settings if vhost_settings is not None else {}
+        self.links = links
+        self._executor = executor
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Run a function in a thread, and return what it returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    def vhost(self, name: str) -> Vhost:
+        """Return the vhost with this name. Raises `NotFound`."""
+        return self.broker.vhost(name)
+
+    def vhosts(self, name: str | None) -> list[Vhost]:
+        """Return the vhost with this name, or all vhosts sorted by name."""
+        if name is not None:
+            return [self.vhost(name)]
+        return [self.broker.vhosts[known] for known in sorted(self.broker.vhosts)]
+
+    def session(self, number: int) -> ConnectedSession:
+        """Return the connection with this number. Raises `NotFound`."""
+        for session in self.sessions():
+            if session.number == number:
+                return session
+        raise NotFound(f"no connection {number}")

@@ -1,0 +1,38 @@
+"""Base structs of requests and replies, and those that several operations share."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Base class of requests, and the request of operations without arguments."""
+
+
+class InVhost(Request, kw_only=True):
+    """Request for a list: of one vhost, or None for all."""
+
+    vhost: str | None = None
+
+
+class Named(Request, kw_only=True):
+    """Request about an object outside of vhosts."""
+
+    name: str
+
+
+class NamedInVhost(Request, kw_only=True):
+    """Request about an object in a vhost."""
+
+    name: str
+    vhost: str = "/"
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """Base class of replies, and a reply without fields."""
+
+
+class Messages(Reply, kw_only=True):
+    """A number of messages."""
+
+    messages: int
