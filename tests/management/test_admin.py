@@ -15,10 +15,11 @@ from leveret.management import admin as admin_module
 from leveret.management.admin import BadCall
 from leveret.management.control_socket import SEEN, _take
 from leveret.management.operations import links
-from leveret.management.operations.operation import Messages, Operator
+from leveret.management.operations.operation import Operator
 from leveret.management.operations.status import STEP
 from leveret.management.operations.table import OPERATIONS
 from leveret.management.operations.vhosts import stored_vhosts
+from leveret.management.structs import Messages
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User
 from leveret.storage.memory import MemoryRow

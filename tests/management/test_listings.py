@@ -117,6 +117,10 @@ def test_how_values_are_shown() -> None:
     assert shown({"deep": deep, "x": 1})["deep"] == "(values are nested more than 32 deep)"
 
 
+def test_keys_that_json_does_not_have_are_shown_as_text() -> None:
+    assert json.loads(encode_json({"raw": {None: 1, True: 2, 127: 3}})) == {"raw": {"None": 1, "True": 2, "127": 3}}
+
+
 def test_names_in_the_log_as_json() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "queue '%s'", ("a\udcff\ud800",), None)
     text = json.loads(JsonFormatter().format(record))["message"]

@@ -76,9 +76,15 @@ def _text(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _table(value: Any) -> dict[str, Any]:
+    if isinstance(value, FieldTable):
+        return _plain_table(value.fields)
+    raise TypeError(f"'{type(value).__name__}' is not a JSON type")
+
+
 def encode_json(value: Any) -> bytes:
     """Encode a reply as JSON, whatever values it contains."""
     try:
-        return msgspec.json.encode(value, enc_hook=plain)
+        return msgspec.json.encode(value, enc_hook=_table)
     except (TypeError, ValueError, OverflowError):
         return msgspec.json.encode(plain(value))
