@@ -12,7 +12,7 @@ from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInfo, ProcessInfo
-from leveret.management.json_values import FieldTable, encode_json
+from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
 from leveret.security.users import UserStore
@@ -32,7 +32,7 @@ class FakeSession:
         return ConnectionInfo(
             number=self.number, name=f"client {self.number}", protocol="AMQP 0-9-1", user=self.user, vhost=self.vhost,
             state="running", channels=2, tls=False, octets_in=1, octets_out=2,
-            client_properties=FieldTable({"product": b"\xff", "table": {"a": [1, None]}}), frame_max=4096, channel_max=3,
+            client_properties=ClientTable({"product": b"\xff", "table": {"a": [1, None]}}), frame_max=4096, channel_max=3,
             heartbeat=0)
 
     def describe_channels(self) -> list[ChannelInfo]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.management.structs import Reply
 
 
@@ -39,7 +39,7 @@ class ConnectionInfo(Reply, kw_only=True):
     tls: bool
     octets_in: int
     octets_out: int
-    client_properties: FieldTable
+    client_properties: ClientTable
     frame_max: int
     channel_max: int
     heartbeat: int

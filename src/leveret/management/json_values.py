@@ -15,7 +15,7 @@ _MIN_INTEGER: Final = -(1 << 63)
 _MAX_INTEGER: Final = (1 << 64) - 1
 
 
-class FieldTable:
+class ClientTable:
     """A table of a client in a reply: arguments, or properties."""
 
     __slots__ = ("fields",)
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
         return int(value) if _MIN_INTEGER <= value <= _MAX_INTEGER else str(int(value))
     if isinstance(value, float):
         return float(value) if isfinite(value) else str(float(value))
-    if isinstance(value, FieldTable):
+    if isinstance(value, ClientTable):
         return _plain_table(value.fields)
     if isinstance(value, dict):
         return _plain_table(value)
@@ -77,7 +77,7 @@ def _text(text: str) -> str:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    if isinstance(value, FieldTable):
+    if isinstance(value, ClientTable):
         return _plain_table(value.fields)
     raise TypeError(f"'{type(value).__name__}' is not a JSON type")
 

@@ -11,7 +11,7 @@ from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
-from leveret.management.json_values import FieldTable, plain
+from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Reply, Request
 
@@ -35,7 +35,7 @@ class BindingInfo(Reply, kw_only=True):
     destination: str
     kind: Literal["queue", "exchange"]
     routing_key: str
-    arguments: FieldTable
+    arguments: ClientTable
 
 
 def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
@@ -43,7 +43,7 @@ def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
     return (
         BindingInfo(vhost=vhost.name, source=exchange.name, destination=binding.destination.name,
                     kind="queue" if isinstance(binding.destination, Queue) else "exchange",
-                    routing_key=binding.routing_key, arguments=FieldTable(binding.arguments))
+                    routing_key=binding.routing_key, arguments=ClientTable(binding.arguments))
         for vhost in context.vhosts(request.vhost) for exchange, binding in vhost.each_binding()
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from leveret.broker.consumer import Consumer
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Reply, Request
 
@@ -36,7 +36,7 @@ class ConsumerInfo(Reply, kw_only=True):
     active: bool
     priority: int
     unacked: int
-    arguments: FieldTable
+    arguments: ClientTable
 
 
 class Closed(Reply, kw_only=True):
@@ -74,7 +74,7 @@ def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
         vhost=consumer.queue.vhost.name, queue=consumer.queue.name, tag=consumer.tag,
         connection=getattr(consumer.owner, "number", None), channel=getattr(consumer.channel, "number", None),
         no_ack=consumer.no_ack, exclusive=consumer.exclusive, active=consumer.active, priority=consumer.priority,
-        unacked=consumer.unacked, arguments=FieldTable(consumer.arguments))
+        unacked=consumer.unacked, arguments=ClientTable(consumer.arguments))
 
 
 def close(context: Context, request: Close) -> None:

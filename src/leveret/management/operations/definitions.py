@@ -13,7 +13,7 @@ from msgspec import field
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
 from leveret.management.structs import Messages, Reply, Request
 
@@ -186,7 +186,7 @@ class QueueDefinition(Reply, kw_only=True):
     exclusive: bool
     auto_delete: bool
     type: str
-    arguments: FieldTable
+    arguments: ClientTable
     messages: int
     consumers: int
     stored: bool
@@ -208,14 +208,14 @@ class RemovedMessages(Messages, kw_only=True):
 class BindingArguments(Reply, kw_only=True):
     """The arguments of each of the bindings."""
 
-    arguments: list[FieldTable]
+    arguments: list[ClientTable]
 
 
 def _describe(queue: Queue) -> QueueDefinition:
     queue.catch_up()
     return QueueDefinition(
         vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
-        auto_delete=queue.auto_delete, type=queue.settings.type, arguments=FieldTable(queue.arguments),
+        auto_delete=queue.auto_delete, type=queue.settings.type, arguments=ClientTable(queue.arguments),
         messages=queue.ready_count, consumers=len(queue.consumers), stored=queue.stored)
 
 
@@ -292,7 +292,7 @@ def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingAr
     context.check_any(request.source)
     context.check_any(request.destination)
     found = between(context.vhost, request, MAX_LISTED, LIST_WORK)
-    return BindingArguments(arguments=[FieldTable(binding.arguments) for binding in found])
+    return BindingArguments(arguments=[ClientTable(binding.arguments) for binding in found])
 
 
 def perform_compare_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
@@ -300,7 +300,7 @@ def perform_compare_bindings(context: VhostContext, request: Bindings) -> Bindin
     check = check_queue_binding if request.kind == "queue" else check_exchange_binding
     check(context, request.destination, request.source)
     found = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
-    return BindingArguments(arguments=[FieldTable(binding.arguments) for binding in found])
+    return BindingArguments(arguments=[ClientTable(binding.arguments) for binding in found])
 
 
 def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Binding]:

@@ -9,7 +9,7 @@ from msgspec import field
 
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 
@@ -35,7 +35,7 @@ class ExchangeInfo(Reply, kw_only=True):
     durable: bool
     auto_delete: bool
     internal: bool
-    arguments: FieldTable
+    arguments: ClientTable
     bindings: int
 
 
@@ -43,7 +43,7 @@ def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
     """Describe an exchange."""
     return ExchangeInfo(
         vhost=vhost, name=exchange.name, type=exchange.type, durable=exchange.durable, auto_delete=exchange.auto_delete,
-        internal=exchange.internal, arguments=FieldTable(exchange.arguments),
+        internal=exchange.internal, arguments=ClientTable(exchange.arguments),
         bindings=sum(len(own) for own in exchange.by_destination.values()))
 
 

@@ -9,7 +9,7 @@ from msgspec import field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.queues.queue import Queue
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import (
     Context,
     Operation,
@@ -45,7 +45,7 @@ class QueueInfo(Reply, kw_only=True):
     durable: bool
     exclusive: bool
     auto_delete: bool
-    arguments: FieldTable
+    arguments: ClientTable
     ready: int
     delayed: int
     unacked: int
@@ -71,7 +71,7 @@ def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
     return QueueInfo(
         vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
-        auto_delete=queue.auto_delete, arguments=FieldTable(queue.arguments), ready=queue.ready_count,
+        auto_delete=queue.auto_delete, arguments=ClientTable(queue.arguments), ready=queue.ready_count,
         delayed=queue.delayed_count, unacked=queue.unacked, leased=queue.leased_count, ready_bytes=queue.ready_bytes,
         memory=queue.memory, consumers=len(queue.consumers), published=queue.published, delivered=queue.delivered,
         settled=queue.settled)

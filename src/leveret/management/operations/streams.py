@@ -16,7 +16,7 @@ from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, Precond
 from leveret.broker.jobs import Job
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
-from leveret.management.json_values import FieldTable, plain
+from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import (
     EACH,
     Context,
@@ -137,7 +137,7 @@ class StreamInfo(Reply, kw_only=True):
     sealing: bool
     unsealed_because: str | None
     sealing_problem: str | None
-    arguments: FieldTable
+    arguments: ClientTable
 
 
 class SuperStreamInfo(Reply, kw_only=True):
@@ -261,7 +261,7 @@ def describe(stream: StreamQueue) -> StreamInfo:
         sealed_until=segments[-1].last + 1 if segments else stream.first_offset, sealing=stream.sealing is not None,
         unsealed_because=_why_unsealed(stream),
         sealing_problem=stream.sealing.problem or None if stream.sealing is not None else None,
-        arguments=FieldTable(stream.arguments))
+        arguments=ClientTable(stream.arguments))
 
 
 def describe_segment(segment: Segment, path: str) -> SegmentInfo:

@@ -17,7 +17,7 @@ from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091 import alarms, handshake, methods
 from leveret.protocols.amqp091.channel import Channel
 from leveret.protocols.amqp091.consumers import QUANTUM
@@ -604,7 +604,7 @@ class Connection(VhostSession):
         return ConnectionInfo(
             number=self.number, name=self.peer.name, protocol=self.protocol, user=self.user, vhost=self.vhost_name,
             state=self._state(), channels=len(self.channels), tls=self.peer.tls, octets_in=self.bytes_in,
-            octets_out=self.bytes_out, client_properties=FieldTable(self.client_properties),
+            octets_out=self.bytes_out, client_properties=ClientTable(self.client_properties),
             frame_max=self.engine.frame_max, channel_max=self.engine.channel_max, heartbeat=self.engine.heartbeat)
 
     def describe_channels(self) -> Iterator[ChannelInfo]:

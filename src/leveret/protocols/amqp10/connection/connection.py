@@ -16,7 +16,7 @@ from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError
 from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
-from leveret.management.json_values import FieldTable
+from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
 from leveret.protocols.amqp10.connection.idle_timeout import IdleTimeout, Keepalive
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
@@ -610,7 +610,7 @@ class Connection(VhostSession):
         return ConnectionInfo(
             number=self.number, name=self.peer.name, protocol="AMQP 1.0", user=self.user, vhost=self.vhost_name,
             state=self._state(), channels=len(self.sessions), tls=self.peer.tls, octets_in=self.bytes_in,
-            octets_out=self.bytes_out, client_properties=FieldTable(self.client_properties),
+            octets_out=self.bytes_out, client_properties=ClientTable(self.client_properties),
             frame_max=self.output.max_frame_size, channel_max=min(self.own.sessions - 1, self.remote_channel_max),
             heartbeat=int(self.own.idle_timeout))
 
