@@ -150,7 +150,7 @@ WORKLOADS = [
              (*APPEND, "--durable"), {}, measure=APPENDED),
     Workload("stream-append", "the same into a stream", (*APPEND, "--durable", "--stream"), {}, measure=APPENDED,
              beside=(_queue("append", 0.8),)),
-    # Not beside the classic queue: what that has handed out and seen acknowledged before the commit it need not write.
+    # Not beside the classic queue: messages delivered and acknowledged before the commit it need not write.
     Workload("stream", "256 B into a stream with confirms, read by one", (*BATCHED, "--durable", "--stream"), {}),
     Workload("stream-readers", "256 B into a stream with confirms, read by 10",
              (*BATCHED, "--durable", "--stream", "--consumers", "10"), {}),

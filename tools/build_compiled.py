@@ -1,6 +1,6 @@
 """Compiles the hot modules with mypyc: `python tools/build_compiled.py` in a checkout, or `build` called by setup.py.
 
-What is compiled stands in `hot_modules.txt`; how the result is found again, in `src/leveret/_compiled.py`. The package
+`hot_modules.txt` lists the compiled modules; `src/leveret/_compiled.py` finds the result. The package
 is copied first and compiled from the copy, so a file that is saved meanwhile cannot end up under the wrong hash.
 
 Options of the C compiler come from the environment as usual (`CFLAGS=-march=native` for a build that stays on its

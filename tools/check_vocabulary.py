@@ -1,15 +1,19 @@
 """Find words that the project has retired: `python tools/check_vocabulary.py [PATH ...]`, a part of `make lint`.
 
 `tools/vocabulary.toml` lists the words with their replacements, the paths to check, and the exceptions, each with its
-reason. Text in backticks or fenced blocks of a page is not checked, because it quotes identifiers and output.
+reason. In Python files, comments, docstrings, messages (strings with a blank), and the names of functions and classes are
+checked; other strings and names may be those of a protocol. Text in backticks or fenced blocks of a page is not checked,
+because it quotes identifiers and output.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -64,21 +68,40 @@ class Vocabulary:
     def problems(self, path: str, text: str) -> Iterator[Problem]:
         """Yield the retired words in the text of a file."""
         allowed = [pattern for prefix, pattern in self.exceptions if PurePosixPath(path).is_relative_to(prefix)]
-        is_page = path.endswith(".md")
-        fenced = False
-        for number, line in enumerate(text.splitlines(), 1):
-            if is_page:
-                if FENCE.match(line):
-                    fenced = not fenced
-                if fenced:
-                    continue
-                line = CODE.sub("``", line)
+        for number, line in prose_of_python(text) if path.endswith(".py") else prose(path, text):
             if any(pattern.search(line) for pattern in allowed):
                 continue
             for word in self.words:
                 found = word.pattern.search(line)
                 if found is not None:
                     yield Problem(path, number, found.group(), word.instead)
+
+
+def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file with their numbers; those of a page without code."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if path.endswith(".md"):
+            if FENCE.match(line):
+                fenced = not fenced
+            if fenced:
+                continue
+            line = CODE.sub("``", line)
+        yield number, line
+
+
+def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of comments and strings with blanks, and the names of functions and classes in words."""
+    previous = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string and token.string[0] not
+        in "bB"):
+            for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                yield number, CODE.sub("``", line)
+        elif token.type == tokenize.NAME:
+            if previous in ("def", "class"):
+                yield token.start[0], token.string.replace("_", " ")
+            previous = token.string
 
 
 def tracked_files() -> list[str]:

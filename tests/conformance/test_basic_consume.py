@@ -475,7 +475,7 @@ def test_no_local_excludes_own_messages(connect: Connect, name: str) -> None:
     other.publish(b"another's", name)
     assert channel.delivery().body == b"another's"
     channel.quiet()
-    # Own messages wait for somebody else, and hold up nobody.
+    # Own messages wait for another consumer, and block no others.
     other.consume(name, "o", no_ack=True)
     assert [content.body for content in other.deliveries(2)] == [b"own", b"own, by another channel"]
     other.call(Queue.Delete, Queue.DeleteOk, queue=name)

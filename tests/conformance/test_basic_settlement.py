@@ -1,4 +1,4 @@
-"""Acknowledging, rejecting, recovering; what comes again, to whom, and how often."""
+"""Acknowledging, rejecting, recovering; which messages are redelivered, to which consumer, and how often."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
 
 
 @pytest.mark.rule("0-9-1", "basic.reject.02")
-@pytest.mark.ahead_of_rabbitmq("prefers nobody")
+@pytest.mark.ahead_of_rabbitmq("does not prefer other consumers")
 def test_a_requeued_message_is_delivered_to_another_consumer(channel: Channel, other: Channel, name: str) -> None:
     channel.queue(name, exclusive=False)
     channel.qos(1)

@@ -38,7 +38,7 @@ def fresh(own_broker: LeveretProcess, mode: str, peers: list[Peer]) -> Open:
 
 
 def stop(broker: LeveretProcess, peers: list[Peer]) -> None:
-    """A clean stop: every client is told, and answers."""
+    """A clean stop: every client gets a close, and answers."""
     assert broker.process is not None
     broker.process.send_signal(signal.SIGTERM)
     for peer in peers:

@@ -1,4 +1,4 @@
-"""How the broker slows publishers down when memory is short: channel.flow, and not reading those who go on."""
+"""How the broker throttles publishers when memory is low: channel.flow, and not reading those that continue."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess)
     bystander.queue("q", exclusive=False)
     bystander.publish(b"before", "q")
     fill(publisher)
-    # All publishers are asked; who only consumes is not, and goes on.
+    # All publishers are asked; a channel that only consumes is not, and continues.
     assert bystander.expect(ChannelClass.Flow).active is False
     bystander.send(ChannelClass.FlowOk, active=False)
     knowing.publish(b"under the alarm", "nowhere")
@@ -88,7 +88,7 @@ def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess)
             time.sleep(0.005)
     polite.quiet()
     assert tight.memory() < WATERMARK * 1.6
-    # Nobody reads its socket, but its end is noticed, and what it held is given back.
+    # Its socket is not read, but its end is noticed, and its unacked messages are requeued.
     rude.peer.reset()
     deadline = time.monotonic() + 15
     while tight.memory() > WATERMARK:

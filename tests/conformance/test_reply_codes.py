@@ -26,7 +26,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 V: Final = "0-9-1"
 CHANNEL, CONNECTION = "channel", "connection"
 
-# What breaks a rule, on a channel of which nothing is known, with a name that nobody else has; the method that is refused.
+# Violations on a new channel, with a unique name; the method that is refused.
 Breach = Callable[[Channel, Channel, str], type[Frame]]
 
 

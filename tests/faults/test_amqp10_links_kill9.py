@@ -132,7 +132,7 @@ class Taking:
         self.done: list[int] = []
 
     def finish(self, tag: bytes) -> None:
-        """The broker has settled, or forgotten: it will not come again."""
+        """The broker has settled, or forgotten: there will be no redelivery."""
         self.done.append(self.bodies.pop(tag))
         del self.unsettled[tag]
 
@@ -212,7 +212,7 @@ def test_taken_once(process: LeveretProcess, seed: int) -> None:
 
 
 def test_a_large_message_in_the_middle(process: LeveretProcess) -> None:
-    """A client that was interrupted goes on where the broker says, also after a kill."""
+    """An interrupted client resumes where the broker tells it, also after a kill."""
     whole = message(bytes(range(256)) * 20_000, durable=True)
     session = connect(process)
     link = session.sender(name="large", target=Target("/queue/kept", **KEPT), rcv_settle_mode=1)

@@ -100,7 +100,7 @@ class Coordinator:
         return flags
 
     def run(self, when_prepared: bool) -> None:
-        """Go on until the broker dies: in the middle of some step, or right after a branch was prepared."""
+        """Continue until the broker dies: in the middle of some step, or right after a branch was prepared."""
         self.when_prepared = when_prepared
         self.kill = None if when_prepared else threading.Timer(self.chance.uniform(0, 0.005), self.process.kill)
         try:

@@ -1,4 +1,4 @@
-"""The disk of the whole broker runs full, on a small file system: publishers wait, consumers go on, it recovers."""
+"""The disk of the broker runs full, on a small file system: publishers wait, consumers continue, and it recovers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Publisher:
         return True
 
     @property
-    def held_back(self) -> bool:
+    def is_throttled(self) -> bool:
         return bool(self.blocked) or bool(self.refused) or self.channel.closed is not None
 
 
@@ -108,7 +108,7 @@ def usage(process: LeveretProcess) -> str:
 async def fill(publisher: Publisher) -> None:
     """Publish until the broker says that it wants no more."""
     deadline = asyncio.get_running_loop().time() + 60
-    while not publisher.held_back:
+    while not publisher.is_throttled:
         assert asyncio.get_running_loop().time() < deadline, "the disk never became full"
         assert publisher.sent * SIZE < 2 * DISK, "more was taken than the disk holds"
         await publisher.publish()

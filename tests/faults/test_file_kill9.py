@@ -88,7 +88,7 @@ def test_staging_resumes_after_each_kill(process: LeveretProcess, body: bytes) -
     client.call("file.consume", "file.consume-ok", queue="files")
     received = receive(client)
     assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
-    # What was not acknowledged comes again after a crash, under the same identifier: the client has it, and says so.
+    # Unacknowledged files are redelivered after a crash, with the same identifier: the client has the file, and says so.
     process.kill()
     process.start()
     client = Client(process)

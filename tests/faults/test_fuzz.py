@@ -1,4 +1,4 @@
-"""Fuzzing of the live connection state machine: any sequence of methods, legal or not, any octets.
+"""Fuzzing of the live connection state machine: any sequence of methods, legal or not, any bytes.
 
 One invariant: what comes back is well-formed and ends in an answer or a protocol close; the broker lives; a neighbour
 notices nothing; no exception is logged. LEVERET_FUZZ_EXAMPLES sets how many sequences each test tries.
@@ -119,7 +119,7 @@ METHODS = st.one_of(
 def steps(draw: st.DrawFn) -> tuple[str, int, Any]:
     """One step: what, on which channel, with what.
 
-    octets   a method, a whole publish, or a piece of one where it may not stand
+    `octets`  a method, a complete publish, or a piece of one where it may not stand
     settle   ack, nack or reject of a delivery that came, by its distance from the last; or of none
     """
     kind = draw(st.integers(0, 99))
@@ -313,7 +313,7 @@ def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], sta
 )
 def test_mutated_bytes(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]],
                         changes: list[tuple[int, int]], cut: int) -> None:  # fmt: skip
-    """A session with some octets changed, in two pieces cut anywhere."""
+    """A session with some bytes changed, in two pieces cut anywhere."""
     data = bytearray(octets(sequence))
     if not data:
         return

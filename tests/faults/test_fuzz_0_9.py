@@ -38,7 +38,7 @@ resume_timeout = 0.2
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    leveret_only("nobody else speaks AMQP 0-9")
+    leveret_only("only Leveret supports AMQP 0-9")
     running = LeveretProcess(tmp_path_factory.mktemp("fuzz09"), config=CONFIG).start()
     yield running
     running.stop()
@@ -75,7 +75,7 @@ class Session:
             self.fuzzer.received(data)
 
     def play(self, drops: bool) -> None:
-        """Go on until the broker has had enough, or this client."""
+        """Continue until the broker has had enough, or this client."""
         chance = self.fuzzer.random
         for _ in range(STEPS):
             if self.ended or self.fuzzer.done:

@@ -82,7 +82,7 @@ def test_vanished(broker: Broker, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_byte_by_byte(broker: Broker, stage: str) -> None:
-    """Nothing depends on how the octets are cut."""
+    """The result does not depend on how the bytes are split."""
     with Peer(broker) as peer:
         for octet in PROTOCOL_HEADER:
             peer.send(bytes([octet]))
@@ -149,7 +149,7 @@ def test_large_frame_before_login(broker: Broker) -> None:
 
 @pytest.mark.parametrize("size", [131073, 1 << 20, 0xFFFFFFFF])
 def test_oversized_frame(broker: Broker, size: int) -> None:
-    """Refused by its header, before its payload comes. Eight octets too many are overlooked: some count without them."""
+    """Refused by its header, before its payload arrives. Eight bytes too many are accepted: some clients exclude them."""
     with Peer(broker) as peer:
         peer.reach("body")
         peer.send(struct.pack(">BHI", 3, 1, size) + b"x" * 10)
@@ -177,7 +177,7 @@ def test_channel_beyond_the_limit(broker: Broker) -> None:
 
 @pytest.mark.parametrize("size", [1 << 31, (1 << 63) - 1, (1 << 64) - 1])
 def test_body_beyond_the_limit(broker: Broker, neighbour: Neighbour, size: int) -> None:
-    """The channel is closed with 311 by the header alone; the connection goes on, the body frames are passed over."""
+    """The channel is closed with 311 by the header alone; the connection continues, the body frames are skipped."""
     with Peer(broker) as peer:
         peer.reach("method")
         peer.send(content_header(1, size))
@@ -225,7 +225,7 @@ def test_content_on_a_closed_channel(broker: Broker) -> None:
 
 
 def test_frames_after_a_channel_error_are_dropped(broker: Broker) -> None:
-    """Until close-ok everything on the channel is thrown away; others go on."""
+    """Until close-ok, everything on the channel is discarded; others continue."""
     with Peer(broker) as peer:
         peer.reach("channel")
         peer.method(commands.Channel.Open(), 2)
@@ -245,7 +245,7 @@ def test_frames_after_a_channel_error_are_dropped(broker: Broker) -> None:
 
 
 def test_a_close_without_its_ok(broker: Broker) -> None:
-    """A client that is told to go and stays is put out."""
+    """A client that ignores a close is disconnected."""
     with Peer(broker) as peer:
         peer.reach("opened")
         peer.send(frame(3, 1, b"body"))

@@ -30,7 +30,7 @@ CONFIG = '[amqp]\nmax_message_size = "256MiB"\n'
 
 
 class Source:
-    """Octets that are a body's, without the body; no two pieces of them are equal."""
+    """The bytes of a body, generated on the fly; no two pieces of them are equal."""
 
     def __init__(self, seed: int, size: int = SIZE) -> None:
         self.size = size
@@ -95,7 +95,7 @@ class Client:
 
 
 def peak_memory(process: LeveretProcess) -> int:
-    """The most memory that was ever resident, octets."""
+    """Return the maximum resident memory so far, in bytes."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -103,7 +103,7 @@ def peak_memory(process: LeveretProcess) -> int:
 
 
 def nameless_octets(process: LeveretProcess) -> int:
-    """Octets that files without a name take on the disk of the data directory."""
+    """Return the bytes that unlinked files use on the disk of the data directory."""
     octets = 0
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -231,7 +231,7 @@ def refusal(client: Client) -> tuple[int, str]:
 
 
 def check_others(process: LeveretProcess, neighbour: Neighbour) -> None:
-    """Nobody but the publisher of a large body is refused, or told that anything is short."""
+    """Only the publisher of a large body is refused, or notified of the shortage."""
     neighbour.check()
     other = Client(process).confirming()
     other.declare("small")

@@ -96,10 +96,10 @@ class Driver:
         self.read_again = 0
 
     def run(self, until_empty: bool = False) -> None:
-        """Go on where the last one was, until the broker goes away, or nothing is left."""
+        """Continue where the last one stopped, until the broker dies, or nothing is left."""
         try:
             with connect(self.process) as connection:
-                self._go_on(self.open(connection), until_empty)
+                self._continue(self.open(connection), until_empty)
         except GONE:
             assert not until_empty
 
@@ -113,7 +113,7 @@ class Driver:
         self.epoch: int = lease["epoch"]
         return lease
 
-    def _go_on(self, lease: dict[str, Any], until_empty: bool) -> None:
+    def _continue(self, lease: dict[str, Any], until_empty: bool) -> None:
         # A commit whose answer was lost may have been done.
         assert self.committed <= lease["committed"] <= self.committed + 1
         assert lease["committed"] in (0, *self.batches)
@@ -267,6 +267,6 @@ def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProc
     with connect(process) as connection:
         channel = connection.channel()
         found = [channel.basic_get(QUEUE, auto_ack=True) for _ in range(1 + 5)]
-    # Transient messages that nobody had planned are not there any more.
+    # Transient messages that were not leased are lost.
     assert [int(body) for method, _, body in found if method is not None] == [
         number for number in (wanted[5], *wanted[50:]) if number % 2 or number == wanted[5]]

@@ -40,7 +40,7 @@ def resume(client: Client) -> int:
 
 
 def append(client: Client, body: bytes, at: int, until: int) -> None:
-    """Append what is between two octets, and have it answered."""
+    """Append the bytes between two positions, and wait for the response."""
     pieces = 0
     for begin in range(at, until, PIECE):
         client.send("message.append", reference="r", bytes=body[begin : min(begin + PIECE, until)])
@@ -54,7 +54,7 @@ def checkpoint(client: Client) -> None:
 
 
 def receive(client: Client) -> bytes:
-    """The octets of a message that has been begun, up to its close."""
+    """Return the bytes of a message after its start, up to its close."""
     client.expect("message.transfer")
     pieces = []
     while True:
@@ -88,7 +88,7 @@ def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: byte
         confirmed += chance.randrange(1, 4) * MIB
         append(client, body, there, confirmed)
         checkpoint(client)
-        # And some more, of which nobody knows what becomes.
+        # And some more, whose fate is unknown.
         for _ in range(chance.randrange(5)):
             client.send("message.append", reference="r", bytes=bytes(PIECE))
         client = restart(process)
@@ -105,7 +105,7 @@ def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: byte
     identifier = client.expect("message.resume").arguments["identifier"]
     client.send("message.offset", value=0)
     assert hashlib.sha256(receive(client)).digest() == hashlib.sha256(body).digest()
-    # What was not answered comes again after a crash, under the same identifier: the client has most of it, and says so.
+    # Unanswered messages are redelivered after a crash, with the same identifier: the client has most of it, and says so.
     client = restart(process)
     client.call("message.consume", "message.ok", queue="q", destination="d", filter={"x-resume": True})
     assert client.expect("message.resume").arguments["identifier"] == identifier

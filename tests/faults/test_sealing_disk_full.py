@@ -1,4 +1,4 @@
-"""The disk of the segments runs full, while that of the log has room: the stream goes on unsealed, and is sealed later."""
+"""The segments' disk runs full, but not the log's: the stream continues unsealed, and is sealed later."""
 
 from __future__ import annotations
 

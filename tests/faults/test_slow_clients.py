@@ -1,4 +1,4 @@
-"""Clients that are silent, stop reading, or want more than there is: they cost what a limit says, nobody else notices."""
+"""Clients that are silent, stop reading, or ask for too much: their cost is limited, and others are not affected."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_slow_handshake(process: LeveretProcess, beside: Neighbour, sent: bytes)
 
 
 def test_dripping_handshake(process: LeveretProcess, beside: Neighbour) -> None:
-    """One octet at a time does not buy more time."""
+    """One byte at a time does not extend the timeout."""
     with Peer(process) as peer:
         begun = time.monotonic()
         start_ok = encode(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
@@ -307,7 +307,7 @@ def test_huge_bodies_that_never_end(process: LeveretProcess, beside: Neighbour) 
 
 
 def test_transaction_without_end(process: LeveretProcess, beside: Neighbour, tmp_path: Path) -> None:
-    """Publishes that are never committed meet a limit, or at least cost nobody else."""
+    """Publishes that are never committed reach a limit, or at least do not affect others."""
     with Peer(process) as peer:
         peer.reach("channel")
         peer.method(commands.Queue.Declare(queue="tx", auto_delete=True), 1)

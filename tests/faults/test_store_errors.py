@@ -98,7 +98,7 @@ def test_an_error_stops_the_log_for_good(tmp_path: Path, what: str, code: int) -
     assert connection.after_failure in ([], ["ROLLBACK"])
     with pytest.raises(StorageFailed, match="not closed properly"):
         log.close()
-    # A new log goes on from what was confirmed.
+    # A new log continues from the confirmed state.
     harness.begin()
     assert not harness.recovery.clean
     assert harness.bodies(1) == [b"one", b"two"]

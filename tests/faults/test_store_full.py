@@ -1,4 +1,4 @@
-"""A disk that is full: nothing is lost, nothing is confirmed that is not on disk, and it mends itself."""
+"""A full disk: nothing is lost, nothing is confirmed that is not on disk, and the store recovers by itself."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_torn_writes(tmp_path: Path, how: str) -> None:
         wal.write_bytes(data)
         harness = Harness(lambda: sqlite_log(copy))  # noqa: B023
         assert found_in(harness) == torn.state_at(at)
-        # It can go on.
+        # It can continue.
         queue = FakeQueue(1)
         queue.seq = harness.recovery.last_seq[1]
         harness.publish(queue, b"goes on")

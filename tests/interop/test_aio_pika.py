@@ -231,7 +231,7 @@ def test_master_worker_pattern(broker: Broker, name: str) -> None:
 
 
 def test_robust_connection_reconnects(broker: Broker, name: str) -> None:
-    """After the socket breaks, queues, bindings and consumers are declared again and go on."""
+    """After the socket breaks, queues, bindings and consumers are declared again and continue."""
 
     async def test() -> None:
         proxy = Proxy(broker)

@@ -1,4 +1,4 @@
-"""An alarm, and connections that published before it: they go on consuming, getting and settling until they publish."""
+"""An alarm, and connections that published before it: they can consume, get and settle until they publish."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_connection_that_only_consumes_is_not_notified(process: LeveretProcess
 
 
 def test_definitions_are_bounded_too(process: LeveretProcess) -> None:
-    """A client that only declares, with large arguments, is refused while the memory alarm lasts; others go on."""
+    """A client that only declares, with large arguments, is refused while the memory alarm lasts; others continue."""
     channel = connect(process).channel()
     channel.queue_declare("before")
     limit = int(process.config.rsplit(" ", 1)[1])

@@ -164,7 +164,7 @@ def test_publishes_of_transactions_are_events_at_the_commit(connect: Connect, ch
 
 
 def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChannel, name: str) -> None:
-    """A stream that keeps what is told of another one."""
+    """A stream that stores the events of another one."""
     kept = f"kept.{name}"
     channel.queue_declare(kept, durable=True, arguments={"x-queue-type": "stream"})
     channel.queue_bind(kept, EVENTS, f"*.{name}")
@@ -275,7 +275,7 @@ class TestOfABrokerOfItsOwn:
         broker.check_log()
 
     def test_samples_and_a_restart(self, process: LeveretProcess) -> None:
-        """Bindings of durable queues go on after a restart, and one in ten is told."""
+        """Bindings of durable queues apply after a restart, and one in ten events is published."""
         with BlockingConnection(pika.URLParameters(process.url())) as connection:
             channel = connection.channel()
             channel.queue_declare("kept", durable=True, arguments={"x-queue-type": "stream"})

@@ -39,7 +39,7 @@ def test_server_properties(connection: BlockingConnection) -> None:
 
 
 def test_the_offer(connect: Connect) -> None:
-    """Without wishes of the client the server's own proposal stands: 2047 channels, 131,072 octets, 60 s."""
+    """Without wishes of the client, the server's proposal applies: 2047 channels, 131,072 bytes, 60 s."""
     connection = connect(channel_max=65535, frame_max=131072, heartbeat=None)
     parameters = connection._impl.params
     assert (parameters.channel_max, parameters.frame_max, parameters.heartbeat) == (2047, 131072, 60)

@@ -199,7 +199,7 @@ def test_to_several_queues(channel: BlockingChannel, name: str) -> None:
 
 
 def test_missing_dead_letter_exchange(channel: BlockingChannel, name: str) -> None:
-    """The message is dropped; nobody gets an error."""
+    """The message is dropped; no client gets an error."""
     channel.queue_declare(name, exclusive=True, arguments={"x-dead-letter-exchange": f"{name}.missing"})
     channel.basic_publish("", name, b"")
     refuse(channel, name)

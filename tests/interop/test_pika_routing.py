@@ -211,7 +211,7 @@ def test_carbon_copies(channel: BlockingChannel, name: str) -> None:
     channel.basic_publish("", main, b"x", pika.BasicProperties(headers={"CC": [cc, cc, main], "BCC": [bcc], "own": 1}))
     for queue in (main, cc, bcc):
         got = get(channel, queue)
-        # CC stays for all to see, BCC for nobody; the routing key is the first one for all of them.
+        # CC stays visible to all, BCC to none; the routing key is the first one for all of them.
         assert got.properties.headers == {"CC": [cc, cc, main], "own": 1}
         assert got.method.routing_key == main
         assert empty(channel, queue)

@@ -291,7 +291,7 @@ def test_transactions(url: str, name: str, amqp10: BlockingConnection) -> None:
     work = Transacted(url, name)
     Container(work).run()
     assert work.received == ["1 0", "1 1", "1 2"]
-    # Proton has settled nothing, and closed: all the same nothing comes again.
+    # Proton has settled nothing, and closed: nevertheless, there is no redelivery.
     receiver = amqp10.create_receiver(name, credit=5)
     with pytest.raises(proton.Timeout):
         receiver.receive(timeout=0.2)

@@ -21,7 +21,7 @@ Connect = Callable[[], BlockingConnection]
 
 @pytest.fixture
 def connect(broker: Broker) -> Iterator[Connect]:
-    """Connections of one container, as a client has them that comes again."""
+    """Connections of one container, like a client that reconnects."""
     if broker.kind != "leveret":
         pytest.skip("RabbitMQ 3 has other addresses")
     made: list[BlockingConnection] = []
@@ -91,7 +91,7 @@ def test_messages_of_a_lost_client_are_redelivered(connect: Connect, name: str) 
     receiver = subscribe(first, name, name)
     assert receiver.receive(TIMEOUT).body == "1"
     first.close()
-    # Nobody else gets what the link holds.
+    # Other links do not get the link's unsettled messages.
     other = connect().create_receiver(name, credit=10)
     with pytest.raises(proton.Timeout):
         other.receive(1)

@@ -355,7 +355,7 @@ class TestManagement:
         connection.consumer(to_queue(name), message_handler=Handler(1))
         # The answer comes first: an end of the consumer before it would be taken for that of the request.
         management.delete_queue(name)
-        # Whoever does not handle the end of a consumer gets the connection closed by the client.
+        # If the end of a consumer is not handled, the client closes the connection.
         connection._conn.wait(lambda: bool(connection._conn._is_closed()), timeout=30)
 
 

@@ -41,7 +41,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("it is told when to seal")
+    leveret_only("sealing is requested")
     process = LeveretProcess(tmp_path, config=basic_config())
     process.start()
     yield process

@@ -81,7 +81,7 @@ def test_by_value(connect: Connect, stream: str) -> None:
 
 
 def test_by_both_with_a_name(connect: Connect, stream: str) -> None:
-    """A consumer that comes again goes on where it was, with its filters."""
+    """A consumer that reconnects continues where it was, with its filters."""
     arguments = {"filter": "red", "filter_routing_key": "order.*", "consumer": "me"}
     assert read(connect, stream, **arguments) == expected("order.paid", "order.sent", colours=("red",))
 

@@ -126,7 +126,7 @@ class SessionMachine(TwoClients):
             assert queue.unacked == count, queue.name
 
     @invariant()
-    def each_message_came_from_somebody(self) -> None:
+    def each_message_was_published(self) -> None:
         if not self.begun:
             return
         for client in self.clients:

@@ -91,7 +91,7 @@ def _joined(conditions: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 
 def jms_trees(names: st.SearchStrategy[Identifier]) -> st.SearchStrategy[Node]:
-    """Trees whose types are correct as far as they are known, so that they parse."""
+    """Trees whose known types are correct, so that they parse."""
     sums: st.SearchStrategy[Node] = st.recursive(
         st.one_of(names, numbers.map(Literal)),
         lambda inner: st.one_of(

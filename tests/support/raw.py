@@ -127,7 +127,7 @@ class Peer:
 
     def reach(self, stage: str, *, vhost: str = "/", heartbeat: int = 0, frame_max: int = 131072,
               channel_max: int = 2047) -> Peer:  # fmt: skip
-        """Proceed as far as `stage` correctly."""
+        """Proceed to `stage` correctly."""
         goal = STAGES.index(stage)
         for index in range(1, goal + 1):
             getattr(self, f"_to_{STAGES[index]}")(vhost, heartbeat, frame_max, channel_max)

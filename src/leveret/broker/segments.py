@@ -61,7 +61,7 @@ class Segment:
     id        unique within the stream, and never reused
     path      of the file, relative to the directory of the store
     first, last  offsets, inclusive; count: number of messages, fewer if some were erased
-    octets, body_octets  bytes of the file, and of the bodies in it
+    `octets`, `body_octets`  bytes of the file, and of the bodies in it
     first_time, last_time  append times of the first and the last message, milliseconds of Unix time
     crc32     of the file
     footer_octets, footer_crc32  of the footer, which locates everything else; 0 and 0 for a file of an earlier version

@@ -11,7 +11,7 @@ MAX_FILES = 1 << 20
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files, and so of connections, as far as the system allows. Returns the new limit."""
+    """Raise the limit of open files, and so of connections, to the system's maximum. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Linux refuses RLIM_INFINITY.
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else hard

@@ -108,7 +108,7 @@ def split_host(place: str, port: int) -> tuple[str, int]:
 
 
 def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
-    """Return the user, password, host and port of an authority, as far as present.
+    """Return the user, password, host and port of an authority; absent parts are None.
 
     `suspicious` means that an @ follows the authority. What looks like a port may then be part of a password with a slash,
     so the error does not show it.

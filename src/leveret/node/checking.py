@@ -34,7 +34,7 @@ class DirectoryCheck:
 
     path      the data directory
     segments  where sealed segments are, a directory or URL; None for those in the data directory
-    options   what fsspec is told besides a URL
+    options   additional options of fsspec
 
     damaged  what is not what was written, or missing; notes: what deserves to be known and is no damage
     counts   by part of the directory

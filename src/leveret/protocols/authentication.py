@@ -23,7 +23,7 @@ class Authentication:
     """The server's side of an exchange. Each protocol subclasses it, and drops it when it is over or the connection lost.
 
     offered  the mechanisms that the client may choose of, best first
-    busy     something is going on in a thread: the client has nothing to say now
+    busy     a thread is checking a password: the client must wait
     """
 
     def __init__(self, peer: Peer, services: Services, enabled: list[str], anonymous_user: str | None,
@@ -46,7 +46,7 @@ class Authentication:
         raise NotImplementedError
 
     def wait(self, waiting: bool) -> None:
-        """Something slow goes on in a thread; with False it is over, and what it led to was done."""
+        """Note the start of slow work in a thread; with False, its end, after its result was processed."""
         raise NotImplementedError
 
     def challenge(self, data: bytes) -> None:

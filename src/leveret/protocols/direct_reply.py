@@ -1,5 +1,6 @@
-"""RabbitMQ's direct reply-to: a queue for the answers to one client, which nobody declares and which goes with its
-consumer. Requests say its name, whatever protocol they and their answers are sent over.
+"""RabbitMQ's direct reply-to: a queue for the replies to one client, which is not declared and ends with its consumer.
+
+Requests contain its name, and requests and replies may use different protocols.
 """
 
 from __future__ import annotations
@@ -18,6 +19,6 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
 def make_queue(vhost: Vhost) -> Queue:
-    """A queue for direct replies, under a name that nobody guesses."""
+    """A queue for direct replies, under a name that cannot be guessed."""
     return vhost.add_reply_queue(f"{REPLY_TO}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}",
                                  QueueSettings({}, {}))

@@ -214,7 +214,7 @@ class LoginQueue:
 
 
 def network_of(host: str) -> str:
-    """What stands for an address: of IPv6 the first 64 bits, for whoever has one of them has all."""
+    """Return the key of an address: of IPv6 the first 64 bits, since one client may use all addresses with them."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -44,7 +44,7 @@ class Peer:
 
     def finish(self) -> None:
         """Say that nothing more will come, and read what still comes until the other side closes: a refusal must not be
-        overtaken by the reset that bytes nobody has read would cause (1.0, security section 5.1). The time that a client
+        overtaken by the reset that unread bytes would cause (1.0, security section 5.1). The time that a client
         has to open its connection ends this, too."""
         self.close()
 
@@ -59,7 +59,7 @@ class Peer:
         raise NotImplementedError
 
     def hung_up(self) -> bool:
-        """Whether the other side has closed, as far as that shows without reading."""
+        """Return whether the other side is known to have closed, without reading."""
         raise NotImplementedError
 
     def call_soon(self, callback: Callable[[], None]) -> None:

@@ -153,22 +153,21 @@ class Services:
             state.vhost_removed(vhost)
 
     def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
-        """Whether one more connection of this user may enter the vhost. Raises `refused`, or ResourceError where it is the
-        broker that has its most."""
+        """Raise `refused` if the user or the vhost is at its limit of connections, or ResourceError if the broker is."""
         limit = vhost.settings.max_connections
         if 0 <= limit <= vhost.connections:
-            raise refused(f"vhost '{vhost.name}' has its most connections, {limit}; the setting is"
+            raise refused(f"vhost '{vhost.name}' has {limit} connections, the maximum; the setting is"
                           f" vhosts.{vhost.name}.limits.max_connections")
         known = self.users.get(user)
         limit = self.settings.connections_per_user
         if known is not None and known.limits.max_connections:
             limit = known.limits.max_connections
         if limit and self.by_user.get(user, 0) >= limit:
-            raise refused(f"user '{user}' has its most connections, {limit}; the setting is"
+            raise refused(f"user '{user}' has {limit} connections, the maximum; the setting is"
                           " limits.connections_per_user")
         limit = self.settings.connections
         if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
-            raise ResourceError(f"the broker has its most connections, {limit}; the setting is limits.connections")
+            raise ResourceError(f"the broker has {limit} connections, the maximum; the setting is limits.connections")
 
     def add(self, session: Session) -> None:
         self.sessions[session] = None
@@ -187,7 +186,7 @@ class Services:
         """Raise NotAllowed where the user's connections have as many channels as they may, of whatever protocol."""
         self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
-            raise NotAllowed(f"user '{user}' has its most channels, {limit}; the setting is"
+            raise NotAllowed(f"user '{user}' has {limit} channels, the maximum; the setting is"
                              f" users.{user}.limits.max_channels")
 
     def set_alarm(self, reason: str) -> None:

@@ -17,7 +17,7 @@ class Session(Output):
     """One connection of one protocol.
 
     number  identifies it within the process
-    user    who has logged in, "" for nobody yet
+    user    the authenticated user, "" before the login
     opened  the handshake is over: the client has a vhost
     operation  the last one of its input that is not about single messages, "" for none
     peer    the socket
@@ -69,7 +69,7 @@ class Session(Output):
         raise NotImplementedError
 
     def alarm(self, reason: str) -> None:
-        """Publishers must stop ("" when they may go on)."""
+        """Throttle publishers for this reason; resume them for ""."""
         raise NotImplementedError
 
     def peer_name(self) -> str:

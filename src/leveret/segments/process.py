@@ -220,7 +220,7 @@ class SealerProcess(SegmentStore):
                 reply = decode(data)
                 loaded = rebuild(reply.rows, self.spool) if reply.rows is not None else []
             except Exception:
-                # Nobody reads the pipe any more, so the process must end; its pending requests are sent again or fail.
+                # The pipe is no longer read, so the process must end; its pending requests are sent again or fail.
                 log.exception("invalid reply of sealer process %d: killing it", process.pid)
                 process.kill()
                 break

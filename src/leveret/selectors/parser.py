@@ -10,7 +10,7 @@
     signed      = {+ | -} primary
     primary     = literal | identifier | ( condition )    also UTC() in SQL
 
-JMS selectors have BETWEEN, accept only literals in an IN list, and are type-checked as far as types are known: conditions
+JMS selectors have BETWEEN, accept only literals in an IN list, and are type-checked if the types are known: conditions
 that can never be true are errors. SQL filters are not type-checked, because RabbitMQ accepts such conditions.
 """
 

@@ -119,7 +119,7 @@ def _shown(key: object) -> str:
 
 
 class Finding:
-    """Something damaged. `kind` and `key` identify it; `lost` is its content as far as known."""
+    """Something damaged. `kind` and `key` identify it; `lost` is the known part of its content."""
 
     def __init__(self, kind: str, key: int | str | tuple[str, bytes], why: str, lost: str = "") -> None:
         self.kind = kind
@@ -185,7 +185,7 @@ class LogCheck:
         return _number_fault(name, value, found) if self._summed else number_type_fault(name, value)
 
     def finding_of(self, row_id: int, error: Exception) -> Finding:
-        """Describe a damaged row as far as possible."""
+        """Describe a damaged row as precisely as possible."""
         index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
         try:
             contents = self._contents(index)

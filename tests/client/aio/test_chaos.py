@@ -120,7 +120,7 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     before = answered[0]
     deadline = time.monotonic() + 30
     while answered[0] == before or len(account.confirmed) == 0:
-        assert time.monotonic() < deadline, "nothing goes on"
+        assert time.monotonic() < deadline, "no progress"
         await asyncio.sleep(0.01)
     stop.set()
     async with asyncio.timeout(30):

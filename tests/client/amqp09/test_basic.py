@@ -1,4 +1,4 @@
-"""Class basic over AMQP 0-9 with both APIs, as far as it differs from 0-9-1."""
+"""Class basic over AMQP 0-9 with both APIs: the differences from 0-9-1."""
 
 from __future__ import annotations
 

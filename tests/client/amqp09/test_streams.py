@@ -78,7 +78,7 @@ async def test_tunnels(connect: Connect09, name: str) -> None:
     await channel.tunnel("amqp", declare, headers={"a": 1}, meta_data={"b": 2})
     assert (await other.declare_queue(name, passive=True)).name == name
     await other.delete_queue(name)
-    with pytest.raises(NotFound, match="nobody takes"):
+    with pytest.raises(NotFound, match="no handler"):
         await channel.tunnel("nobody", b"x")
     assert other.is_open
 
@@ -93,5 +93,5 @@ def test_sync_api(server: Broker, block: Open, name: str) -> None:
     with pytest.raises(Returned):
         channel.publish_stream(b"x", name, immediate=True)
     channel.delete_queue(name)
-    with pytest.raises(NotFound, match="nobody takes"):
+    with pytest.raises(NotFound, match="no handler"):
         channel.tunnel("nobody")

@@ -1,8 +1,8 @@
 """The broker under test and its peers of AMQP 0-9.
 
 `realm` is a virtual host with realms: `/own` for the resources that begin with `own.`, in which `guest` has every right,
-`/shared` and `/closed`, where nobody has any. Without realms, in the others, ticket 0 will do. Channels of lost connections
-are not kept for `channel.resume`, so that what they held can be had at once.
+`/shared` and `/closed`, for which no user has any. Without realms, in the others, ticket 0 will do. Channels of lost
+connections are not kept for `channel.resume`, so that what they held can be had at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Connect = Callable[..., Peer]
 
 @pytest.fixture(autouse=True)
 def _leveret_only() -> None:
-    leveret_only("nobody else speaks AMQP 0-9")
+    leveret_only("only Leveret supports AMQP 0-9")
 
 
 @pytest.fixture(scope="session")

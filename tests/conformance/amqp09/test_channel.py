@@ -145,7 +145,7 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess,
     bystander.queue("q")
     kinds.publish(bystander, kind, b"before", "q")
     fill(publisher)
-    # All publishers are asked; who only consumes is not, and goes on.
+    # All publishers are asked; a channel that only consumes is not, and continues.
     assert bystander.expect("channel.flow").active is False
     bystander.send("channel.flow-ok", active=False)
     kinds.consume(consumer, kind, "q", "c", no_ack=True)

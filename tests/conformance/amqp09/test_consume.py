@@ -102,7 +102,7 @@ def test_a_consumer_is_cancelled_on_any_channel_of_its_connection(peer: Peer, ot
     first, second = peer.open(1), peer.open(2)
     first.queue(name)
     first.consume(name, "one")
-    other.cancel("one")  # nobody has it there
+    other.cancel("one")  # it does not exist there
     first.publish(b"delivered", name)
     assert first.delivery().body == b"delivered"
     second.cancel("one")

@@ -1,4 +1,4 @@
-"""Acknowledging, rejecting; what comes again, to whom, and how often."""
+"""Acknowledging, rejecting; which messages are redelivered, to which consumer, and how often."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_rejected_message_is_delivered_to_another_consumer(channel: Channel, o
     kinds.reject(channel, kind, got, requeue=True)
     again = kinds.receive(other, kind)
     assert (again.body, again.redelivered) == (b"0", True)
-    # The client that rejected it goes on with what it can process.
+    # The client that rejected it continues with other messages.
     other.close()
     channel.quiet()
     kinds.publish(channel, kind, b"next", name)

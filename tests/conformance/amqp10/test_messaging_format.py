@@ -17,7 +17,7 @@ from tests.conformance.peer import Channel
 from tests.conformance.peer1 import Session, body_of, header_of, message, section
 from tests.support.broker import LeveretProcess
 
-# A bare message that nobody would write like that: long codes, a list32 with trailing nulls, a map with an array, three
+# A bare message in an unusual encoding: long codes, a list32 with trailing nulls, a map with an array, three
 # data sections of which one is empty, a section by its symbolic descriptor; and a footer.
 LONG = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00"  # a descriptor of eight bytes, of which the last is missing
 PROPERTIES = (LONG + b"\x73\xd0" + (24).to_bytes(4, "big") + (6).to_bytes(4, "big")

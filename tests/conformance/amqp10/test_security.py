@@ -62,7 +62,7 @@ def test_the_end_of_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Con
         if refused == "header after SASL":
             assert peer.read_bytes(8) == AMQP
     peer.expect_eof()
-    # More than the buffers of both sockets hold: somebody reads it, and answers with no reset.
+    # More than the buffers of both sockets hold: the broker reads it, and does not reset the connection.
     for _ in range(128):
         peer.send_bytes(bytes(1 << 16))
     peer.socket.shutdown(socket.SHUT_WR)
@@ -193,7 +193,7 @@ def test_a_login_that_fails_closes(raw: Connect) -> None:
 
 @pytest.mark.rule("1.0", "types.1.3.multiple-mandatory")
 def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> None:
-    """Also where nobody can log in by any of them."""
+    """Even if no user can log in by any of them."""
     leveret_only("it has settings of its own")
     config = '[auth]\nmechanisms = ["AMQPLAIN"]\n[amqp10]\nanonymous_user = ""\n'
     with LeveretProcess(tmp_path / "own", config=config).start() as process:

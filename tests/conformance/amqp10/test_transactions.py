@@ -128,7 +128,7 @@ def test_the_outcome_of_a_posting_is_sent_under_its_transaction_before_the_disch
         assert isinstance(state, TransactionalState)
         assert (state.txn_id, type(state.outcome)) == (id, Accepted)
     session.receiver(name, 10).nothing()
-    # And where nobody gets it.
+    # And for an unroutable message.
     nowhere = session.sender("/exchanges/amq.direct/nowhere")
     state = session.outcome(nowhere.send(state=under(ids[0]))).state
     assert (state.txn_id, type(state.outcome)) == (ids[0], Released)

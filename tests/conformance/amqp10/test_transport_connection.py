@@ -326,7 +326,7 @@ def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-frame-channel-early")
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
 def test_before_the_open_heartbeats_are_accepted_but_not_sent(raw: Connect) -> None:
-    """Nobody has said a time-out by then, so the broker has no reason to speak."""
+    """There is no time-out yet, so the broker has no reason to send one."""
     peer = raw().header()
     peer.send_bytes(frame())
     peer.open(idle_time_out=1000)

@@ -116,7 +116,7 @@ def test_deliveries_of_the_broker_are_resumed(own_broker: LeveretProcess, connec
 
 
 def interrupted(side: Side, connect: Connect, name: str) -> tuple[Delivery, bytes]:
-    """The first transfers of a large message, and then nothing; with the whole of it, from somebody else's sight."""
+    """The first transfers of a large message, and then nothing; with all of it, as another receiver sees it."""
     fill(connect, name, LARGE)
     session = side.begin(max_frame_size=4096, incoming_window=5)
     link = side.receiver(session)

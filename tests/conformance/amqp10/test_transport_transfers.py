@@ -364,7 +364,7 @@ def test_deliveries_on_several_links_may_be_interleaved(session: Session, name: 
     assert [receiver.get().body for _ in range(3)] == [b"a2", b"a1", b"a0"]
 
 
-# Resumed deliveries of which nobody knows
+# Unknown resumed deliveries
 
 
 @pytest.mark.rule("1.0", "transport.2.6.13.sender-only-ignored")

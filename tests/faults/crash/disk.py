@@ -98,7 +98,7 @@ class File:
 
 
 DIRECTORY = File()
-"""Stands in entries for a directory."""
+"""Marks an entry as a directory."""
 
 
 def apply(content: bytearray, change: Write) -> None:
@@ -259,7 +259,7 @@ class Machine:
                 found[name] = None
                 made.add(path)
             elif not path.endswith("-shm"):
-                # The index of a write-ahead log lives in a memory map; after a power cut it is made anew.
+                # The index of a write-ahead log lives in a memory map; after a power cut it is rebuilt.
                 if id(file) not in left:
                     left[id(file)] = (_left_strictly(file, chance) if rules is Rules.POSIX
                                       else _left_in_order(file, until, chance))
@@ -317,7 +317,7 @@ def _left_strictly(file: File, chance: random.Random) -> bytes:
 
 
 def _left_in_order(file: File, until: int, chance: random.Random) -> bytes:
-    """Overwritten sectors in any order; growth by whole blocks in order; truncations as far as the journal has them."""
+    """Overwritten sectors in any order; growth by whole blocks in order; truncations that are in the journal."""
     content = bytearray(file.content)
     # Delayed allocation: growth may come later than the journal, and never sooner than its own data.
     blocks = chance.choice((0, 1 << 40, chance.randint(0, 64)))

@@ -26,7 +26,7 @@ _MAGIC = b"LvKl"
 
 
 def make_body(key: Key, size: int) -> bytes:
-    """A body that tells who it is and whether it is whole: `size` octets behind a head of 22."""
+    """A body with its identity and a checksum: `size` bytes after a head of 22."""
     pattern = b"%d/%d;" % key
     payload = (pattern * (size // len(pattern) + 1))[:size]
     return _HEAD.pack(_MAGIC, key[0], key[1], size, zlib.crc32(payload)) + payload

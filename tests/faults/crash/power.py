@@ -1,7 +1,7 @@
 """Power cuts: a killed process leaves what it wrote in the page cache; a machine that loses power does not.
 
 A library that is preloaded into the broker and its children records what they do to their files (`preload.c`). After a kill
-the data directory is built anew as a disk might hold it by then (`disk.py`).
+the data directory is rebuilt as a disk might hold it by then (`disk.py`).
 """
 
 from __future__ import annotations

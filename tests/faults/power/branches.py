@@ -163,7 +163,7 @@ class Branches(Workload):
         doubtful = in_doubt(client)
         wrong = [f"{xid} is in doubt, and was {known.state.get(xid, 'never begun')}" for xid in doubtful
                  if known.state.get(xid) not in ("preparing", "prepared", "committing", "rolling back")]
-        # A branch whose fate nobody has been told: nothing of it has happened, or all.
+        # A branch without a reported outcome: none of it has happened, or all.
         unclear: list[str] = []
         for xid, state in known.state.items():
             if state == "prepared" and xid not in doubtful:

@@ -49,7 +49,7 @@ def take(workload: Workload, directory: Path, library: Path, chance: random.Rand
          faults: dict[str, str] | None = None, ends: tuple[str, ...] = ENDS) -> Taken:
     """Run the workload in a directory that is empty at first, in phases that end by kill -9 or SIGTERM.
 
-    faults  what the library is told of calls that fail; otherwise syncs are slow
+    faults  failing calls, for the library; otherwise syncs are slow
     ends    how phases may end: "kill" or "stop"
     """
     disk, log = directory / "disk", directory / "recording.log"

@@ -85,7 +85,7 @@ class Uploads(Workload):
         return in_threads(journal, lambda: self._files(process, note), lambda: self._messages(process, note))
 
     def _next(self, kind: str, note: Callable[..., None]) -> str:
-        """The upload to go on with."""
+        """Return the upload to resume."""
         mine = [identifier for identifier in self.known.state if identifier.startswith(kind)]
         # One whose publish had no answer is not touched again: it may have happened.
         if mine and self.known.state[mine[-1]] == "begun":
@@ -172,7 +172,7 @@ class Uploads(Workload):
         return found
 
     def _resumed(self, client: Client, identifier: str, confirmed: int) -> list[str]:
-        """Go on with an upload that has not been published, and publish it."""
+        """Resume an upload that has not been published, and publish it."""
         body = body_of(identifier)
         if identifier.startswith("file"):
             there = client.open_file(identifier, len(body))

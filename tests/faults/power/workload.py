@@ -17,7 +17,7 @@ Event = list[Any]
 
 
 class Journal:
-    """Writes what clients do into the recording of the files' operations, where it stands in the order of both.
+    """Writes what clients do into the recording of the files' operations, in the order of both.
 
     A client writes that it is going to do something before it does it, and that it has an answer before it does anything
     else.

@@ -180,7 +180,7 @@ class MessageMachine(TwoClients):
             assert queue.unacked == count, queue.name
 
     @invariant()
-    def nobody_is_refused_for_nothing(self) -> None:
+    def refusals_have_a_reason(self) -> None:
         if not self.begun:
             return
         for client in self.clients:

@@ -123,7 +123,7 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
     in_branches = Counter(entry.queue.name for branch in site.vhost.branches.by_name.values()
                           for entry, _ in branch.settlements)
     for name, queue in site.vhost.queues.items():
-        assert queue.unacked == in_branches[name], f"queue {name}: {queue.unacked} entries are held by nobody"
+        assert queue.unacked == in_branches[name], f"queue {name}: {queue.unacked} unacked entries have no owner"
     realms = site.protocols.amqp09.realms.get("/")
     assert realms is None or not realms.active, "a ticket is left"
 

@@ -635,7 +635,7 @@ def test_a_client_may_have_the_complete_message(site: Site, channel: Channel) ->
     assert unacked(site) == 0
 
 
-@pytest.mark.parametrize("value", [len(BIG) + 1, 0], ids=["too much", "asked by nobody"])
+@pytest.mark.parametrize("value", [len(BIG) + 1, 0], ids=["too much", "not requested"])
 def test_an_offset_that_cannot_be(site: Site, channel: Channel, value: int) -> None:
     channel.declare()
     send(channel, BIG)

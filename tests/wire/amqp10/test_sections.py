@@ -89,7 +89,7 @@ def test_truncated_messages(parts: dict[str, bytes], body: list[bytes], data: st
     if at not in ends:
         with pytest.raises(DecodeError):
             split(octets[:at])
-    # Every section that has begun is in the list, the last one as far as it was received.
+    # Every section that has begun is in the list, including the received part of the last one.
     expected = [(kind, start, min(end, at)) for kind, start, end in section_ranges(octets) if start < at]
     if expected and at - expected[-1][1] < 3:
         expected[-1] = (0, *expected[-1][1:])

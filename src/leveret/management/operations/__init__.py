@@ -1,1 +1,1 @@
-"""The vocabulary of management: what can be asked of a broker, whoever asks and over whatever transport."""
+"""The vocabulary of management: the operations of a broker, independent of caller and transport."""

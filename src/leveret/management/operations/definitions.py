@@ -110,7 +110,7 @@ def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, argu
 
 
 def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
-    """What is not bound is unbound already, whoever may use the queue, except in strict mode."""
+    """Unbinding a missing binding succeeds, whatever the user's permission for the queue, except in strict mode."""
     check_queue_binding(definer, queue, source)
     vhost = definer.vhost
     if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):

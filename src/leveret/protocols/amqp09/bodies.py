@@ -22,7 +22,7 @@ class Incoming(StoredBody):
         self.staged.append(data)
 
     def check(self) -> None:
-        """Raise ResourceLocked where another connection has gone on with it."""
+        """Raise ResourceLocked if another connection has resumed the content."""
         if self.turn != self.staged.turn:
             raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection or discarded"
                                  " meanwhile")

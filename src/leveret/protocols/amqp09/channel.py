@@ -143,7 +143,7 @@ class Channel(Channel091):
         self.messages.interrupt()
 
     def move(self, connection: Connection, number: int) -> None:
-        """Go on as a channel of another connection."""
+        """Resume as a channel of another connection."""
         self.messages.interrupt()
         if self.connection.engine.uses_requests or connection.engine.uses_requests:
             self.messages.forget_requests()

@@ -27,7 +27,7 @@ PRECONDITION_FAILED: Final = 406
 
 
 class Work:
-    """A channel's part in one branch, `suspended` or going on."""
+    """A channel's part in one branch, active or `suspended`."""
 
     def __init__(self, session: DtxSession) -> None:
         self.session = session
@@ -91,7 +91,7 @@ class Work:
 
     def lost(self, branch: Branch, reason: str) -> None:
         if self.demarcated:
-            # The client is told when it ends its work.
+            # The client is notified when it ends its work.
             self.session.channel.broker.jobs.removals.add(branch.flushing(self))
         else:
             # Nothing else would tell it.

@@ -194,7 +194,7 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
 
 
 def get_timeout(channel: Channel, xid: str) -> None:
-    """dtx-coordination.get-timeout: what was set, in seconds; 0 where nobody has, although `dtx.timeout` counts then"""
+    """dtx-coordination.get-timeout: the timeout in seconds; 0 if it was not set, although `dtx.timeout` applies then"""
     channel.connection.engine.send(channel.number, "dtx-coordination.get-timeout-ok", {
         "timeout": _find(channel, xid).asked_timeout})
 

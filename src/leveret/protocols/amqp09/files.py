@@ -93,7 +93,7 @@ class Open:
 
 
 class _Overflow(Timed):
-    """Lets a publisher go on when the queues that were too full for it have room again."""
+    """Resumes a publisher when the full queues have room again."""
 
     def __init__(self, files: Files) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """Channels whose connection was lost without a close: for a while they wait for `channel.resume`.
 
-An interrupted channel keeps what it had, but nothing goes to it: its connection is there still, as one whose socket is full
-for ever. The exclusive queues of a lost connection belong to what is left of it, and go to who resumes a channel of it.
+An interrupted channel keeps its state, but gets no deliveries: its connection still exists, like one whose socket stays
+full. The exclusive queues of a lost connection belong to this rest of it, and pass to the connection that resumes a
+channel.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Interruption(Timed):
 class Interrupted:
     """The channels of all connections of 0-9, by id.
 
-    open     those whose connection is there, as far as is known
+    open     those whose connection is not known to be lost
     kept     what those belong to that are interrupted, oldest first; of each user, too
     """
 
@@ -81,8 +82,10 @@ class Interrupted:
             timers.at(timers.now() + round(settings.resume_timeout * 1000), interruption)
 
     def resume(self, connection: Connection, number: int, id: str) -> None:
-        """Go on with an interrupted channel as channel `number` of a connection. NotFound, in the same words, for what was
-        never there, is there no more, or is another user's or of another vhost."""
+        """Resume an interrupted channel as channel `number` of a connection.
+
+        Raises the same NotFound for a channel that never existed, no longer exists, or belongs to another user or vhost.
+        """
         channel = self._find(connection, id)
         if channel.stalled:
             raise ResourceLocked("the channel still carries out what came last: resume it again")
@@ -152,7 +155,7 @@ class Interrupted:
                 interruption.end()
 
     def users_changed(self, users: UserStore) -> None:
-        """Nobody inherits the channels of a user that was deleted."""
+        """Drop the channels of a deleted user."""
         for interruption in set(self.kept.values()):
             if users.get(interruption.user) is None:
                 interruption.end()

@@ -269,7 +269,7 @@ def offset(channel: Channel, value: int) -> None:
 
 
 def empty(channel: Channel) -> None:
-    """message.empty: nobody asks a client for a message."""
+    """message.empty: a client is never asked for a message."""
     raise CommandInvalid("message.empty: there was no message.get")
 
 

@@ -43,7 +43,7 @@ class Messages:
     answers     the broker's, in order
     resuming    deliveries to consumers that keep checkpoints, and have not said yet how much they have
     unanswered  transfers that the client has to answer, in the order in which they went out: not those of consumers and
-                gets without acknowledgement, which nobody answers
+                gets without acknowledgement, which need no response
     incomplete  how many of them have not gone out as a whole: they are not among the channel's unacknowledged
     answered    those that it has answered in a transaction that is not committed
     """
@@ -200,7 +200,7 @@ class Messages:
         self.requeue_pending()
 
     def forget_requests(self) -> None:
-        """The channel goes on where the client cannot name the requests of the transfers that it has not answered."""
+        """Resume on another connection: the client cannot name the requests of unanswered transfers."""
         channel = self.channel
         for transfer in reversed(self.unanswered):
             entry = channel.unacked.pop(transfer.tag, None)

@@ -30,7 +30,7 @@ def bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> None
 
 
 def _bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> tuple[int, str]:
-    """What is asked for only as far as it is named."""
+    """Return the parts of the query that are present."""
     source = channel.vhost.exchanges.get(exchange)
     if source is None:
         return EXCHANGE_NOT_FOUND, f"exchange '{exchange}' not found"

@@ -40,7 +40,7 @@ class Realm:
 
 
 class Ticket:
-    """What one channel may do in one realm. `realm` None is a realm that nobody has configured."""
+    """The access of one channel to one realm. `realm` is None for a realm that is not configured."""
 
     def __init__(self, number: int, name: str, realm: Realm | None, rights: frozenset[str]) -> None:
         self.number = number
@@ -112,7 +112,7 @@ class Tickets:
             if not any(number in tickets.by_number for tickets in self.siblings):
                 self._last = number
                 return number
-        raise NotAllowed(f"the connection has its most access tickets, {LAST_TICKET}")
+        raise NotAllowed(f"the connection has {LAST_TICKET} access tickets, the maximum")
 
     def check(self, number: int, right: str, resource: str) -> None:
         """Raise unless the ticket gives this right onto a queue or exchange: AccessRefused, or NotAllowed where it is
@@ -136,7 +136,7 @@ class Tickets:
             raise AccessRefused(f"'{resource}' is not in realm '{ticket.name}'")
 
     def move(self, siblings: list[Tickets]) -> None:
-        """The channel goes on as one of another connection."""
+        """Resume as a channel of another connection."""
         self.siblings.remove(self)
         self.siblings = siblings
         siblings.append(self)

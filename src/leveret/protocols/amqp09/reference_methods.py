@@ -69,7 +69,7 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
 
 
 def resume(channel: Channel, reference: str, identifier: str) -> None:
-    """message.resume: a reference is open again, from its checkpoint on. One that nobody knows begins at 0."""
+    """message.resume: reopen a reference at its checkpoint. An unknown one begins at 0."""
     check_new(channel, reference)
     connection = channel.opened_on
     uploads = channel.broker.uploads

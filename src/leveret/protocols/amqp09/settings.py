@@ -6,7 +6,7 @@ from __future__ import annotations
 class Amqp09Settings:
     """What the configuration decides for AMQP 0-9.
 
-    known_hosts  of connection.open-ok, for clients that come again
+    known_hosts  of connection.open-ok, for clients that reconnect
     redirect     where clients are sent that do not insist, "" for nowhere
     resume_timeout  seconds that interrupted channels wait for channel.resume, 0 for not at all
     resume_channels  how many of each user do

@@ -52,7 +52,7 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
 
 
 def publish(channel: Channel, command: ContentMethod) -> None:
-    """stream.publish: never persistent, for nobody would miss it."""
+    """stream.publish: never persistent, since a loss is acceptable."""
     arguments = command.arguments
     exchange: str = arguments["exchange"]
     channel.tickets.check(arguments["ticket"], WRITE, exchange)

@@ -1,8 +1,8 @@
-"""Class stream of 0-9 on its way to clients: unreliable, and no faster than they asked for.
+"""Delivery of class stream of 0-9: unreliable, and not faster than clients ask for.
 
-Nobody says when a client is done with a message of a stream, for none is acknowledged: it is taken to use them up at the
-consume-rate of `stream.qos`, and the prefetch windows say how far ahead of that they may be sent. Without a rate they
-come as fast as they can, and there is nothing that windows could count.
+Messages of a stream are not acknowledged, so a client is assumed to consume them at the consume-rate of `stream.qos`; the
+prefetch windows limit how far ahead of that they may be sent. Without a rate, they are sent as fast as possible, and
+windows have no effect.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Pace(Timed):
             channel.wake_own()
 
     def close(self, timers: Timers) -> None:
-        """Nobody is left to be served."""
+        """Stop: there are no consumers left."""
         timers.cancel(self)
         self.channels = {}
 

@@ -39,7 +39,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
         return
     workers = channel.opened_on.shared.tunnels.find(name)
     if not workers:
-        raise NotFound(f"tunnel.request: nobody takes what is called '{name}'" if name else
+        raise NotFound(f"tunnel.request: no handler named '{name}'" if name else
                        "tunnel.request: the content has no data-name, which says whom it is for")
     broadcast: int = properties.get("broadcast", 0)
     if not broadcast:

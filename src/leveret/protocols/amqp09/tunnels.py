@@ -1,8 +1,8 @@
-"""Who takes what comes through tunnels: handlers by name, found as entry points of the group `leveret.tunnel`.
+"""Handlers of tunnelled requests by name, found as entry points of the group `leveret.tunnel`.
 
-A handler is anything that is called with a `Request`; what it returns counts for nothing. It may take its time, but for one
-request after the other: each handler has a thread of its own, so that one that is slow, or never comes back, keeps its own
-callers waiting and nobody else. The name of its entry point is the `data-name` of the requests that it is for.
+A handler is a callable that takes a `Request`; its result is ignored. It processes one request at a time in its own thread,
+so that a handler that is slow, or never returns, only delays its own callers. The name of its entry point is the
+`data-name` of its requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Done = Callable[[Exception | None], None]
 
 
 class Refused(Exception):
-    """What a handler raises where it will not have a request; the client is told the text, with reply code 406."""
+    """Raised by a handler that refuses a request; the client gets the text, with reply code 406."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def open_channel(connection: Connection, number: int) -> None:
 
 
 def check_limit(connection: Connection) -> None:
-    """NotAllowed where the user has its most channels."""
+    """Raise NotAllowed if the user has the maximum number of channels."""
     user = connection.services.users.get(connection.user)
     if user is not None and user.limits.max_channels:
         connection.services.check_channel_limit(connection.user, user.limits.max_channels)

@@ -11,7 +11,7 @@ from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.values import Pairs, Symbol
 
-# Annotations of other names than x-opt-... would have to be understood by whoever gets them.
+# Receivers would have to understand annotations with other names than x-opt-...
 DEATHS: Final = "x-opt-deaths"
 PREFIX: Final = "x-opt-"
 RENAMED: Final = {"x-death": DEATHS}

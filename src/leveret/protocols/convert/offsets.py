@@ -21,8 +21,8 @@ _PACK_OFFSET: Final = struct.Struct(">q").pack
 
 
 def with_stream_offset(sections: bytes, offset: int) -> bytes:
-    """The sections behind the delivery annotations, with the offset among the message annotations, in the place of one that
-    was there before. Annotations that nobody can read stay as they are."""
+    """The sections behind the delivery annotations, with the offset among the message annotations, replacing an earlier
+    one. Malformed annotations are unchanged."""
     packed: bytes = _PACK_OFFSET(offset)
     if not sections.startswith(_SECTION):
         if sections and sections[1] != codes.SMALL_ULONG:

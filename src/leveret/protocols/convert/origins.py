@@ -75,4 +75,4 @@ def _general(data: bytes, origin: Origin) -> bytes:
     try:
         return merged(data, {EXCHANGE: origin.exchange, ROUTING_KEY: origin.routing_key})
     except (DecodeError, EncodeError):
-        return data  # annotations that nobody can read
+        return data  # malformed annotations

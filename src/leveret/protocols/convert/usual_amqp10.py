@@ -29,7 +29,7 @@ _REPLY_TO: Final = 0x0200
 _EXPIRATION: Final = 0x0100
 _MESSAGE_ID: Final = 0x0080
 _TIMESTAMP: Final = 0x0040
-# Flags that go on in another word, or stand for nothing.
+# Flags that continue in another word, or have no meaning.
 _UNUSUAL: Final = 0x0003
 DIFFERING: Final = _CORRELATION_ID | _MESSAGE_ID | _TIMESTAMP
 # What the rest depends on: the header section and the body say the others.

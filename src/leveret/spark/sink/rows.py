@@ -63,7 +63,7 @@ class RejectedRow:
     Attributes:
         index: Index in its batch.
         reason: Human-readable reason.
-        exchange, routing_key, body: As far as they are known.
+        exchange, routing_key, body: None if unknown.
     """
 
     __slots__ = ("body", "exchange", "index", "reason", "routing_key")

@@ -80,7 +80,7 @@ def decode_transfer(header: bytes, dialect: Dialect = QPID) -> Arguments:
 
 
 def to_basic(header: bytes) -> bytes:
-    """Convert a header to class basic as far as possible. A malformed header becomes one without properties."""
+    """Convert a header to class basic. A malformed header becomes one without properties."""
     kind = class_of(header)
     if kind == BASIC:
         return header

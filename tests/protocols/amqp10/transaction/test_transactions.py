@@ -398,7 +398,7 @@ def test_a_settled_message_that_is_refused_fails_its_transaction(site: Site, ses
     assert ready(site) == 0
 
 
-def refused_by_nobody(site: Site) -> None:
+def not_refused(site: Site) -> None:
     """Nothing prevents the commit."""
 
 
@@ -416,7 +416,7 @@ def refused_by_absence(site: Site) -> None:
 
 @pytest.mark.parametrize("anonymous", [False, True])
 @pytest.mark.parametrize(("refuse", "condition"), [
-    (refused_by_nobody, ""), (refused_by_a_full_queue, "amqp:transaction:rollback"),
+    (not_refused, ""), (refused_by_a_full_queue, "amqp:transaction:rollback"),
     (refused_by_the_user, "amqp:transaction:rollback"), (refused_by_absence, "amqp:transaction:rollback")])
 def test_a_settled_posting_that_fails_fails_everything_in_its_transaction(
         site: Site, session: Session, refuse: Callable[[Site], None], condition: str, anonymous: bool) -> None:

@@ -341,7 +341,7 @@ class IncomingLink(Link):
     def _resume(self, frame: Transfer) -> None:
         """Process the first frame of a delivery that the client resumes."""
         if not frame.resume:
-            raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but not all that is unsettled could be told at the"
+            raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but the unsettled map was incomplete at the"
                               " attach: detach, and attach again")
         self.replayed = self.resumed_delivery = None
         if self.target is None:

@@ -43,7 +43,7 @@ def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, 
             return None
     terminus.collect()
     remote = RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled)
-    # The client's deliveries come first, in case there is not room for all.
+    # The client's deliveries come first, in case the frame is too small for all.
     states: States = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
     for tag, item in terminus.unsettled.items():
         if tag not in states:

@@ -212,7 +212,7 @@ def _exceeds_limits(text: pa.Array) -> bool:
 
 
 def _has_minus_zero(array: pa.Array) -> bool:
-    """Return whether there is a -0.0: for Spark a -0 without a decimal point is 0, and here they cannot be told apart."""
+    """Return whether there is a -0.0: for Spark a -0 without a decimal point is 0, which looks the same here."""
     if pa.types.is_struct(array.type) or pa.types.is_list(array.type):
         parts = array.flatten()
         return any(map(_has_minus_zero, [parts] if isinstance(parts, pa.Array) else parts))
