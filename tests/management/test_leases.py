@@ -104,11 +104,11 @@ def test_invalid_requests_are_refused(channel: BaseChannel, dial: Open, queue: s
             given: dict[str, Any] = {"queue": queue, "lease": "l"}
             ask(channel, operation, **(given | arguments))
         assert refused.value.condition == condition and part in refused.value.message, operation
-    for arguments, error in (
+    for wanted, error in (
         (slice_of(epoch, 1, 0, 10), PreconditionFailed), (slice_of(again, 1, 1, 10), PreconditionFailed),
         (slice_of(again, 2, 0, 1), NotFound), (slice_of(again, 1, 0, 1, "other"), NotFound),
     ):
-        with pytest.raises(error), dial().consume(queue, no_ack=True, arguments=arguments) as consumer:
+        with pytest.raises(error), dial().consume(queue, no_ack=True, arguments=wanted) as consumer:
             consumer.next(30)
     with pytest.raises(PreconditionFailed, match="no-ack"), \
             dial().consume(queue, arguments=slice_of(again, 1, 0, 1)) as consumer:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from leveret.client.properties import PropertyValue
 from leveret.wire.amqp10.values import (
     Array,
     Byte,
     Char,
+    Checked,
     Decimal32,
     Decimal64,
     Decimal128,
@@ -30,6 +32,7 @@ from leveret.wire.amqp10.values import (
     ULong,
     UShort,
 )
+from leveret.wire.amqp10.values import Value as WireValue
 
 __all__ = [
     "Address",
@@ -61,6 +64,9 @@ __all__ = [
     "sql_filter",
 ]
 
+# A body as publishers give it: bytes, a text, a `Value`, a `Sequence` or a list of these. The encoder checks it.
+AnyBody: TypeAlias = Any
+
 
 class Address(str):
     """An address that is used verbatim in place of a queue or a routing key, regardless of the option `addresses`."""
@@ -72,14 +78,14 @@ class Address(str):
 class Value:
     """A body of one value (an `amqp-value` section)."""
 
-    value: Any
+    value: Checked
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """A body of a list of values (an `amqp-sequence` section)."""
 
-    values: list[Any]
+    values: list[WireValue]
 
 
 MessageId = str | int | bytes | UUID
@@ -107,14 +113,14 @@ class Message:
         footer: Keys as for annotations.
     """
 
-    body: Any = b""
+    body: AnyBody = b""
     durable: bool = False
     priority: int | None = None
     ttl: int | None = None
     first_acquirer: bool = False
     delivery_count: int = 0
-    delivery_annotations: Mapping[Any, Any] | None = None
-    annotations: Mapping[Any, Any] | None = None
+    delivery_annotations: Mapping[Any, WireValue] | None = None
+    annotations: Mapping[Any, WireValue] | None = None
     message_id: MessageId | None = None
     user_id: bytes | None = None
     to: str | None = None
@@ -128,8 +134,8 @@ class Message:
     group_id: str | None = None
     group_sequence: int | None = None
     reply_to_group_id: str | None = None
-    application_properties: Mapping[str, Any] | None = None
-    footer: Mapping[Any, Any] | None = None
+    application_properties: Mapping[str, WireValue] | None = None
+    footer: Mapping[Any, WireValue] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ class Filter:
     """A filter of a source. The functions of this module create those that brokers support."""
 
     descriptor: str | int
-    value: Any
+    value: Checked
 
     def described(self) -> Described:
         """Return the filter as a described value."""
@@ -163,7 +169,7 @@ def no_local() -> Filter:
     return Filter("apache.org:no-local-filter:list", [])
 
 
-def properties_filter(**fields: Any) -> Filter:
+def properties_filter(**fields: PropertyValue) -> Filter:
     """Return a filter on properties: equal to a value, or with a prefix (`&p:`) or suffix (`&s:`).
 
     For example, `subject="&p:order."` matches subjects that begin with "order.".
@@ -171,12 +177,12 @@ def properties_filter(**fields: Any) -> Filter:
     return Filter("amqp:properties-filter", {Symbol(name.replace("_", "-")): value for name, value in fields.items()})
 
 
-def application_properties_filter(fields: Mapping[str, Any]) -> Filter:
+def application_properties_filter(fields: Mapping[str, WireValue]) -> Filter:
     """Return a filter on application properties; otherwise as `properties_filter`."""
     return Filter("amqp:application-properties-filter", dict(fields))
 
 
-def filter_map(filters: Filters | None) -> dict[Any, Any] | None:
+def filter_map(filters: Filters | None) -> dict[Any, WireValue] | None:
     """Return the filter map of a source. Filters without a key get numbered keys, as the descriptor identifies them."""
     if filters is None:
         return None

@@ -10,7 +10,8 @@ from leveret.client.engine.amqp10.messages import decode_body, decode_message
 from leveret.client.engine.amqp10.properties import decode_sections
 from leveret.client.errors import InvalidMessage
 from leveret.client.message import Message
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
+from leveret.wire.amqp0.values import FieldTable
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.errors import DecodeError
@@ -18,6 +19,8 @@ from leveret.wire.amqp10.messaging import Modified, Rejected
 from leveret.wire.amqp10.sections import Sections, split
 from leveret.wire.amqp10.short import ACCEPTED_STATE, RELEASED_STATE
 from leveret.wire.amqp10.transport import Error as Condition
+from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.receiver import ReceiverCore
@@ -156,12 +159,12 @@ class Delivery(Message):
         return self._properties
 
     @property
-    def annotations(self) -> dict[Any, Any]:
+    def annotations(self) -> dict[Any, WireValue]:
         """The message annotations."""
         return _as_dict(self._map(sections_of.message_annotations))
 
     @property
-    def delivery_annotations(self) -> dict[Any, Any]:
+    def delivery_annotations(self) -> dict[Any, WireValue]:
         """The delivery annotations."""
         return _as_dict(self._map(sections_of.delivery_annotations))
 
@@ -171,7 +174,7 @@ class Delivery(Message):
         return _as_dict(self._map(sections_of.application_properties))
 
     @property
-    def footer(self) -> dict[Any, Any]:
+    def footer(self) -> dict[Any, WireValue]:
         """The footer."""
         return _as_dict(self._map(sections_of.footer))
 
@@ -192,7 +195,7 @@ class Delivery(Message):
         self.settle_as(RELEASED_STATE, transaction)
 
     def modify(self, *, delivery_failed: bool = True, undeliverable_here: bool = False,
-               annotations: dict[str, Any] | None = None, transaction: AnyTransaction | None = None) -> None:
+               annotations: FieldTable | None = None, transaction: AnyTransaction | None = None) -> None:
         """Settle with the outcome modified: the message returns to the queue.
 
         Args:
@@ -239,7 +242,7 @@ class Delivery(Message):
         if state is not None:
             self.state = state
 
-    def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
+    def respond(self, body: bytes | bytearray | memoryview | str, **properties: PropertyValue) -> Any:
         """Publish a response to the message's `reply_to`; see `Message.respond`."""
         reply_to = self._reply_to()
         if not reply_to:
@@ -255,7 +258,7 @@ class Delivery(Message):
         return f"<{type(self).__name__} {self.delivery_tag}: {self.payload_size} bytes of {self.link.description}>"
 
 
-def _as_dict(value: Any) -> dict[Any, Any]:
+def _as_dict(value: Checked) -> dict[Any, WireValue]:
     if value is None:
         return {}
     return {str(key): item for key, item in value.pairs} if isinstance(value, Map) else value

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.client.errors import Error
-from leveret.client.properties import Properties, decode_properties
+from leveret.client.properties import Headers, Properties, PropertyValue, decode_properties
 from leveret.wire.amqp0.commands import Deliver
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Message:
         return self._properties
 
     @property
-    def headers(self) -> dict[str, Any]:
+    def headers(self) -> Headers:
         """Headers of the message; empty if there are none."""
         return self.properties.headers or {}
 
@@ -123,7 +123,7 @@ class Message:
             raise RuntimeError(f"the message with delivery tag {self.delivery_tag} is already settled")
         self.settled = True
 
-    def respond(self, body: bytes | bytearray | memoryview | str, **properties: Any) -> Any:
+    def respond(self, body: bytes | bytearray | memoryview | str, **properties: PropertyValue) -> Any:
         """Publish a response to the message's `reply_to`, with its `correlation_id`. Await the result in the async API.
 
         Raises:

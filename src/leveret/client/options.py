@@ -10,10 +10,11 @@ import ast
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leveret.client.errors import InvalidUrl
 from leveret.client.parameters import bad_option
+from leveret.wire.amqp10.values import Checked
 
 _INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?", re.ASCII)
@@ -24,18 +25,21 @@ _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "1": True, "false": F
 _SSL_OPTIONS: Final = {"ca_certs": "cafile", "cafile": "cafile", "certfile": "certfile", "keyfile": "keyfile",
                        "password": "keypassword", "server_hostname": "server_name"}
 
+# The value of an option of `connect`: a text of a URL or what its reader makes of one, which checks it.
+Option: TypeAlias = Any
 
-def _unchanged(name: str, value: Any) -> Any:
+
+def _unchanged(name: str, value: Checked) -> Any:
     return value
 
 
-def _host(name: str, value: Any) -> Any:
+def _host(name: str, value: Checked) -> Any:
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         return value[1:-1]
     return value
 
 
-def _integer(name: str, value: Any) -> Any:
+def _integer(name: str, value: Checked) -> Any:
     if not isinstance(value, str):
         return value
     if not _INTEGER.fullmatch(value):
@@ -43,7 +47,7 @@ def _integer(name: str, value: Any) -> Any:
     return int(value)
 
 
-def _seconds(name: str, value: Any) -> Any:
+def _seconds(name: str, value: Checked) -> Any:
     if not isinstance(value, str):
         return value
     if not _NUMBER.fullmatch(value):
@@ -51,13 +55,13 @@ def _seconds(name: str, value: Any) -> Any:
     return float(value)
 
 
-def _seconds_or_none(name: str, value: Any) -> Any:
+def _seconds_or_none(name: str, value: Checked) -> Any:
     if isinstance(value, str) and value.lower() == "none":
         return None
     return _seconds(name, value)
 
 
-def _milliseconds(name: str, value: Any) -> Any:
+def _milliseconds(name: str, value: Checked) -> Any:
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             raise bad_option(name, value, "milliseconds")
@@ -67,7 +71,7 @@ def _milliseconds(name: str, value: Any) -> Any:
     return value / 1000
 
 
-def _boolean(name: str, value: Any) -> Any:
+def _boolean(name: str, value: Checked) -> Any:
     if not isinstance(value, str):
         return value
     if value.lower() not in _BOOLEANS:
@@ -75,7 +79,7 @@ def _boolean(name: str, value: Any) -> Any:
     return _BOOLEANS[value.lower()]
 
 
-def _verify(name: str, value: Any) -> Any:
+def _verify(name: str, value: Checked) -> Any:
     if value in ("verify_peer", "verify_none"):
         return value == "verify_peer"
     if isinstance(value, str) and value.lower() not in _BOOLEANS:
@@ -83,20 +87,20 @@ def _verify(name: str, value: Any) -> Any:
     return _boolean(name, value)
 
 
-def _no_verify(name: str, value: Any) -> Any:
+def _no_verify(name: str, value: Checked) -> Any:
     value = _boolean(name, value)
     if value not in (True, False):
         raise bad_option(name, value, "true or false")
     return not value
 
 
-def _server_name(name: str, value: Any) -> Any:
+def _server_name(name: str, value: Checked) -> Any:
     if value == "disable":
         raise bad_option(name, value, "a name; to disable the check of the name, use verify=verify_none")
     return value
 
 
-def _mechanism(name: str, value: Any) -> Any:
+def _mechanism(name: str, value: Checked) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
@@ -195,7 +199,7 @@ def _unknown(name: str, query: bool) -> InvalidUrl:
     return InvalidUrl(f"unknown option {name[:40]!r}; did you mean {nearest!r}")
 
 
-def _read_ssl_options(value: Any) -> dict[str, Any]:
+def _read_ssl_options(value: Checked) -> dict[str, Any]:
     """Return the options of pika's `ssl_options`: a dict or its Python literal; "None" means no TLS."""
     expected = f"a dict of {', '.join(_SSL_OPTIONS)}; for other settings, pass an ssl.SSLContext as keyword tls"
     if isinstance(value, str):

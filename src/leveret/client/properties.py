@@ -9,13 +9,14 @@ import struct
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import MAX_DEPTH, encode_short_string, encode_timestamp, encode_value
 from leveret.wire.amqp0.properties import decode_header, encode_basic
+from leveret.wire.amqp10.values import Checked
 
 # Encoded properties of a message without any.
 NO_PROPERTIES: Final = b"\0\0"
@@ -25,6 +26,11 @@ _EXPECTED_VALUES: Final = "; expected bool, int, float, Decimal, str, bytes, dat
 # First second that `datetime` cannot represent.
 _TIMESTAMP_END: Final = 253402300800
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
+# What a property of a message can be: the encoder checks it.
+PropertyValue: TypeAlias = Any
+# Received headers hold whatever the publisher wrote, and the encoder checks those that are sent.
+Headers: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class Properties:
 
     content_type: str | None = None
     content_encoding: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: Headers | None = None
     delivery_mode: int | None = None
     priority: int | None = None
     correlation_id: str | None = None
@@ -108,7 +114,7 @@ def decode_properties(header: bytes) -> Properties:
     return Properties(**values)
 
 
-def from_keywords(properties: Properties | None, keywords: dict[str, Any]) -> Properties:
+def from_keywords(properties: Properties | None, keywords: dict[str, PropertyValue]) -> Properties:
     """Return a copy of `properties` with those in `keywords` replaced; None removes a property.
 
     `persistent` sets `delivery_mode`: 2 if true, 1 if false.
@@ -189,7 +195,7 @@ def _fault(properties: Properties) -> str:
     return ""
 
 
-def _value_fault(name: str, value: Any) -> str:
+def _value_fault(name: str, value: Checked) -> str:
     try:
         if name == "timestamp":
             _timestamp(value)
@@ -220,7 +226,7 @@ def _table_fault(path: str, table: Any, depth: int) -> str:
     return ""
 
 
-def _field_fault(path: str, value: Any, depth: int) -> str:
+def _field_fault(path: str, value: Checked, depth: int) -> str:
     if isinstance(value, (dict, list, tuple)):
         if depth >= MAX_DEPTH:
             return f"{path[:100]}...: nested too deeply; expected at most {MAX_DEPTH} levels of tables and lists"

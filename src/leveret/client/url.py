@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from leveret.client.errors import InvalidUrl
-from leveret.client.options import read_options, read_port
+from leveret.client.options import Option, read_options, read_port
 from leveret.client.parameters import PORT, TLS_PORT, Parameters
 
 _SCHEMES: Final = {"amqp": False, "amqps": True}
@@ -22,7 +22,7 @@ _EXPECTED: Final = "expected amqp://user:password@host:port/vhost"
 _DEFAULT_MAX_DELAY: Final = Parameters().reconnect_max_delay
 
 
-def parse_urls(urls: str | Iterable[str], **options: Any) -> list[Parameters]:
+def parse_urls(urls: str | Iterable[str], **options: Option) -> list[Parameters]:
     """Return the parameters of one or several URLs with the same options. Raises `InvalidUrl`, also for an empty list."""
     if isinstance(urls, str):
         return [parse_url(urls, **options)]
@@ -34,7 +34,7 @@ def parse_urls(urls: str | Iterable[str], **options: Any) -> list[Parameters]:
     return found
 
 
-def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[str, Any]) -> list[Parameters]:
+def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[str, Option]) -> list[Parameters]:
     """Return the parameters of the hosts of a connection, all with the same protocol.
 
     Args:
@@ -59,7 +59,7 @@ def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[s
     return hosts
 
 
-def parse_url(url: str = "amqp://", **options: Any) -> Parameters:
+def parse_url(url: str = "amqp://", **options: Option) -> Parameters:
     """Return the parameters of a URL and options; options take precedence over the URL.
 
     Options are the fields of `Parameters` and their synonyms in other clients (`options.py`). None leaves an option at its

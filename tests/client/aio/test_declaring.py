@@ -217,7 +217,7 @@ async def test_invalid_names(connect: Connect) -> None:
         lambda: channel.declare_queue("x" * 256),
         lambda: channel.declare_queue("ü" * 128),
         lambda: channel.declare_queue(5),  # type: ignore[arg-type]
-        lambda: channel.declare_queue("x", arguments={"x": object()}),
+        lambda: channel.declare_queue("x", arguments={"x": object()}),  # type: ignore[dict-item]
         lambda: channel.declare_queue("x", arguments={5: 1}),  # type: ignore[dict-item]
         lambda: channel.bind_queue("x", "y", "k" * 300),
         lambda: channel.bind_queue("x", "y", 5),  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ async def test_invalid_names(connect: Connect) -> None:
         lambda: channel.get("q" * 256),
         lambda: channel.consume("q", consumer_tag="t" * 256).start(),
         lambda: channel.consume("q", prefetch=70000).start(),
-        lambda: channel.consume("q", arguments={"x": {1}}).start(),
+        lambda: channel.consume("q", arguments={"x": {1}}).start(),  # type: ignore[dict-item]
         lambda: channel.qos(-1),
         lambda: channel.qos(2**16),
     )

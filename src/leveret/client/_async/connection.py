@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from leveret.client._async.amqp09 import Amqp09Channel
 from leveret.client._async.base_connection import BaseConnection
@@ -20,9 +20,11 @@ from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
 from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
+from leveret.client.options import Option
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT
 from leveret.client.url import parse_hosts
+from leveret.wire.amqp10.values import Value as WireValue
 
 
 class Connection(BaseConnection):
@@ -151,9 +153,9 @@ class Amqp10Connection(BaseConnection):
 
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
-               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+               properties: Mapping[str, WireValue] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
         """Attach a sender on a session of its own; otherwise as `Session.sender`."""
-        options: dict[str, Any] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
+        options: dict[str, Option] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
                                    "durable": durable, "dynamic": dynamic, "properties": properties,
                                    "capabilities": capabilities}
 
@@ -170,10 +172,10 @@ class Amqp10Connection(BaseConnection):
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
-                 dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+                 dynamic: bool = False, properties: Mapping[str, WireValue] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
         """Attach a receiver on a session of its own; otherwise as `Session.receiver`."""
-        options: dict[str, Any] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
+        options: dict[str, Option] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
                                    "durable": durable, "settled": settled, "settle_second": settle_second,
                                    "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
 
@@ -217,26 +219,26 @@ class Amqp10Connection(BaseConnection):
 
 @overload
 def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None,
-            **options: Any) -> Opening[Connection]: ...
+            **options: Option) -> Opening[Connection]: ...
 
 
 @overload
 def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"],
-            **options: Any) -> Opening[Amqp09Connection]: ...
+            **options: Option) -> Opening[Amqp09Connection]: ...
 
 
 @overload
 def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"],
-            **options: Any) -> Opening[Amqp10Connection]: ...
+            **options: Option) -> Opening[Amqp10Connection]: ...
 
 
 @overload
 def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None,
-            **options: Any) -> Opening[Connection | Amqp10Connection]: ...
+            **options: Option) -> Opening[Connection | Amqp10Connection]: ...
 
 
 def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None = None,
-            **options: Any) -> Opening[Connection | Amqp10Connection]:
+            **options: Option) -> Opening[Connection | Amqp10Connection]:
     """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 
         async with leveret.connect("amqp://localhost") as connection:

@@ -7,7 +7,7 @@ import random
 import ssl
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from leveret.client._async.stream import Stream, open_stream
 from leveret.client.delivery import Delivery
@@ -15,6 +15,7 @@ from leveret.client.engine.common.backoff import Backoff
 from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.socket_errors import lost_error
 from leveret.client.engine.protocols import fallback_core, new_core
 from leveret.client.errors import (
@@ -215,7 +216,7 @@ class Driver(FrontEnd):
         except StopIteration:
             return
 
-    async def wait(self, waiter: Any, limit: Limit, what: str, left: float | None = None) -> Any:
+    async def wait(self, waiter: Result, limit: Limit, what: str, left: float | None = None) -> Result:
         """Wait for the result. The timeout is `limit`, of which `left` seconds remain if given. Raises `Timeout`."""
         seconds = self.core.parameters.timeout if isinstance(limit, Default) else limit
         handle = None
@@ -255,7 +256,7 @@ class Driver(FrontEnd):
         """Call a function that reads from a file, in a thread."""
         return await asyncio.to_thread(read)
 
-    def result_of(self, waiter: asyncio.Future[Any]) -> Any:
+    def result_of(self, waiter: asyncio.Future[Result]) -> Result:
         """Return the result of a waiter whose caller has stopped waiting; None if it has none."""
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             return waiter.result()
@@ -263,7 +264,7 @@ class Driver(FrontEnd):
 
     # Methods of FrontEnd
 
-    def new_waiter(self) -> asyncio.Future[Any]:
+    def new_waiter(self) -> asyncio.Future[Result]:
         """Return a new waiter for a result."""
         return self._loop.create_future()
 
@@ -365,6 +366,6 @@ class Driver(FrontEnd):
             self._heartbeat_timer = None
 
 
-def _expire(waiter: asyncio.Future[Any], what: str, seconds: float) -> None:
+def _expire(waiter: asyncio.Future[Result], what: str, seconds: float) -> None:
     if not waiter.done():
         waiter.set_exception(Timeout(f"{what}: timed out after {seconds:g} s (option timeout)"))

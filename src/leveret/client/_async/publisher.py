@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client.engine.common.encoding import Body, Encoder, encode_flags
 from leveret.client.engine.common.publisher import PublisherCore
-from leveret.client.properties import Properties, from_keywords
+from leveret.client.properties import Properties, PropertyValue, from_keywords
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Publisher:
     """
 
     def __init__(self, channel: BaseChannel, core: PublisherCore, encoder: Encoder, exchange: str, routing_key: str,
-                 mandatory: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+                 mandatory: bool, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
         self._channel = channel
         self._driver = channel.connection.driver
         self._core = core
@@ -38,7 +38,7 @@ class Publisher:
         return self._core.in_flight
 
     async def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
-                      **keywords: Any) -> None:
+                      **keywords: PropertyValue) -> None:
         """Publish a message. Wait only while the window is full or the server blocks publishers.
 
         Raises:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from leveret.client.amqp10 import AnyBody
 from leveret.client.engine.amqp10 import links
 from leveret.client.engine.amqp10.sender import SenderCore
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import ConnectionClosed
+from leveret.client.properties import PropertyValue
 from leveret.client.timeouts import DEFAULT, Limit
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class Sender:
         """Number of messages of `publish` without an outcome."""
         return self._window.in_flight
 
-    async def send(self, body: Any = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
-                   **fields: Any) -> None:
+    async def send(self, body: AnyBody = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
+                   **fields: PropertyValue) -> None:
         """Send a message and wait for its outcome; a settled sender waits until it is written.
 
         Args:
@@ -80,7 +82,8 @@ class Sender:
         if waiter is not None:
             await driver.wait(waiter, timeout, "an outcome")
 
-    async def publish(self, body: Any = b"", *, transaction: Transaction | None = None, **fields: Any) -> None:
+    async def publish(self, body: AnyBody = b"", *, transaction: Transaction | None = None,
+                      **fields: PropertyValue) -> None:
         """Send a message, waiting only while the window of messages without an outcome is full.
 
         Failed messages are reported later: the next `publish` or `flush` raises one exception with all of them in its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client._async.base_channel import BaseChannel, ExchangeName, QueueName
 from leveret.client._async.opening import Opening
@@ -14,8 +14,9 @@ from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10 import links
 from leveret.client.engine.amqp10.session import SessionCore
 from leveret.client.engine.common.encoding import Body, name_of
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Limit
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client._async.connection import Amqp10Connection
@@ -49,7 +50,7 @@ class Session(BaseChannel):
 
     def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
                settle_second: bool = False, durable: bool = False, dynamic: bool = False,
-               properties: Mapping[str, Any] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+               properties: Mapping[str, WireValue] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
         """Attach a link to a target. Await the result, or enter it with `async with`.
 
         Args:
@@ -78,7 +79,7 @@ class Session(BaseChannel):
 
     def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
                  browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
-                 dynamic: bool = False, properties: Mapping[str, Any] | None = None,
+                 dynamic: bool = False, properties: Mapping[str, WireValue] | None = None,
                  capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
         """Attach a link to a source. Await the result, or enter it with `async with`.
 
@@ -110,7 +111,8 @@ class Session(BaseChannel):
     # Queues by name
 
     async def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                      timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> Delivery:
+                      timeout: Limit = DEFAULT, properties: Properties | None = None,
+                      **keywords: PropertyValue) -> Delivery:
         """Publish a request and wait for its reply, over a dynamic source.
 
         Raises:

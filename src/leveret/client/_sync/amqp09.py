@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from leveret.client._sync.channel import Channel
 from leveret.client._sync.consumer import Consumer
@@ -18,8 +18,9 @@ from leveret.client.engine.amqp09.upload import Upload
 from leveret.client.engine.common.encoding import Body, name_of
 from leveret.client.errors import ConnectionClosed, Error
 from leveret.client.files import FileMessage
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Limit
+from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client._sync.connection import Amqp09Connection
@@ -79,7 +80,7 @@ class Amqp09Channel(Channel):
     def send_file(self, source: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
                   identifier: str = "", filename: str | None = None, mandatory: bool = False,
                   immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
-                  properties: Properties | None = None, **keywords: Any) -> str:
+                  properties: Properties | None = None, **keywords: PropertyValue) -> str:
         """Send a file by staging, publish it (class file), and return its identifier.
 
         Bytes that the server already has are not sent again, neither after a lost connection nor in a later call with the
@@ -141,7 +142,7 @@ class Amqp09Channel(Channel):
 
     def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
                       no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
-                      arguments: dict[str, Any] | None = None) -> FileConsumer:
+                      arguments: FieldMapping | None = None) -> FileConsumer:
         """Consume the files of a queue, as in `for file in channel.consume_files("files")`.
 
         Args:
@@ -165,7 +166,7 @@ class Amqp09Channel(Channel):
 
     def publish_stream(self, body: Body, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
                        mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
-                       properties: Properties | None = None, **keywords: Any) -> None:
+                       properties: Properties | None = None, **keywords: PropertyValue) -> None:
         """Publish a message that soon becomes outdated (class stream).
 
         The call returns when the message is written; the message is not published again on another connection. With
@@ -175,7 +176,7 @@ class Amqp09Channel(Channel):
         self.send(outgoing, timeout)
 
     def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
-                       consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
+                       consumer_tag: str = "", arguments: FieldMapping | None = None) -> Consumer:
         """Consume the stream messages of a queue; they need no acknowledgement.
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
@@ -199,8 +200,8 @@ class Amqp09Channel(Channel):
 
     # Tunnels
 
-    def tunnel(self, data_name: str, body: Body = b"", *, headers: dict[str, Any] | None = None,
-               meta_data: dict[str, Any] | None = None, proxy_name: str = "", durable: bool = False,
+    def tunnel(self, data_name: str, body: Body = b"", *, headers: FieldMapping | None = None,
+               meta_data: FieldMapping | None = None, proxy_name: str = "", durable: bool = False,
                broadcast: bool = False, timeout: Limit = DEFAULT) -> None:
         """Send a request to a handler of the server (`tunnel.request`), and wait until it is processed.
 
@@ -226,7 +227,7 @@ class Amqp09Channel(Channel):
 
     def transfer(self, body: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
                  identifier: str = "", immediate: bool = False, progress: Progress | None = None,
-                 timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> None:
+                 timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> None:
         """Publish a message of class message, of any size, and wait until the server has accepted it.
 
         Args:
@@ -308,7 +309,7 @@ class Amqp09Channel(Channel):
 
     def consume_messages(self, queue: str | Queue, *, directory: Directory = None,
                          prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
-                         consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> FileConsumer:
+                         consumer_tag: str = "", arguments: FieldMapping | None = None) -> FileConsumer:
         """Consume the class message contents of a queue, of any size.
 
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.

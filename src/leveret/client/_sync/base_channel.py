@@ -21,8 +21,9 @@ from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.client.engine.common.waiters import ErrorOnlyWaiter
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.message import Message
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Deadlines, Limit
+from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client._sync.base_connection import BaseConnection
@@ -100,7 +101,7 @@ class BaseChannel(ABC):
         return Exchange(self, name)
 
     def declare_queue(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False, passive: bool = False, arguments: dict[str, Any] | None = None,
+                      auto_delete: bool = False, passive: bool = False, arguments: FieldMapping | None = None,
                       timeout: Limit = DEFAULT) -> Queue:
         """Declare a queue: create it, or check that it has these options.
 
@@ -128,20 +129,20 @@ class BaseChannel(ABC):
         return count
 
     def bind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
-                   arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+                   arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Bind a queue to an exchange."""
         self._call("queue.bind", lambda: self._core.operations.bind(
             True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     def unbind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
-                     arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+                     arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Remove a binding made by `bind_queue` with the same arguments."""
         self._call("queue.unbind", lambda: self._core.operations.unbind(
             True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
 
     def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
                          auto_delete: bool = False, internal: bool = False,
-                         arguments: dict[str, Any] | None = None, timeout: Limit = DEFAULT) -> Exchange:
+                         arguments: FieldMapping | None = None, timeout: Limit = DEFAULT) -> Exchange:
         """Declare an exchange: create it, or check that it has these options.
 
         Args:
@@ -162,13 +163,13 @@ class BaseChannel(ABC):
         self._call("exchange.delete", lambda: self._core.operations.delete_exchange(name_of(exchange)), timeout)
 
     def bind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
-                      arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+                      arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Bind the exchange `destination` to the exchange `source`."""
         self._call("exchange.bind", lambda: self._core.operations.bind(
             False, name_of(destination), name_of(source), routing_key, arguments), timeout)
 
     def unbind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
-                        arguments: dict[str, Any] | None = None, *, timeout: Limit = DEFAULT) -> None:
+                        arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
         """Remove a binding made by `bind_exchange` with the same arguments."""
         self._call("exchange.unbind", lambda: self._core.operations.unbind(
             False, name_of(destination), name_of(source), routing_key, arguments), timeout)
@@ -177,7 +178,7 @@ class BaseChannel(ABC):
 
     def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
                 mandatory: bool = False, timeout: Limit = DEFAULT,
-                properties: Properties | None = None, **keywords: Any) -> None:
+                properties: Properties | None = None, **keywords: PropertyValue) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
         While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
@@ -236,7 +237,7 @@ class BaseChannel(ABC):
             driver.wait(waiter, seconds, what, left)
 
     def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
-                  mandatory: bool = False, properties: Properties | None = None, **keywords: Any) -> Publisher:
+                  mandatory: bool = False, properties: Properties | None = None, **keywords: PropertyValue) -> Publisher:
         """Return a publisher of many messages that does not wait for each confirm. `with` waits for the pending ones.
 
         Args:
@@ -252,7 +253,7 @@ class BaseChannel(ABC):
 
     @abstractmethod
     def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> Message:
+                timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> Message:
         """Publish a request and wait for its reply.
 
         Raises:
@@ -262,7 +263,7 @@ class BaseChannel(ABC):
         """
 
     def _request(self, body: Body, routing_key: QueueName, exchange: ExchangeName, timeout: Limit,
-                 properties: Properties | None, keywords: dict[str, Any]) -> Any:
+                 properties: Properties | None, keywords: dict[str, PropertyValue]) -> Any:
         core = self._core
         driver = self._driver
         self.wait_flowing(timeout)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client._sync.base_channel import BaseChannel, ExchangeName, QueueName
 from leveret.client._sync.consumer import Consumer
@@ -11,8 +11,9 @@ from leveret.client._sync.queue import Exchange
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.common.encoding import Body, encode_flags, name_of
 from leveret.client.message import Message
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Limit
+from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client._sync.connection import Connection
@@ -60,7 +61,7 @@ class Channel(BaseChannel):
 
     def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
                          auto_delete: bool = False, internal: bool = False, passive: bool = False,
-                         arguments: dict[str, Any] | None = None, timeout: Limit = DEFAULT) -> Exchange:
+                         arguments: FieldMapping | None = None, timeout: Limit = DEFAULT) -> Exchange:
         """Declare an exchange (0-9-1 `exchange.declare`): create it, or check that it has these options.
 
         Args:
@@ -86,7 +87,7 @@ class Channel(BaseChannel):
 
     def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
                 mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
-                properties: Properties | None = None, **keywords: Any) -> None:
+                properties: Properties | None = None, **keywords: PropertyValue) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
         While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
@@ -112,7 +113,7 @@ class Channel(BaseChannel):
         self.send(outgoing, timeout)
 
     def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: Any) -> Message:
+                timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> Message:
         """Publish a request and wait for its reply, over direct reply-to.
 
         Raises:
@@ -126,7 +127,7 @@ class Channel(BaseChannel):
     # Consuming
 
     def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, no_local: bool = False,
-                exclusive: bool = False, consumer_tag: str = "", arguments: dict[str, Any] | None = None) -> Consumer:
+                exclusive: bool = False, consumer_tag: str = "", arguments: FieldMapping | None = None) -> Consumer:
         """Consume the messages of a queue, as in `for message in channel.consume("work")`.
 
         Args:
@@ -138,7 +139,8 @@ class Channel(BaseChannel):
             consumer_tag: Consumer tag; "" for a generated one.
             arguments: Additional arguments, such as `x-priority`.
         """
-        sent = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local, "arguments": dict(arguments or {})}
+        sent: Arguments = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local,
+                           "arguments": dict(arguments or {})}
         core = self._core.new_consumer(name_of(queue), prefetch, sent)
         core.tag = consumer_tag
         return Consumer(self, core, queue)

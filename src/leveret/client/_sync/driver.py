@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from leveret.client._sync.message import Delivery, FileMessage, Message
 from leveret.client._sync.sockets import AnySocket, open_socket
@@ -30,6 +30,7 @@ from leveret.client.engine.common.backoff import Backoff
 from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.socket_errors import lost_error
 from leveret.client.engine.protocols import fallback_core, new_core
 from leveret.client.errors import (
@@ -241,7 +242,8 @@ class Driver(FrontEnd):
         except StopIteration:
             return
 
-    def wait(self, waiter: Any, limit: Limit, what: str, left: float | None = None, deadline: float | None = None) -> Any:
+    def wait(self, waiter: Result, limit: Limit, what: str, left: float | None = None,
+             deadline: float | None = None) -> Result:
         """Wait for the result, without holding the lock. Raises its exception, and `Timeout`.
 
         Args:
@@ -260,7 +262,7 @@ class Driver(FrontEnd):
             after = "" if seconds is None else f" after {seconds:g} s"
             raise Timeout(f"{what}: timed out{after} (option timeout)") from None
 
-    def _wait(self, waiter: ThreadWaiter, deadline: float | None) -> Any:
+    def _wait(self, waiter: ThreadWaiter, deadline: float | None) -> Result:
         with self.lock:
             try:
                 self._write()
@@ -373,7 +375,7 @@ class Driver(FrontEnd):
         """Call a function that reads from a file."""
         return read()
 
-    def result_of(self, waiter: ThreadWaiter) -> Any:
+    def result_of(self, waiter: ThreadWaiter) -> Result:
         """Return the result of a waiter whose caller has stopped waiting; None if it has none."""
         return waiter.result
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client._sync.consumer import Consumer
 from leveret.client._sync.publisher import Publisher
 from leveret.client.engine.common.encoding import Body
 from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.client.message import Message
+from leveret.client.options import Option
+from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client._sync.base_channel import BaseChannel
@@ -37,20 +39,20 @@ class Queue:
         """Current name of the queue."""
         return self._declared.name
 
-    def bind(self, exchange: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+    def bind(self, exchange: str | Exchange, routing_key: str = "", arguments: FieldMapping | None = None) -> None:
         """Bind the queue to an exchange; see `Channel.bind_queue`."""
         self._channel.bind_queue(self, exchange, routing_key, arguments)
 
     def unbind(self, exchange: str | Exchange, routing_key: str = "",
-               arguments: dict[str, Any] | None = None) -> None:
+               arguments: FieldMapping | None = None) -> None:
         """Remove a binding; see `Channel.unbind_queue`."""
         self._channel.unbind_queue(self, exchange, routing_key, arguments)
 
-    def consume(self, **options: Any) -> Consumer:
+    def consume(self, **options: Option) -> Consumer:
         """Consume the queue; see `Channel.consume`."""
         return self._channel.consume(self, **options)
 
-    def get(self, **options: Any) -> Message | None:
+    def get(self, **options: Option) -> Message | None:
         """Return the next message; see `Channel.get`."""
         return self._channel.get(self, **options)
 
@@ -58,7 +60,7 @@ class Queue:
         """Remove the ready messages and return their number; see `Channel.purge_queue`."""
         return self._channel.purge_queue(self)
 
-    def delete(self, **options: Any) -> int:
+    def delete(self, **options: Option) -> int:
         """Delete the queue; see `Channel.delete_queue`."""
         return self._channel.delete_queue(self, **options)
 
@@ -79,23 +81,23 @@ class Exchange:
         self.name = name
         self.type = type
 
-    def publish(self, body: Body, routing_key: str = "", **options: Any) -> None:
+    def publish(self, body: Body, routing_key: str = "", **options: Option) -> None:
         """Publish to the exchange; see `Channel.publish`."""
         self._channel.publish(body, routing_key, self.name, **options)
 
-    def publisher(self, routing_key: str = "", **options: Any) -> Publisher:
+    def publisher(self, routing_key: str = "", **options: Option) -> Publisher:
         """Return a publisher to the exchange; see `Channel.publisher`."""
         return self._channel.publisher(self.name, routing_key, **options)
 
-    def bind(self, source: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+    def bind(self, source: str | Exchange, routing_key: str = "", arguments: FieldMapping | None = None) -> None:
         """Bind the exchange to another one; see `Channel.bind_exchange`."""
         self._channel.bind_exchange(self, source, routing_key, arguments)
 
-    def unbind(self, source: str | Exchange, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
+    def unbind(self, source: str | Exchange, routing_key: str = "", arguments: FieldMapping | None = None) -> None:
         """Remove a binding; see `Channel.unbind_exchange`."""
         self._channel.unbind_exchange(self, source, routing_key, arguments)
 
-    def delete(self, **options: Any) -> None:
+    def delete(self, **options: Option) -> None:
         """Delete the exchange; see `Channel.delete_exchange`."""
         self._channel.delete_exchange(self, **options)
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client._sync.consumer import Consumer
 from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.receiver import ReceiverCore
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.client._sync.queue import Queue
@@ -36,7 +37,7 @@ class Receiver(Consumer):
         return self._core.address
 
     @property
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Checked]:
         """The filters that the server applies, by key. Filters that it does not support are missing."""
         return self._core.filters
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import _thread
-from typing import Any
 
+from leveret.client.engine.common.results import Result
 from leveret.client.errors import Error, copy_error
 
 
@@ -20,7 +20,7 @@ class ThreadWaiter:
 
     def __init__(self) -> None:
         self._done = False
-        self.result: Any = None
+        self.result: Result = None
         self._error: BaseException | None = None
         self.sleeper: _thread.LockType | None = None
 
@@ -28,7 +28,7 @@ class ThreadWaiter:
         """Whether the result or an exception is set."""
         return self._done
 
-    def set_result(self, result: Any, /) -> None:
+    def set_result(self, result: Result, /) -> None:
         """Set the result, and wake the waiting thread."""
         self.result = result
         self._done = True
@@ -46,7 +46,7 @@ class ThreadWaiter:
         """Mark the waiter as done: its caller has stopped waiting."""
         self._done = True
 
-    def get(self) -> Any:
+    def get(self) -> Result:
         """Return the result of a waiter that is done, or raise a copy of its exception, which several threads may share."""
         if self._error is not None:
             raise copy_error(self._error) if isinstance(self._error, Error) else self._error

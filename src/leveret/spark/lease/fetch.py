@@ -18,6 +18,7 @@ from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_amqp091_connection
 from leveret.spark.errors import ReadFailed
 from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
+from leveret.wire.amqp0.values import FieldTable
 
 log = logging.getLogger("leveret.spark")
 
@@ -87,7 +88,7 @@ def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iter
 def _read_once(connection: Connection, endpoint: Endpoint, part: LeaseSlice, done: int,
                prefetch: int) -> Iterator[DeliveredBatch]:
     """Read the rest of the slice over one connection."""
-    arguments = {"x-lease": part.lease, "x-lease-epoch": part.epoch, "x-lease-batch": part.batch,
+    arguments: FieldTable = {"x-lease": part.lease, "x-lease-epoch": part.epoch, "x-lease-batch": part.batch,
                  "x-lease-first": part.first + done, "x-lease-count": part.count - done, "x-packed": True}
     channel = connection.channel(confirms=False)
     consumer = channel.consume(part.queue, prefetch=prefetch, no_ack=True, arguments=arguments).start()

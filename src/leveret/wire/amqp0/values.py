@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeAlias, Union
@@ -10,6 +11,8 @@ FieldValue: TypeAlias = Union[
     Decimal, datetime, bool, int, float, str, bytes, list["FieldValue"], dict[str, "FieldValue"], None
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
+# A table that is only read: of any values that a field can hold.
+FieldMapping: TypeAlias = Mapping[str, FieldValue]
 
 # The arguments of a method and the properties of a content, by the Python names of the fields. The tables of the protocol
 # say which there are and of what types; the decoder checks it, and no static type can follow them.

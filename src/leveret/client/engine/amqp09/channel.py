@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from leveret.client.access import Access
 from leveret.client.engine.amqp09.files import FileConsumerCore, IncomingFiles
@@ -19,12 +19,14 @@ from leveret.client.engine.amqp091.consumer import ConsumerCore
 from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.frontend import Procedure, Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.waiters import ErrorOnlyWaiter
 from leveret.client.errors import Error, InvalidMessage, NotSupported, Returned, TransactionLost
 from leveret.client.files import FileContent
 from leveret.client.message import Message
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, ContentMethod, Method
 from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
@@ -77,7 +79,7 @@ class Amqp09ChannelCore(ChannelCore):
         self.granted: dict[Access, int] = {}
         self.incoming = IncomingFiles(self)
         self.messages = IncomingMessages(self)
-        self.rate: dict[str, Any] | None = None
+        self.rate: Arguments | None = None
         self.internal = False
         self.distributed = False
         self.branch = ""
@@ -89,7 +91,7 @@ class Amqp09ChannelCore(ChannelCore):
     def _opened(self, reply: Method, abandoned: bool) -> None:
         self.id = reply.arguments["channel_id"]
 
-    def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
+    def call(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> Waiter:
         if name == "channel.open":
             self._pinged = 0
             on_reply = self._opened
@@ -97,13 +99,13 @@ class Amqp09ChannelCore(ChannelCore):
             return self._send_consume(name, arguments or {}, on_reply, None)
         return super().call(name, arguments, on_reply)
 
-    def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
+    def cast(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> None:
         if name.startswith("message."):
             self._send_consume(name, arguments or {}, on_reply, NULL_WAITER)
         else:
             super().cast(name, arguments, on_reply)
 
-    def _send_consume(self, name: str, arguments: dict[str, Any], on_reply: OnReply | None,
+    def _send_consume(self, name: str, arguments: Arguments, on_reply: OnReply | None,
                       waiter: Waiter | None) -> Waiter:
         """Send `message.consume` or `message.cancel`, where the consumer tag is a destination that the reply omits."""
         sent = dict(arguments)
@@ -111,7 +113,7 @@ class Amqp09ChannelCore(ChannelCore):
         if tag is not None:
             sent["destination"] = tag
 
-        def answered(reply: Method, abandoned: bool) -> Any:
+        def answered(reply: Method, abandoned: bool) -> Result:
             reply.arguments["consumer_tag"] = tag
             return None if on_reply is None else on_reply(reply, abandoned)
 
@@ -130,7 +132,7 @@ class Amqp09ChannelCore(ChannelCore):
         if self.rate is not None:
             yield self.call("stream.qos", self.rate)
 
-    def prepare(self, arguments: dict[str, Any]) -> Procedure:
+    def prepare(self, arguments: Arguments) -> Procedure:
         access = arguments.get("access")
         if access is not None and access not in self.granted:
             yield self._request(access)
@@ -171,7 +173,7 @@ class Amqp09ChannelCore(ChannelCore):
     def operations(self) -> Amqp09Operations:
         return Amqp09Operations(self)
 
-    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+    def send(self, name: str, arguments: Arguments | None = None) -> None:
         spec = V0_9.by_name.get(name)
         if spec is None:
             raise NotSupported(f"AMQP 0-9 has no {name}; expected a connection of another version (option protocol)")
@@ -189,7 +191,7 @@ class Amqp09ChannelCore(ChannelCore):
             raise InvalidMessage(f"{name}: {error}") from error
         self.connection.frontend.flush_soon()
 
-    def ask(self, name: str, arguments: dict[str, Any] | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
+    def ask(self, name: str, arguments: Arguments | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
             waiter: Waiter | None = None) -> Waiter:
         """Send a method that is answered by one of `answers`; otherwise as `call`."""
         self._check_open()
@@ -227,8 +229,8 @@ class Amqp09ChannelCore(ChannelCore):
 
         return self._request(access, granted)
 
-    def _request(self, access: Access, then: Callable[[int], Any] | None = None) -> Waiter:
-        def answered(reply: Method, abandoned: bool) -> Any:
+    def _request(self, access: Access, then: Callable[[int], Result] | None = None) -> Waiter:
+        def answered(reply: Method, abandoned: bool) -> Result:
             ticket: int = reply.arguments["ticket"]
             self.granted[access] = ticket
             return ticket if then is None else then(ticket)
@@ -318,7 +320,7 @@ class Amqp09ChannelCore(ChannelCore):
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
     def new_file_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
-                          arguments: dict[str, Any] | None, **options: bool) -> FileConsumerCore:
+                          arguments: FieldMapping | None, **options: bool) -> FileConsumerCore:
         """Return a consumer of class file that has not started.
 
         All consumers of a channel use the same directory. `options` are fields of `file.consume`.
@@ -330,7 +332,7 @@ class Amqp09ChannelCore(ChannelCore):
         return consumer
 
     def new_message_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
-                             arguments: dict[str, Any] | None, **options: bool) -> MessageConsumerCore:
+                             arguments: FieldMapping | None, **options: bool) -> MessageConsumerCore:
         """Return a consumer of class message that has not started; otherwise as `new_file_consumer`."""
         if self.transactional:
             raise NotSupported("messages of class message are acknowledged in order, which a rollback breaks; expected a"
@@ -347,7 +349,7 @@ class Amqp09ChannelCore(ChannelCore):
     def _receive_in(self, directory: Directory) -> None:
         self.incoming.set_directory(None if directory is None else os.fspath(directory))
 
-    def new_stream_consumer(self, queue: str, tag: str, arguments: dict[str, Any] | None,
+    def new_stream_consumer(self, queue: str, tag: str, arguments: FieldMapping | None,
                             **options: bool) -> StreamConsumerCore:
         """Return a consumer of class stream that has not started. `options` are fields of `stream.consume`."""
         consumer = StreamConsumerCore(self, queue, {**options, "arguments": dict(arguments or {})},
@@ -393,7 +395,7 @@ class Amqp09ChannelCore(ChannelCore):
             self.messages.recovered()
             self.generation += 1
 
-    def tunnel(self, arguments: dict[str, Any], header: bytes, body: bytes) -> Waiter:
+    def tunnel(self, arguments: Arguments, header: bytes, body: bytes) -> Waiter:
         """Send `tunnel.request`, followed by a ping whose reply confirms it."""
         self._check_open()
         self.connection.engine.send_content(self.number, "tunnel.request", arguments, header, body)
@@ -451,7 +453,7 @@ class Amqp09ChannelCore(ChannelCore):
         elif self._can_settle(message):
             self.send("file.reject", {"delivery_tag": message.delivery_tag, "requeue": requeue})
 
-    def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
+    def settle_tag(self, name: str, arguments: Arguments) -> None:
         if name == "basic.nack":
             if arguments["multiple"]:
                 raise _no_nack()

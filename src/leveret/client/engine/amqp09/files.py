@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from collections import deque
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import IO, TYPE_CHECKING, ClassVar, Final, cast
 
 from leveret.client.engine.amqp091.consumer import ConsumerCore
 from leveret.client.engine.amqp091.encoding import encode_address
@@ -15,6 +15,7 @@ from leveret.client.files import FileContent
 from leveret.client.message import Message
 from leveret.wire.amqp0.classes import to_basic
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
@@ -30,7 +31,7 @@ class FileConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "file"
 
-    def __init__(self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: dict[str, Any],
+    def __init__(self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: Arguments,
                  message_class: type[Message]) -> None:
         super().__init__(channel, queue, prefetch, arguments, message_class)
         self._counted = False

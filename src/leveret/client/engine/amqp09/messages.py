@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from leveret.client.engine.amqp09.files import FileConsumerCore, Incoming
 from leveret.client.engine.amqp091.consumer import ConsumerCore
@@ -14,6 +14,7 @@ from leveret.client.errors import Error
 from leveret.client.files import FileContent
 from leveret.wire.amqp0.classes import encode_transfer, to_basic
 from leveret.wire.amqp0.commands import Deliver, Method
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
@@ -53,7 +54,7 @@ class _Reference:
 
     def __init__(self, incoming: Incoming) -> None:
         self.incoming = incoming
-        self.transfers: list[tuple[int, dict[str, Any]]] = []
+        self.transfers: list[tuple[int, Arguments]] = []
 
 
 class IncomingMessages:
@@ -152,7 +153,7 @@ class IncomingMessages:
         consumer = self._channel.consumer_of(destination.encode("utf-8", "surrogateescape"))
         return consumer is not None and bool(consumer.arguments.get("no_ack"))
 
-    def _complete(self, tag: int, arguments: dict[str, Any], incoming: Incoming) -> None:
+    def _complete(self, tag: int, arguments: Arguments, incoming: Incoming) -> None:
         channel = self._channel
         destination: str = arguments["destination"]
         size = incoming.file.seek(0, 2)

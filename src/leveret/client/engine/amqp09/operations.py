@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.client.engine.amqp091.operations import Amqp091Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import NotSupported
 from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 
 class Amqp09Operations(Amqp091Operations):
@@ -16,23 +15,23 @@ class Amqp09Operations(Amqp091Operations):
     __slots__ = ()
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: dict[str, Any] | None) -> Waiter:
+                      arguments: FieldMapping | None) -> Waiter:
         # In 0-9, exclusive implies auto-delete (queue.declare.exclusive).
         return super().declare_queue(name, durable, exclusive, auto_delete or exclusive, passive, arguments)
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> Waiter:
+             arguments: FieldMapping | None) -> Waiter:
         _check_queue_binding(to_queue)
         return super().bind(to_queue, destination, source, routing_key, arguments)
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: dict[str, Any] | None) -> Waiter:
+               arguments: FieldMapping | None) -> Waiter:
         _check_queue_binding(to_queue)
         return super().unbind(to_queue, destination, source, routing_key, arguments)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
         """Set the prefetch limits of the channel. The `global` of 0-9 would apply to the whole connection."""
-        sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": False}
+        sent: Arguments = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": False}
 
         def set_(reply: Method, abandoned: bool) -> None:
             self._channel.qos = sent

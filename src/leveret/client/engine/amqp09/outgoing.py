@@ -11,13 +11,14 @@ from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_addres
 from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.encoding import Body
 from leveret.client.errors import InvalidMessage
-from leveret.client.properties import Properties, decode_properties, from_keywords
+from leveret.client.properties import Properties, PropertyValue, decode_properties, from_keywords
 from leveret.wire.amqp0.classes import FILENAME, to_basic
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.fieldtable import encode_timestamp
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.values import Arguments
 
 # Fields of `Properties` that content classes other than basic lack.
 _DELIVERY_PROPERTIES: Final = ("delivery_mode",)
@@ -63,7 +64,7 @@ class ContentPublish(Amqp09Publish):
     __slots__ = ("arguments", "awaited", "has_content", "method")
 
     def __init__(self, method: str, exchange: str, routing_key: str, flags: int, header: bytes, body: bytes,
-                 arguments: dict[str, Any], has_content: bool = True) -> None:
+                 arguments: Arguments, has_content: bool = True) -> None:
         super().__init__(encode_address(exchange, routing_key), flags, header, body)
         self.method = method
         self.arguments = {"exchange": exchange, "routing_key": routing_key, "mandatory": bool(flags & 1),
@@ -76,7 +77,7 @@ class ContentPublish(Amqp09Publish):
                 self.body)
 
 
-def content_header(class_id: int, size: int, properties: Properties | None, keywords: dict[str, Any],
+def content_header(class_id: int, size: int, properties: Properties | None, keywords: dict[str, PropertyValue],
                    more: Iterable[tuple[str, Any]] = ()) -> bytes:
     """Return the content header of a class.
 

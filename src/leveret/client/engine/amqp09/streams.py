@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from leveret.client.engine.amqp09.outgoing import ContentPublish, content_header
 from leveret.client.engine.amqp091.consumer import ConsumerCore
 from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.client.engine.common.encoding import Body, encode_body, encode_flags
 from leveret.client.message import Message
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.wire.amqp0.classes import STREAM, to_basic
 from leveret.wire.amqp0.commands import ContentMethod, Deliver
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
+from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
@@ -27,7 +28,7 @@ class StreamConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "stream"
 
-    def __init__(self, channel: Amqp09ChannelCore, queue: str, arguments: dict[str, Any],
+    def __init__(self, channel: Amqp09ChannelCore, queue: str, arguments: Arguments,
                  message_class: type[Message]) -> None:
         super().__init__(channel, queue, 0, arguments, message_class)
         self._no_ack = self._counted = True
@@ -45,7 +46,7 @@ def stream_delivered(channel: Amqp09ChannelCore, command: ContentMethod) -> None
 
 
 def stream_publish(body: Body, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
-                   properties: Properties | None, keywords: dict[str, Any]) -> ContentPublish:
+                   properties: Properties | None, keywords: dict[str, PropertyValue]) -> ContentPublish:
     """Return an encoded `stream.publish`. It is never published again: by then it would be outdated."""
     data = encode_body(body)
     header = content_header(STREAM, len(data), properties, keywords)
@@ -56,8 +57,8 @@ def stream_publish(body: Body, exchange: str, routing_key: str, mandatory: bool,
     return outgoing
 
 
-def tunnel_request(data_name: str, body: Body, headers: dict[str, Any] | None, meta_data: dict[str, Any] | None,
-                   proxy_name: str, durable: bool, broadcast: bool) -> tuple[dict[str, Any], bytes, bytes]:
+def tunnel_request(data_name: str, body: Body, headers: FieldMapping | None, meta_data: FieldMapping | None,
+                   proxy_name: str, durable: bool, broadcast: bool) -> tuple[Arguments, bytes, bytes]:
     """Return arguments, header and body of a `tunnel.request`. Raises `InvalidMessage` for an invalid body."""
     data = encode_body(body)
     properties = {"headers": headers or None, "proxy_name": proxy_name or None, "data_name": data_name,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 from leveret.client.engine.amqp09.sources import read_exactly
 from leveret.client.engine.amqp091.calls import NULL_WAITER
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import InvalidMessage, Nacked
-from leveret.client.properties import Properties, from_keywords, in_milliseconds
+from leveret.client.properties import Properties, PropertyValue, from_keywords, in_milliseconds
 from leveret.wire.amqp0.classes import encode_transfer
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.errors import EncodeError
+from leveret.wire.amqp0.values import Arguments
 
 # Maximum number of pending appends, and bytes between two checkpoints.
 MAX_IN_FLIGHT: Final = 16
@@ -37,7 +38,7 @@ class Transfer:
     """
 
     def __init__(self, channel: Amqp09ChannelCore, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
-                 immediate: bool, properties: Properties | None, keywords: dict[str, Any]) -> None:
+                 immediate: bool, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
         self._channel = channel
         self._file = file
         self._start = file.tell()
@@ -110,7 +111,7 @@ class Transfer:
             self._since_checkpoint = 0
             self._cast("message.checkpoint", {"reference": self._reference, "identifier": self.identifier})
 
-    def _cast(self, name: str, arguments: dict[str, Any]) -> None:
+    def _cast(self, name: str, arguments: Arguments) -> None:
         def answered(reply: Method, abandoned: bool) -> None:
             self._in_flight -= 1
             self._channel.update_flow()
@@ -135,15 +136,15 @@ class Transfer:
             reply_code=reply.arguments["code"], reply_text=text)
 
 
-def _fields(properties: Properties | None, keywords: dict[str, Any]) -> dict[str, Any]:
+def _fields(properties: Properties | None, keywords: dict[str, PropertyValue]) -> Arguments:
     """Convert properties to fields of `message.transfer`."""
     keywords = dict(keywords)
-    more: dict[str, Any] = {name: keywords.pop(name) for name in ("transaction_id", "security_token") if name in keywords}
+    more: Arguments = {name: keywords.pop(name) for name in ("transaction_id", "security_token") if name in keywords}
     merged = from_keywords(properties, keywords)
     for name in _UNSUPPORTED:
         if getattr(merged, name) is not None:
             raise InvalidMessage(f"{name}: senders of class message have no such property")
-    fields: dict[str, Any] = {name: value for name in _STRING_FIELDS if (value := getattr(merged, name)) is not None}
+    fields: Arguments = {name: value for name in _STRING_FIELDS if (value := getattr(merged, name)) is not None}
     fields["application_headers"] = merged.headers or {}
     fields["priority"] = 4 if merged.priority is None else merged.priority
     fields["delivery_mode"] = 1 if merged.delivery_mode is None else merged.delivery_mode

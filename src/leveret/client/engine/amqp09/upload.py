@@ -7,7 +7,7 @@ Several chunks may be in flight. After a lost connection, the server keeps what 
 from __future__ import annotations
 
 import uuid
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from leveret.client.engine.amqp09.channel import Amqp09ChannelCore
 from leveret.client.engine.amqp09.outgoing import ContentPublish, content_header
@@ -15,9 +15,10 @@ from leveret.client.engine.amqp09.sources import read_exactly
 from leveret.client.engine.common.encoding import encode_flags
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import InvalidMessage
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.values import Arguments
 
 # Bytes of one chunk, and maximum number of chunks in flight.
 CHUNK_SIZE: Final = 1 << 20
@@ -33,7 +34,7 @@ class Upload:
     """
 
     def __init__(self, file: IO[bytes], exchange: str, routing_key: str, identifier: str, mandatory: bool, immediate: bool,
-                 filename: str | None, properties: Properties | None, keywords: dict[str, Any]) -> None:
+                 filename: str | None, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
         self._file = file
         self._start = file.tell()
         self.size = file.seek(0, 2) - self._start
@@ -72,7 +73,7 @@ class Upload:
         return channel.call("file.open", self._arguments, opened)
 
     @property
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {"identifier": self.identifier, "content_size": self.size}
 
     def can_send(self, channel: Amqp09ChannelCore) -> bool:

@@ -6,19 +6,21 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.errors import Error, InvalidMessage, copy_error, protocol_error
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.methods import encode_arguments
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
 
 # Converts a reply to a result. Arguments: the reply, and whether the caller has stopped waiting.
-OnReply = Callable[[Method, bool], Any]
+OnReply = Callable[[Method, bool], Result]
 
 GET_EMPTY: Final = "basic.get-empty"
 
@@ -29,7 +31,7 @@ class _NullWaiter:
     def done(self) -> bool:
         return True
 
-    def set_result(self, result: Any, /) -> None:
+    def set_result(self, result: Result, /) -> None:
         raise AssertionError("no caller waits for this reply")
 
     def set_exception(self, exception: BaseException, /) -> None:
@@ -76,7 +78,7 @@ class CallingChannel(BaseChannelCore):
         # Sends deferred until the pending tx.commit is answered; None if no commit is pending.
         self._deferred: list[Callable[[], None]] | None = None
 
-    def call(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> Waiter:
+    def call(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> Waiter:
         """Send a method and return a waiter for its reply.
 
         The result is the reply's `arguments`, or what `on_reply` returns.
@@ -92,13 +94,13 @@ class CallingChannel(BaseChannelCore):
         self.connection.ensure_reading()
         return waiter
 
-    def cast(self, name: str, arguments: dict[str, Any] | None = None, on_reply: OnReply | None = None) -> None:
+    def cast(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> None:
         """Send a method whose reply no caller waits for."""
         self._check_open()
         self.send(name, arguments)
         self._calls.append(Call(name, NULL_WAITER, on_reply, (arguments or {}).get("consumer_tag", "")))
 
-    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+    def send(self, name: str, arguments: Arguments | None = None) -> None:
         """Send a method that has no reply."""
         engine = self.connection.engine
         try:

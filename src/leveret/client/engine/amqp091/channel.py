@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091.calls import GET_EMPTY, NULL_WAITER, Call, CallingChannel
 from leveret.client.engine.amqp091.consumer import ConsumerCore
@@ -26,6 +26,7 @@ from leveret.client.errors import (
 from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
@@ -64,7 +65,7 @@ class ChannelCore(CallingChannel):
         self.pending_confirms = PendingConfirms()
         self.replies: Replies | None = None
         # The arguments of the last `basic.qos` that applies to the whole channel (`global` is true).
-        self.qos: dict[str, Any] | None = None
+        self.qos: Arguments | None = None
         self._flow = Waiters(connection.frontend)
         self._stopped = False
         self.recovering = 0
@@ -108,7 +109,7 @@ class ChannelCore(CallingChannel):
         if self.qos is not None:
             yield self.call("basic.qos", self.qos)
 
-    def prepare(self, arguments: dict[str, Any]) -> Procedure:
+    def prepare(self, arguments: Arguments) -> Procedure:
         """Request what is needed before a declaration with these arguments is repeated (a procedure)."""
         yield from ()
 
@@ -186,7 +187,7 @@ class ChannelCore(CallingChannel):
             # A request on a channel without confirms.
             self.replies.refused(error.message.properties.correlation_id or "", error)
 
-    def _cancelled(self, arguments: dict[str, Any]) -> None:
+    def _cancelled(self, arguments: Arguments) -> None:
         tag = arguments["consumer_tag"]
         if not arguments["no_wait"]:
             self.send("basic.cancel-ok", {"consumer_tag": tag})
@@ -320,7 +321,7 @@ class ChannelCore(CallingChannel):
 
     # Consuming
 
-    def new_consumer(self, queue: str, prefetch: int, arguments: dict[str, Any]) -> ConsumerCore:
+    def new_consumer(self, queue: str, prefetch: int, arguments: Arguments) -> ConsumerCore:
         """Return a consumer that has not started. `arguments` are those of `basic.consume`."""
         return ConsumerCore(self, queue, prefetch, arguments, self.connection.frontend.message_class)
 
@@ -501,7 +502,7 @@ class ChannelCore(CallingChannel):
             self.connection.engine.send_reject(self.number, message.delivery_tag, requeue)
             self.connection.frontend.flush_soon()
 
-    def settle_tag(self, name: str, arguments: dict[str, Any]) -> None:
+    def settle_tag(self, name: str, arguments: Arguments) -> None:
         """Send `basic.ack`, `basic.nack` or `basic.reject` for a delivery tag of this connection."""
         self._check_open()
         if self.transactional and not self._transaction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.amqp091.handshake import handshake
@@ -33,6 +33,7 @@ from leveret.wire.amqp0.constants import CLIENT, CONNECTION_FORCED, INTERNAL_ERR
 from leveret.wire.amqp0.engine import Engine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.table_amqp091 import V0_9_1
+from leveret.wire.amqp0.values import Arguments
 
 # Reply codes of a server that stops or has failed: worth a reconnect. Any other code is an error of the client that a
 # reconnect would repeat.
@@ -89,7 +90,7 @@ class ConnectionCore(BaseConnectionCore):
     def recover(self) -> Procedure:
         return recover(self)
 
-    def send(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+    def send(self, name: str, arguments: Arguments | None = None) -> None:
         """Send a method of class connection."""
         self.engine.send(0, name, arguments)
         self.frontend.flush_soon()

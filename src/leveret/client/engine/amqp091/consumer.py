@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
@@ -11,6 +11,7 @@ from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error
 from leveret.client.message import Message
 from leveret.wire.amqp0.commands import Deliver
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
@@ -37,7 +38,7 @@ class ConsumerCore(BaseConsumerCore):
 
     kind: ClassVar[str] = "basic"
 
-    def __init__(self, channel: ChannelCore, queue: str, prefetch: int, arguments: dict[str, Any],
+    def __init__(self, channel: ChannelCore, queue: str, prefetch: int, arguments: Arguments,
                  message_class: type[Message]) -> None:
         self.channel = channel
         self.queue = queue

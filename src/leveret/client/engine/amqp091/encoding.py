@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.engine.amqp091.pending_confirms import Publish
 from leveret.client.engine.common.encoding import Body, Encoder, encode_body
 from leveret.client.errors import InvalidMessage
-from leveret.client.properties import Properties, encode_properties, from_keywords
+from leveret.client.properties import Properties, PropertyValue, encode_properties, from_keywords
 
 _FIXED: Final = struct.Struct(">HHQ").pack
 _BASIC_CLASS: Final = 60
@@ -18,7 +18,7 @@ _PERSISTENT: Final = b"\x10\0\2"
 _PERSISTENT_KEYWORD: Final = {"persistent": True}
 
 
-def merge(properties: Properties | None, keywords: dict[str, Any]) -> bytes:
+def merge(properties: Properties | None, keywords: dict[str, PropertyValue]) -> bytes:
     """Return the encoded properties of a publish."""
     if properties is not None and not isinstance(properties, Properties):
         raise InvalidMessage(f"properties: expected leveret.Properties, not {type(properties).__name__}")

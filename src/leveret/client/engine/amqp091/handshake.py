@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
 from leveret.client.engine.common.frontend import Procedure
@@ -10,6 +10,7 @@ from leveret.client.engine.common.login import Login
 from leveret.client.errors import AuthenticationFailed, ConnectionClosed, ConnectionFailed, ConnectionLost, VhostRefused
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.constants import ACCESS_REFUSED, INVALID_PATH, NOT_ALLOWED, NOT_FOUND
+from leveret.wire.amqp0.values import Arguments, FieldTable
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
@@ -87,8 +88,8 @@ def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> Con
     return kind(message, host=parameters.host, port=parameters.port, reply_code=code, reply_text=text)
 
 
-def _client_properties(parameters: Parameters) -> dict[str, Any]:
-    properties: dict[str, Any] = {"product": "Leveret", "version": __version__, "platform": "Python",
+def _client_properties(parameters: Parameters) -> FieldTable:
+    properties: FieldTable = {"product": "Leveret", "version": __version__, "platform": "Python",
                                   "copyright": "The Leveret authors",
                                   "information": "Licensed under the Apache License 2.0",
                                   "capabilities": dict(CAPABILITIES)}
@@ -98,7 +99,7 @@ def _client_properties(parameters: Parameters) -> dict[str, Any]:
     return properties
 
 
-def _tune_ok_arguments(parameters: Parameters, proposed: dict[str, Any]) -> dict[str, int]:
+def _tune_ok_arguments(parameters: Parameters, proposed: Arguments) -> dict[str, int]:
     """Return the smaller of both sides' limits, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
     return {
         "channel_max": _smaller_limit(parameters.channel_max, proposed["channel_max"]),

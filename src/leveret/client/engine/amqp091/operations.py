@@ -6,12 +6,13 @@ the caller has stopped waiting.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client.engine.common.channel import Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.wire.amqp0.commands import Method
+from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.channel import ChannelCore
@@ -26,10 +27,10 @@ class Amqp091Operations(Operations):
         self._channel = channel
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: dict[str, Any] | None) -> Waiter:
+                      arguments: FieldMapping | None) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count."""
-        sent = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete, "passive": passive,
-                "arguments": dict(arguments or {})}
+        sent: Arguments = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
+                           "passive": passive, "arguments": dict(arguments or {})}
         topology = self._channel.connection.topology
 
         def declared(reply: Method, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
@@ -57,10 +58,10 @@ class Amqp091Operations(Operations):
         return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: dict[str, Any] | None, passive: bool = False) -> Waiter:
+                         arguments: FieldMapping | None, passive: bool = False) -> Waiter:
         """Declare an exchange."""
-        sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
-                "passive": passive, "arguments": dict(arguments or {})}
+        sent: Arguments = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete,
+                           "internal": internal, "passive": passive, "arguments": dict(arguments or {})}
 
         def declared(reply: Method, abandoned: bool) -> None:
             if not passive:
@@ -77,7 +78,7 @@ class Amqp091Operations(Operations):
         return self._channel.call("exchange.delete", {"exchange": name, "if_unused": if_unused}, deleted)
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> Waiter:
+             arguments: FieldMapping | None) -> Waiter:
         """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
@@ -87,7 +88,7 @@ class Amqp091Operations(Operations):
         return self._channel.call("queue.bind" if to_queue else "exchange.bind", sent, bound)
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: dict[str, Any] | None) -> Waiter:
+               arguments: FieldMapping | None) -> Waiter:
         """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
@@ -98,7 +99,7 @@ class Amqp091Operations(Operations):
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
         """Set the prefetch limits. With `global_` they apply to the whole channel, and consumers set none of their own."""
-        sent = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
+        sent: Arguments = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
 
         def set_(reply: Method, abandoned: bool) -> None:
             self._channel.qos = sent
@@ -107,6 +108,6 @@ class Amqp091Operations(Operations):
 
 
 def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> dict[str, Any]:
+             arguments: FieldMapping | None) -> Arguments:
     names = ("queue", "exchange") if to_queue else ("destination", "source")
     return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}

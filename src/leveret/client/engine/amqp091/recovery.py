@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091.channel import ChannelCore
 from leveret.client.engine.common.frontend import Procedure
+from leveret.client.engine.common.results import Result
 from leveret.client.errors import ChannelClosed, InvalidMessage, ResourceLocked
 from leveret.client.events import Recovered, RecoveryFailed
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
@@ -53,7 +55,7 @@ def _open(channel: ChannelCore) -> Procedure:
         channel.connection.frontend.emit(RecoveryFailed(f"channel {channel.number}", error))
 
 
-def _consume(channel: ChannelCore) -> Generator[Any, Any, int]:
+def _consume(channel: ChannelCore) -> Generator[Result, Result, int]:
     """Restart the consumers of a channel and return their number."""
     started = 0
     for consumer in list(channel.consumers.values()):
@@ -110,7 +112,7 @@ class _TopologyRecovery:
         if self._channel is not None:
             yield from self._channel.close()
 
-    def _declare(self, what: str, method: str, arguments: dict[str, Any]) -> Generator[Any, Any, Any]:
+    def _declare(self, what: str, method: str, arguments: Arguments) -> Generator[Result, Result, Result]:
         connection = self._connection
         channel = self._channel
         if channel is None or not channel.opened:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from leveret.client.amqp10 import Address
 from leveret.client.errors import InvalidMessage, NotSupported
+from leveret.wire.amqp0.values import Arguments
 
 MANAGEMENT: Final = "/management"
 _QUEUES: Final = "/queues/"
@@ -72,7 +73,7 @@ def quoted(name: str) -> str:
     return quote(name, safe="", errors="surrogateescape")
 
 
-def choose(option: str, properties: dict[str, Any]) -> Addresses:
+def choose(option: str, properties: Arguments) -> Addresses:
     """Return the address format of a server, from the option `addresses` or from the properties of its `open`."""
     if option != "auto":
         return Addresses(option)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.errors import (
     AccessRefused,
@@ -22,6 +22,7 @@ from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Modified, Rejected
 from leveret.wire.amqp10.transport import Error as Condition
+from leveret.wire.amqp10.values import Checked
 
 _KINDS: Final[dict[str, type[Error]]] = {
     constants.NOT_FOUND: NotFound,
@@ -35,7 +36,7 @@ _KINDS: Final[dict[str, type[Error]]] = {
 RETRYABLE_CONDITIONS: Final = (constants.CONNECTION_FORCED, constants.INTERNAL_ERROR, "")
 
 
-def _with(error: Any, condition: Condition | None) -> Any:
+def _with(error: Checked, condition: Condition | None) -> Checked:
     if condition is not None:
         error.condition = condition.condition
         error.reply_text = condition.description or ""
@@ -84,7 +85,7 @@ def protocol_error(condition: str, text: str) -> ConnectionClosed:
     return error
 
 
-def publish_error(state: Composite | None, described: Any) -> PublishFailed | None:
+def publish_error(state: Composite | None, described: Checked) -> PublishFailed | None:
     """Return the exception for the outcome of the message `described`; None for accepted."""
     kind = state.kind if state is not None else descriptors.ACCEPTED
     if kind == descriptors.ACCEPTED:

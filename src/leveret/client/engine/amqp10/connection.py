@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp10.addresses import Addresses, choose
 from leveret.client.engine.amqp10.conditions import RETRYABLE_CONDITIONS, connection_error, protocol_error
@@ -17,6 +17,7 @@ from leveret.client.engine.amqp10.session import SessionCore
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.errors import ConnectionClosed, Error, ProtocolMismatch
 from leveret.client.parameters import Parameters
 from leveret.wire.amqp10 import constants, descriptors, frames
@@ -53,7 +54,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
         self._remote: dict[int, SessionCore] = {}
         self._headers = 0
         # Frames that arrived before a caller waited for them: the server may send several at once.
-        self._unclaimed: deque[Any] = deque()
+        self._unclaimed: deque[Result] = deque()
         self._lowest_free = 0
 
     @property
@@ -88,7 +89,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
             self._resolve_next(self._unclaimed.popleft())
         return waiter
 
-    def _resolve_next(self, result: Any) -> None:
+    def _resolve_next(self, result: Result) -> None:
         if self._awaited:
             super()._resolve_next(result)
         else:

@@ -19,11 +19,13 @@ from leveret.client.errors import (
     VhostRefused,
 )
 from leveret.client.parameters import SCRAM
+from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.frames import Header
 from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from leveret.wire.amqp10.transport import Open
-from leveret.wire.amqp10.values import Symbol
+from leveret.wire.amqp10.values import Checked, Symbol
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
@@ -92,7 +94,7 @@ def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedur
     login.done(outcome.additional_data or b"")
 
 
-def _check_header(connection: Amqp10ConnectionCore, header: Any, expected: int) -> None:
+def _check_header(connection: Amqp10ConnectionCore, header: Checked, expected: int) -> None:
     if isinstance(header, Header) and header.is_supported() and header.protocol == expected:
         return
     parameters = connection.parameters
@@ -138,8 +140,8 @@ def _hostname(parameters: Parameters) -> str:
     return parameters.host if parameters.vhost == DEFAULT_VHOST else f"vhost:{parameters.vhost}"
 
 
-def _properties(parameters: Parameters) -> dict[Any, Any]:
-    properties: dict[str, Any] = {"product": "Leveret", "version": __version__, "platform": "Python"}
+def _properties(parameters: Parameters) -> dict[Any, WireValue]:
+    properties: Arguments = {"product": "Leveret", "version": __version__, "platform": "Python"}
     if parameters.name:
         properties["connection_name"] = parameters.name
     properties.update(parameters.client_properties or {})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.conditions import link_error
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error, LinkClosed, copy_error
 from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.wire_session import WireSession
@@ -150,5 +151,5 @@ class Link:
         if self.closing:
             self.finish(None)
 
-    def settled_by_peer(self, disposition: Disposition, delivery: Any) -> None:
+    def settled_by_peer(self, disposition: Disposition, delivery: Checked) -> None:
         """Handle a delivery that the other side has settled."""

@@ -15,15 +15,17 @@ from leveret.client.engine.amqp10.session import SessionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import InvalidMessage
+from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.message import encode_data_head
 from leveret.wire.amqp10.messaging import Modified, Source, Target
-from leveret.wire.amqp10.values import Symbol
+from leveret.wire.amqp10.values import Checked, Symbol
+from leveret.wire.amqp10.values import Value as WireValue
 
 _NEVER: Final = constants.TERMINUS_EXPIRY_POLICY_NEVER
 
 
-def _address(address: Any, dynamic: bool) -> str | None:
+def _address(address: Checked, dynamic: bool) -> str | None:
     if dynamic and address is not None:
         raise InvalidMessage(f"address {address!r} of a dynamic terminus; expected None, as the server chooses the address")
     if address is None or isinstance(address, str):
@@ -37,7 +39,7 @@ def _check_name(name: str, durable: bool) -> None:
 
 
 def new_sender(session: SessionCore, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool,
-               dynamic: bool, properties: Mapping[str, Any] | None, capabilities: tuple[str, ...]) -> SenderCore:
+               dynamic: bool, properties: Mapping[str, WireValue] | None, capabilities: tuple[str, ...]) -> SenderCore:
     """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
     session._check_open()
     _check_name(name, durable)
@@ -54,8 +56,8 @@ def new_sender(session: SessionCore, address: str | None, name: str, settled: bo
 
 
 def new_receiver(session: SessionCore, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
-                 durable: bool, settled: bool, settle_second: bool, dynamic: bool, properties: Mapping[str, Any] | None,
-                 capabilities: tuple[str, ...]) -> ReceiverCore:
+                 durable: bool, settled: bool, settle_second: bool, dynamic: bool,
+                 properties: Mapping[str, WireValue] | None, capabilities: tuple[str, ...]) -> ReceiverCore:
     """Return a receiver that has not started; `SessionCore.consume` attaches it."""
     _check_name(name, durable)
     source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
@@ -69,11 +71,11 @@ def new_receiver(session: SessionCore, address: str | None, name: str, prefetch:
                         properties=_symbols(properties), name=name)
 
 
-def _symbols(properties: Mapping[str, Any] | None) -> dict[Any, Any] | None:
+def _symbols(properties: Mapping[str, WireValue] | None) -> dict[Any, WireValue] | None:
     return {Symbol(name): value for name, value in properties.items()} if properties else None
 
 
-def encode(sender: SenderCore, body: Any, fields: dict[str, Any], transaction: TransactionCore | None) -> Transfer:
+def encode(sender: SenderCore, body: Checked, fields: Arguments, transaction: TransactionCore | None) -> Transfer:
     """Return an encoded message for this sender.
 
     Args:

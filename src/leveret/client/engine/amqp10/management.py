@@ -25,7 +25,8 @@ from leveret.client.errors import (
     copy_error,
 )
 from leveret.wire.amqp10.messaging import Source, Target
-from leveret.wire.amqp10.values import Symbol
+from leveret.wire.amqp10.values import Checked, Symbol
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _LINK: Final = "management-link-pair"
 _CREDIT: Final = 100
-_PAIRED: Final = {Symbol("paired"): True}
+_PAIRED: Final[dict[Any, WireValue]] = {Symbol("paired"): True}
 _ERRORS: Final[dict[int, type[Error]]] = {
     401: AccessRefused, 403: AccessRefused, 404: NotFound, 409: PreconditionFailed, 423: ResourceLocked,
 }
@@ -83,7 +84,7 @@ class Management:
         """Whether a request is pending."""
         return bool(self._asked)
 
-    def request(self, method: str, path: str, body: Any, answered: OnAnswer, name: str,
+    def request(self, method: str, path: str, body: Checked, answered: OnAnswer, name: str,
                 waiter: Waiter | None = None) -> Waiter:
         """Send a request and return a waiter for its result.
 
@@ -170,7 +171,7 @@ class Management:
         return missing
 
 
-def _refused(name: str, status: int, body: Any) -> Error:
+def _refused(name: str, status: int, body: Checked) -> Error:
     text = str(body) if body is not None else "no reason given"
     kind = _ERRORS.get(status, InvalidMessage if status == 400 else Error)
     return kind(f"{name}: refused by the server: {status} {text}", reply_code=status, reply_text=text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.client.amqp10 import Message, Sequence, Value
 from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp10 import message as sections_of
@@ -11,7 +9,8 @@ from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, AMQP_VALUE
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.sections import Sections
-from leveret.wire.amqp10.values import ULong
+from leveret.wire.amqp10.values import Checked, ULong
+from leveret.wire.amqp10.values import Value as WireValue
 
 _FIELDS = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
            "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
@@ -51,7 +50,7 @@ def _encode(message: Message) -> bytes:
     return encoded
 
 
-def encode_body(body: Any) -> bytes:
+def encode_body(body: Checked) -> bytes:
     """Return the encoded body sections."""
     if isinstance(body, list) and body:
         if all(isinstance(part, Sequence) for part in body):
@@ -64,7 +63,7 @@ def encode_body(body: Any) -> bytes:
     return sections_of.encode_data(_to_bytes(body))
 
 
-def _to_bytes(part: Any) -> bytes:
+def _to_bytes(part: WireValue) -> bytes:
     if isinstance(part, str):
         return part.encode()
     if isinstance(part, (bytes, bytearray, memoryview)):
@@ -91,7 +90,7 @@ def decode_message(sections: Sections) -> Message:
     return found
 
 
-def decode_body(sections: Sections) -> Any:
+def decode_body(sections: Sections) -> Checked:
     """Return a body as in `Message.body`: bytes, a `Value`, a `Sequence`, or a list of several. Raises DecodeError."""
     values = sections_of.body(sections)
     if sections.body_kind == AMQP_VALUE:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.addresses import quoted
-from leveret.client.engine.amqp10.requests import PENDING
+from leveret.client.engine.amqp10.requests import PENDING, OnAnswer
 from leveret.client.engine.common.channel import Operations
 from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.topology import DeclaredQueue
+from leveret.wire.amqp0.values import Arguments, FieldMapping
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session import SessionCore
@@ -26,19 +29,19 @@ def exchange_path(name: str) -> str:
     return f"/exchanges/{quoted(name)}"
 
 
-def queue_body(sent: dict[str, Any]) -> dict[str, Any]:
+def queue_body(sent: Arguments) -> Arguments:
     """Return the body of a request to declare a queue. `sent` is as for `queue.declare`."""
     return {"durable": sent["durable"], "exclusive": sent["exclusive"], "auto_delete": sent["auto_delete"],
             "arguments": sent["arguments"]}
 
 
-def exchange_body(sent: dict[str, Any]) -> dict[str, Any]:
+def exchange_body(sent: Arguments) -> Arguments:
     """Return the body of a request to declare an exchange. `sent` is as for `exchange.declare`."""
     return {"type": sent["type"], "durable": sent["durable"], "auto_delete": sent["auto_delete"],
             "internal": sent["internal"], "arguments": sent["arguments"]}
 
 
-def binding_body(to_queue: bool, sent: dict[str, Any]) -> dict[str, Any]:
+def binding_body(to_queue: bool, sent: Arguments) -> Arguments:
     """Return the body of a request to bind. `sent` is as for `queue.bind` or `exchange.bind`."""
     destination = {"destination_queue": sent["queue"]} if to_queue else {"destination_exchange": sent["destination"]}
     source = sent["exchange"] if to_queue else sent["source"]
@@ -53,22 +56,22 @@ class Amqp10Operations(Operations):
     def __init__(self, session: SessionCore) -> None:
         self._session = session
 
-    def _request(self, method: str, path: str, body: Any, answered: Any, name: str) -> Waiter:
+    def _request(self, method: str, path: str, body: Checked, answered: OnAnswer, name: str) -> Waiter:
         self._session._check_open()
         return self._session.connection.management.request(method, path, body, answered, name)
 
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: dict[str, Any] | None) -> Waiter:
+                      arguments: FieldMapping | None) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count.
 
         The client chooses the name of a queue without one.
         """
         connection = self._session.connection
         requested = name or connection.new_name()
-        sent: dict[str, Any] = {"queue": requested, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
+        sent: Arguments = {"queue": requested, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
                                 "passive": passive, "arguments": dict(arguments or {})}
 
-        def declared(status: int, body: Any, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
+        def declared(status: int, body: Checked, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
             reply = body if isinstance(body, dict) else {}
             given = str(reply.get("name", requested))
             if passive:
@@ -86,7 +89,7 @@ class Amqp10Operations(Operations):
         """Delete a queue; the result is the number of messages that it contained."""
         topology = self._session.connection.topology
 
-        def deleted(status: int, body: Any, abandoned: bool) -> int:
+        def deleted(status: int, body: Checked, abandoned: bool) -> int:
             topology.remove_queue(name)
             return _count(body)
 
@@ -98,13 +101,13 @@ class Amqp10Operations(Operations):
                              lambda status, body, abandoned: _count(body), "queue.purge")
 
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: dict[str, Any] | None) -> Waiter:
+                         arguments: FieldMapping | None) -> Waiter:
         """Declare an exchange."""
-        sent = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete, "internal": internal,
-                "passive": False, "arguments": dict(arguments or {})}
+        sent: Arguments = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete,
+                           "internal": internal, "passive": False, "arguments": dict(arguments or {})}
         topology = self._session.connection.topology
 
-        def declared(status: int, body: Any, abandoned: bool) -> None:
+        def declared(status: int, body: Checked, abandoned: bool) -> None:
             topology.add_exchange(sent)
 
         return self._request("PUT", exchange_path(name), exchange_body(sent), declared, "exchange.declare")
@@ -113,25 +116,25 @@ class Amqp10Operations(Operations):
         """Delete an exchange."""
         topology = self._session.connection.topology
 
-        def deleted(status: int, body: Any, abandoned: bool) -> None:
+        def deleted(status: int, body: Checked, abandoned: bool) -> None:
             topology.remove_exchange(name)
 
         return self._request("DELETE", exchange_path(name), None, deleted, "exchange.delete")
 
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> Waiter:
+             arguments: FieldMapping | None) -> Waiter:
         """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
 
-        def bound(status: int, body: Any, abandoned: bool) -> None:
+        def bound(status: int, body: Checked, abandoned: bool) -> None:
             topology.bind(to_queue, sent)
 
         return self._request("POST", BINDINGS, binding_body(to_queue, sent), bound, "queue.bind" if to_queue else
                              "exchange.bind")
 
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: dict[str, Any] | None) -> Waiter:
+               arguments: FieldMapping | None) -> Waiter:
         """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
@@ -140,7 +143,7 @@ class Amqp10Operations(Operations):
         if not arguments:
             path = f"{BINDINGS}/src={quoted(source)};{kind}={quoted(destination)};key={quoted(routing_key)};args="
 
-            def unbound(status: int, body: Any, abandoned: bool) -> None:
+            def unbound(status: int, body: Checked, abandoned: bool) -> None:
                 topology.unbind(to_queue, sent)
 
             return self._request("DELETE", path, None, unbound, name)
@@ -148,10 +151,10 @@ class Amqp10Operations(Operations):
         management = self._session.connection.management
         waiter: Waiter = self._session.connection.frontend.new_waiter()
 
-        def binding_deleted(status: int, body: Any, abandoned: bool) -> None:
+        def binding_deleted(status: int, body: Checked, abandoned: bool) -> None:
             topology.unbind(to_queue, sent)
 
-        def found(status: int, body: Any, abandoned: bool) -> Any:
+        def found(status: int, body: Checked, abandoned: bool) -> Result:
             for binding in body or []:
                 if binding.get("arguments") == sent["arguments"]:
                     management.request("DELETE", binding["location"], None, binding_deleted, name, waiter)
@@ -164,10 +167,10 @@ class Amqp10Operations(Operations):
 
 
 def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> dict[str, Any]:
+             arguments: FieldMapping | None) -> Arguments:
     names = ("queue", "exchange") if to_queue else ("destination", "source")
     return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}
 
 
-def _count(body: Any) -> int:
+def _count(body: Checked) -> int:
     return int(body.get("message_count") or 0) if isinstance(body, dict) else 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.properties import decode_sections, encode_sections
 from leveret.client.engine.common.encoding import Body, Encoder, encode_body
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import Error, InvalidMessage, NotSupported
-from leveret.client.properties import Properties, from_keywords
+from leveret.client.properties import Properties, PropertyValue, from_keywords
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.errors import DecodeError
@@ -87,7 +87,7 @@ class Amqp10Encoder(Encoder):
         self._addresses = addresses
         self._last = ("", "", "")
 
-    def merge(self, properties: Properties | None, keywords: dict[str, Any]) -> bytes:
+    def merge(self, properties: Properties | None, keywords: dict[str, PropertyValue]) -> bytes:
         """Return the encoded sections before the body."""
         if properties is None:
             if not keywords:

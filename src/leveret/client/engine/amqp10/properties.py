@@ -5,17 +5,30 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
-from uuid import UUID
 
 from leveret.client.engine.amqp10.addresses import Addresses
 from leveret.client.errors import InvalidMessage
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
+from leveret.wire.amqp0.values import Arguments, FieldTable, FieldValue
 from leveret.wire.amqp10 import message
 from leveret.wire.amqp10.encode import encode_value
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 from leveret.wire.amqp10.messaging import Properties as Fields
 from leveret.wire.amqp10.sections import Sections
-from leveret.wire.amqp10.values import Array, Decimal32, Decimal64, Decimal128, Described, Map, Symbol, Timestamp, ULong
+from leveret.wire.amqp10.values import (
+    Array,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Map,
+    Pairs,
+    Symbol,
+    Table,
+    Timestamp,
+    ULong,
+)
+from leveret.wire.amqp10.values import Value as WireValue
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -42,8 +55,8 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
         raise EncodeError(f"priority: {priority!r}; expected an integer from 0 to 255")
     encoded = message.encode_header(properties.delivery_mode == 2, -1 if priority is None else priority,
                                    _ttl(properties.expiration), False, 0)
-    annotations: dict[Any, Any] = {}
-    application: dict[str, Any] = {}
+    annotations: dict[Any, WireValue] = {}
+    application: Arguments = {}
     if properties.type is not None:
         annotations[_TYPE] = _text("type", properties.type)
     if properties.cluster_id is not None:
@@ -53,7 +66,7 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
         if name.startswith("x-"):
             annotations[_DEATHS if name == "x-death" else name] = typed(value)
         elif isinstance(value, (list, tuple, dict)):
-            annotations[_NESTED + name] = typed(value)
+            annotations[_NESTED + name] = typed(list(value) if isinstance(value, tuple) else value)
         else:
             application[name] = typed(value)
     if annotations:
@@ -66,8 +79,8 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
     return encoded
 
 
-def _fields(properties: Properties, addresses: Addresses) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+def _fields(properties: Properties, addresses: Addresses) -> Arguments:
+    fields: Arguments = {}
     for name in ("message_id", "correlation_id", "content_type", "content_encoding"):
         value = getattr(properties, name)
         if value is not None:
@@ -85,13 +98,13 @@ def _fields(properties: Properties, addresses: Addresses) -> dict[str, Any]:
     return fields
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: PropertyValue) -> str:
     if not isinstance(value, str):
         raise EncodeError(f"{name}: {value!r:.100}; expected a str")
     return value
 
 
-def _ttl(expiration: Any) -> int:
+def _ttl(expiration: PropertyValue) -> int:
     """Return milliseconds, -1 for none."""
     if expiration is None:
         return -1
@@ -103,7 +116,7 @@ def _ttl(expiration: Any) -> int:
     return ttl
 
 
-def typed(value: Any) -> Any:
+def typed(value: FieldValue) -> WireValue:
     """Convert a header value to AMQP 1.0."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
@@ -112,7 +125,7 @@ def typed(value: Any) -> Any:
         return str(value)
     if isinstance(value, (list, tuple)):
         return [typed(item) for item in value]
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {key: typed(item) for key, item in value.items()}
     encode_value(value)
     return value
@@ -127,7 +140,7 @@ def decode_sections(sections: Sections) -> Properties:
     except DecodeError as error:
         raise InvalidMessage(f"received malformed properties: {error}") from error
     properties = Properties(delivery_mode=2 if sections.durable else 1)
-    headers: dict[str, Any] = {}
+    headers: FieldTable = {}
     for key, value in annotations:
         name = str(key)
         if name == _TYPE and isinstance(value, str):
@@ -159,24 +172,27 @@ def decode_sections(sections: Sections) -> Properties:
         properties.reply_to = str(Addresses("v2").queue_at(str(fields.reply_to)))
     if fields.creation_time is not None:
         moment = plain(Timestamp(fields.creation_time))
-        properties.timestamp = moment.replace(microsecond=0) if isinstance(moment, datetime) else moment // 1000
+        if isinstance(moment, datetime):
+            properties.timestamp = moment.replace(microsecond=0)
+        elif isinstance(moment, int):
+            properties.timestamp = moment // 1000
     return properties
 
 
-def id_text(value: Any) -> str | None:
+def id_text(value: WireValue) -> str | None:
     """Convert a message id to text."""
     if value is None:
         return None
     return value.hex() if isinstance(value, bytes) else str(int(value)) if isinstance(value, ULong) else str(value)
 
 
-def _pairs(value: Any) -> list[tuple[Any, Any]]:
+def _pairs(value: Table | None) -> Pairs:
     if value is None:
         return []
     return value.pairs if isinstance(value, Map) else list(value.items())
 
 
-def plain(value: Any) -> Any:
+def plain(value: WireValue) -> FieldValue:
     """Convert a value of AMQP 1.0 to a header value."""
     if isinstance(value, Timestamp):
         return _EPOCH + timedelta(milliseconds=int(value)) if 0 <= value < _TIMESTAMP_END else int(value)
@@ -200,4 +216,4 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, (Decimal32, Decimal64, Decimal128)):
         return value.decimal()
-    return str(value) if isinstance(value, UUID) else value
+    return value if isinstance(value, bytes) else str(value)

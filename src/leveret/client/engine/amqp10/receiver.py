@@ -10,12 +10,16 @@ from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.link import Link
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ChannelClosed, ConsumerCancelled, Error, copy_error
+from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Source, Target
 from leveret.wire.amqp10.transport import Attach, Disposition, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
+from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session import SessionCore
@@ -49,7 +53,7 @@ class ReceiverCore(Link, BaseConsumerCore):
     messages: deque[Delivery]
 
     def __init__(self, session: SessionCore, queue: str, source: Source, prefetch: int, *, settled: bool = False,
-                 settle_second: bool = False, durable: bool = False, properties: dict[Any, Any] | None = None,
+                 settle_second: bool = False, durable: bool = False, properties: dict[Any, WireValue] | None = None,
                  capabilities: tuple[str, ...] = (), name: str = "", tag: str = "") -> None:
         super().__init__(session, name)
         self.channel = session
@@ -91,14 +95,14 @@ class ReceiverCore(Link, BaseConsumerCore):
     @property
     def address(self) -> str | None:
         """The source address; for a dynamic source, the one that the server chose."""
-        source: Any = self.remote.source if self.remote is not None else self.source
+        source: Checked = self.remote.source if self.remote is not None else self.source
         found: str | None = getattr(source, "address", None)
         return found
 
     @property
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> Arguments:
         """The filters that the server applies."""
-        source: Any = self.remote.source if self.remote is not None else None
+        source: Checked = self.remote.source if self.remote is not None else None
         found = getattr(source, "filter", None)
         return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
@@ -307,7 +311,7 @@ class ReceiverCore(Link, BaseConsumerCore):
             self.error = error
         self._waiters.wake()
 
-    def settled_by_peer(self, disposition: Disposition, delivery: Any) -> None:
+    def settled_by_peer(self, disposition: Disposition, delivery: Checked) -> None:
         delivery.settled_by_server(disposition.state)
         self.delivery_settled()
         self.detach_if_settled()
@@ -318,7 +322,7 @@ class Getter(ReceiverCore):
 
     def __init__(self, session: SessionCore, queue: str, source: Source, settled: bool, name: str) -> None:
         super().__init__(session, queue, source, 1, settled=settled, name=name)
-        self._pending_gets: deque[Any] = deque()
+        self._pending_gets: deque[Result] = deque()
         self.stopped = True
         # RabbitMQ 3 fails on a drain, but answers an echo with the number of available messages.
         self._no_drain = session.connection.addresses.form == "v1"

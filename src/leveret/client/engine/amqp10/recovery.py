@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp091.recovery import MAX_LOCKED_ATTEMPTS
 from leveret.client.engine.amqp10.operations import (
@@ -15,8 +15,10 @@ from leveret.client.engine.amqp10.operations import (
     queue_path,
 )
 from leveret.client.engine.common.frontend import Procedure
+from leveret.client.engine.common.results import Result
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
 from leveret.client.events import Recovered, RecoveryFailed
+from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
@@ -58,7 +60,7 @@ def _open(session: SessionCore) -> Procedure:
         session.connection.frontend.emit(RecoveryFailed(f"channel {session.number}", error))
 
 
-def _attach(session: SessionCore) -> Generator[Any, Any, tuple[int, int]]:
+def _attach(session: SessionCore) -> Generator[Result, Result, tuple[int, int]]:
     """Attach the links of a session again; return the number of consumers and of resumed messages."""
     started = resumed = 0
     for consumer in list(session.consumers.values()):
@@ -76,7 +78,7 @@ def _attach(session: SessionCore) -> Generator[Any, Any, tuple[int, int]]:
     return started, resumed
 
 
-def _awaited(session: SessionCore, what: str, waiter: Any) -> Generator[Any, Any, bool]:
+def _awaited(session: SessionCore, what: str, waiter: Result) -> Generator[Result, Result, bool]:
     try:
         yield waiter
     except ConnectionClosed:
@@ -98,7 +100,7 @@ def _declare_all(connection: Amqp10ConnectionCore) -> Procedure:
         yield from _declare(connection, what, "POST", BINDINGS, binding_body(binding.to_queue, binding.arguments))
 
 
-def _declare(connection: Amqp10ConnectionCore, what: str, method: str, path: str, body: dict[str, Any]) -> Procedure:
+def _declare(connection: Amqp10ConnectionCore, what: str, method: str, path: str, body: Arguments) -> Procedure:
     try:
         yield connection.management.request(method, path, body, lambda status, answer, abandoned: None, what)
     except ConnectionClosed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.receiver import ReceiverCore
 from leveret.client.engine.common.channel import RepliesCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
 from leveret.wire.amqp10.messaging import Source
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
@@ -32,7 +33,7 @@ class Replies(ReceiverCore, RepliesCore):
     @property
     def address(self) -> str:
         """The address for replies; "" before it is known."""
-        source: Any = self.remote.source if self.remote is not None else None
+        source: Checked = self.remote.source if self.remote is not None else None
         return "" if source is None or source.address is None else str(source.address)
 
     @property

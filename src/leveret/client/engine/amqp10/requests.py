@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.engine.common.frontend import Waiter
+from leveret.client.engine.common.results import Result
+from leveret.wire.amqp10.values import Checked
 
 # Converts an answer to a result. Arguments: status, body, and whether the caller has stopped waiting.
-OnAnswer = Callable[[int, Any, bool], Any]
+OnAnswer = Callable[[int, Checked, bool], Result]
 # Result of an answer that leads to another request for the same caller.
 PENDING: Final = object()
 

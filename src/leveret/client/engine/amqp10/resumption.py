@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.conditions import publish_error
 from leveret.wire.amqp10 import descriptors
@@ -10,7 +10,7 @@ from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
 from leveret.wire.amqp10.sections import section_ranges
 from leveret.wire.amqp10.transport import Transfer as Performative
-from leveret.wire.amqp10.values import Map
+from leveret.wire.amqp10.values import Checked, Map
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.outgoing import Transfer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 
 
-def resume(sender: SenderCore, theirs: Any) -> None:
+def resume(sender: SenderCore, theirs: Checked) -> None:
     """Resume the deliveries that the server knows, in order, and send the others again.
 
     A delivery that the server does not know never reached it, or was settled there.
@@ -44,13 +44,13 @@ def resume(sender: SenderCore, theirs: Any) -> None:
     sender.queue.extendleft(reversed(again))
 
 
-def _known(theirs: Any) -> dict[bytes, Any]:
+def _known(theirs: Checked) -> dict[bytes, Checked]:
     if theirs is None:
         return {}
     return dict(theirs.pairs if isinstance(theirs, Map) else theirs)
 
 
-def _offset(whole: bytes, state: Any) -> int:
+def _offset(whole: bytes, state: Checked) -> int:
     """Return the offset of the first byte that the server does not have."""
     if not isinstance(state, Received):
         return 0
@@ -60,7 +60,7 @@ def _offset(whole: bytes, state: Any) -> int:
     return int(min(ranges[state.section_number][1] + state.section_offset, len(whole)))
 
 
-def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Any, settled: bool) -> None:
+def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Checked, settled: bool) -> None:
     """Send a resumed delivery. It needs no credit: the server has not granted any yet."""
     session = sender.session
     sender.count_resumed()

@@ -15,6 +15,8 @@ from leveret.wire.amqp10.messaging import Source
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Attach, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
+from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session import SessionCore
@@ -44,8 +46,9 @@ class SenderCore(Link):
 
     session: SessionCore
 
-    def __init__(self, session: SessionCore, name: str, target: Any, *, settled: bool = False, settle_second: bool = False,
-                 durable: bool = False, app_owned: bool = False, properties: dict[Any, Any] | None = None,
+    def __init__(self, session: SessionCore, name: str, target: Checked, *, settled: bool = False,
+                 settle_second: bool = False, durable: bool = False, app_owned: bool = False,
+                 properties: dict[Any, WireValue] | None = None,
                  capabilities: tuple[str, ...] = ()) -> None:
         super().__init__(session, name)
         self.target = target
@@ -84,7 +87,7 @@ class SenderCore(Link):
         return f"the target {self.requested_address!r}" if self.requested_address else "the anonymous or dynamic target"
 
     def performative(self) -> Attach:
-        unsettled: dict[Any, Any] | None = None
+        unsettled: dict[Any, WireValue] | None = None
         if self.durable:
             unsettled = {transfer.tag: transfer.state for transfer in self.resumed} or None
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED

@@ -31,6 +31,7 @@ from leveret.wire.amqp10.messaging import Modified, Source, Target
 from leveret.wire.amqp10.short import RELEASED_STATE
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.values import Int, Symbol
+from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
@@ -369,7 +370,7 @@ class SessionCore(WireSession, BaseChannelCore):
         if no_local:
             filter = no_local_filter()
             source.filter = {Symbol(str(filter.descriptor)): filter.described()}
-        properties: dict[Any, Any] | None = None if priority is None else {Symbol(_PRIORITY): Int(priority)}
+        properties: dict[Any, WireValue] | None = None if priority is None else {Symbol(_PRIORITY): Int(priority)}
         return ReceiverCore(self, queue, source, prefetch, settled=no_ack, properties=properties)
 
     def consume(self, consumer: ReceiverCore) -> Waiter:

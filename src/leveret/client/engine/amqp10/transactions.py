@@ -10,6 +10,7 @@ from leveret.client.engine.amqp10.conditions import text_of
 from leveret.client.engine.amqp10.outgoing import Transfer
 from leveret.client.engine.amqp10.sender import SenderCore
 from leveret.client.engine.common.frontend import Procedure
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ConnectionClosed, Error, TransactionLost, copy_error
 from leveret.wire.amqp10.composite import Composite
@@ -122,7 +123,7 @@ class TransactionCore:
         yield from self.session.open()
         self._coordinator.attach()
         yield self._coordinator.attach_waiter()
-        waiter: Any = self.session.connection.frontend.new_waiter()
+        waiter: Result = self.session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             self.txn_id = txn_id
@@ -164,7 +165,7 @@ class TransactionCore:
             if not fail:
                 raise
             return
-        waiter: Any = self.session.connection.frontend.new_waiter()
+        waiter: Result = self.session.connection.frontend.new_waiter()
         txn_id, self.txn_id = self.txn_id, None
         assert txn_id is not None
 
@@ -193,7 +194,7 @@ def finish_retired(retired: list[Delivery], committed: bool) -> None:
     retired.clear()
 
 
-def _resolve(waiter: Any, error: Error | None) -> None:
+def _resolve(waiter: Result, error: Error | None) -> None:
     if not waiter.done():
         if error is None:
             waiter.set_result(None)
@@ -230,7 +231,7 @@ class ChannelTransactions:
         coordinator = self._coordinator = CoordinatorLink(session, session.connection.new_name())
         coordinator.attach()
         yield coordinator.attach_waiter()
-        waiter: Any = session.connection.frontend.new_waiter()
+        waiter: Result = session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             session.transaction_id = txn_id
@@ -250,7 +251,7 @@ class ChannelTransactions:
 
     def discharge(self, fail: bool) -> Any:
         """Start to commit or roll back, and return a waiter."""
-        waiter: Any = self.session.connection.frontend.new_waiter()
+        waiter: Result = self.session.connection.frontend.new_waiter()
         if self.deferred is not None:
             # A discharge is pending.
             self.deferred.append(partial(self._discharge, fail, waiter))
@@ -258,7 +259,7 @@ class ChannelTransactions:
             self._discharge(fail, waiter)
         return waiter
 
-    def _discharge(self, fail: bool, waiter: Any) -> None:
+    def _discharge(self, fail: bool, waiter: Result) -> None:
         self.used = False
         self._fail = fail
         self._waiter = waiter

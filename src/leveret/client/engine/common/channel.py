@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.client.engine.common.frontend import Procedure, Waiter
 from leveret.client.errors import Error
+from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
     from leveret.client.engine.common.connection import BaseConnectionCore
@@ -92,7 +93,7 @@ class Operations(ABC):
 
     @abstractmethod
     def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: dict[str, Any] | None) -> Waiter:
+                      arguments: FieldMapping | None) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count."""
 
     @abstractmethod
@@ -105,7 +106,7 @@ class Operations(ABC):
 
     @abstractmethod
     def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: dict[str, Any] | None) -> Waiter:
+                         arguments: FieldMapping | None) -> Waiter:
         """Declare an exchange; the result is None."""
 
     @abstractmethod
@@ -114,12 +115,12 @@ class Operations(ABC):
 
     @abstractmethod
     def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: dict[str, Any] | None) -> Waiter:
+             arguments: FieldMapping | None) -> Waiter:
         """Bind a queue or an exchange; the result is None."""
 
     @abstractmethod
     def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: dict[str, Any] | None) -> Waiter:
+               arguments: FieldMapping | None) -> Waiter:
         """Remove a binding; the result is None."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.topology import Topology
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ConnectionLost, Error, copy_error
@@ -185,7 +186,7 @@ class BaseConnectionCore(ABC):
         self.ensure_reading()
         return waiter
 
-    def _resolve_next(self, result: Any) -> None:
+    def _resolve_next(self, result: Result) -> None:
         """Set the result of the first waiter."""
         if self._awaited:
             awaited = self._awaited.popleft()

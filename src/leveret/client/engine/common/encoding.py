@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Protocol
 
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import InvalidMessage
-from leveret.client.properties import Properties
+from leveret.client.properties import Properties, PropertyValue
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY
 
 Body = bytes | bytearray | memoryview | str
@@ -53,7 +53,7 @@ class Encoder(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def merge(self, properties: Properties | None, keywords: dict[str, Any]) -> bytes:
+    def merge(self, properties: Properties | None, keywords: dict[str, PropertyValue]) -> bytes:
         """Return the encoded properties of a publish; keywords replace those of `properties`. Raises `InvalidMessage`."""
 
     @abstractmethod

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leveret.client.engine.common.results import Result
 from leveret.client.events import Event
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ class Waiter(Protocol):
 
     def done(self) -> bool: ...
 
-    def set_result(self, result: Any, /) -> None: ...
+    def set_result(self, result: Result, /) -> None: ...
 
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 # Steps that the front end runs in turn: each yields a waiter, and receives its result or its exception.
-Procedure = Generator[Any, Any, None]
+Procedure = Generator[Result, Result, None]
 
 
 class FrontEnd(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from leveret.wire.amqp0.values import Arguments
 
 # Key of a binding: whether it binds a queue, destination, source, routing key, and the repr of the arguments.
 BindingKey = tuple[bool, str, str, str, str]
@@ -13,7 +13,7 @@ class DeclaredQueue:
 
     __slots__ = ("arguments", "name", "server_named")
 
-    def __init__(self, name: str, server_named: bool, arguments: dict[str, Any]) -> None:
+    def __init__(self, name: str, server_named: bool, arguments: Arguments) -> None:
         self.name = name
         self.server_named = server_named
         self.arguments = arguments
@@ -24,7 +24,7 @@ class Binding:
 
     __slots__ = ("arguments", "to_queue")
 
-    def __init__(self, to_queue: bool, arguments: dict[str, Any]) -> None:
+    def __init__(self, to_queue: bool, arguments: Arguments) -> None:
         self.to_queue = to_queue
         self.arguments = arguments
 
@@ -56,15 +56,15 @@ class Topology:
     """
 
     def __init__(self) -> None:
-        self.exchanges: dict[str, dict[str, Any]] = {}
+        self.exchanges: dict[str, Arguments] = {}
         self.queues: dict[str, DeclaredQueue] = {}
         self.bindings: dict[BindingKey, Binding] = {}
 
-    def add_exchange(self, arguments: dict[str, Any]) -> None:
+    def add_exchange(self, arguments: Arguments) -> None:
         """Record an exchange."""
         self.exchanges[arguments["exchange"]] = arguments
 
-    def add_queue(self, name: str, server_named: bool, arguments: dict[str, Any]) -> DeclaredQueue:
+    def add_queue(self, name: str, server_named: bool, arguments: Arguments) -> DeclaredQueue:
         """Record a queue and return it. A queue that is declared again stays the same object."""
         known = self.queues.get(name)
         if known is None:
@@ -73,11 +73,11 @@ class Topology:
             known.arguments = arguments
         return known
 
-    def bind(self, to_queue: bool, arguments: dict[str, Any]) -> None:
+    def bind(self, to_queue: bool, arguments: Arguments) -> None:
         """Record a binding."""
         self.bindings[_key(to_queue, arguments)] = Binding(to_queue, arguments)
 
-    def unbind(self, to_queue: bool, arguments: dict[str, Any]) -> None:
+    def unbind(self, to_queue: bool, arguments: Arguments) -> None:
         """Remove a binding."""
         self.bindings.pop(_key(to_queue, arguments), None)
 
@@ -107,7 +107,7 @@ class Topology:
         self.bindings = renamed
 
 
-def _key(to_queue: bool, arguments: dict[str, Any]) -> BindingKey:
+def _key(to_queue: bool, arguments: Arguments) -> BindingKey:
     destination, source = ("queue", "exchange") if to_queue else ("destination", "source")
     return (to_queue, arguments[destination], arguments[source], arguments["routing_key"],
             repr(arguments["arguments"]))

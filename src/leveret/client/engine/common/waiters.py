@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leveret.client.engine.common.frontend import FrontEnd, Waiter
+from leveret.client.engine.common.results import Result
 
 
 class ErrorOnlyWaiter:
@@ -18,7 +17,7 @@ class ErrorOnlyWaiter:
     def done(self) -> bool:
         return self._waiter.done()
 
-    def set_result(self, result: Any, /) -> None:
+    def set_result(self, result: Result, /) -> None:
         pass
 
     def set_exception(self, exception: BaseException, /) -> None:
