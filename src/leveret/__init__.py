@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from leveret.client.properties import Properties as Properties
     from leveret.config.errors import ConfigError as ConfigError
     from leveret.node.embedded import AsyncBroker as AsyncBroker
-    from leveret.node.embedded import BlockingBroker as BlockingBroker
     from leveret.node.embedded import Broker as Broker
+    from leveret.node.embedded import SyncBroker as SyncBroker
     from leveret.node.errors import CallRefused as CallRefused
     from leveret.node.errors import StartFailed as StartFailed
 
@@ -31,7 +31,6 @@ __version__ = "0.2.0"
 # What is imported when it is first asked for: a broker needs no client, and a client no broker. "" is the module itself.
 _LAZY = {
     "AsyncBroker": ("leveret.node.embedded", "AsyncBroker"),
-    "BlockingBroker": ("leveret.node.embedded", "BlockingBroker"),
     "Broker": ("leveret.node.embedded", "Broker"),
     "CallRefused": ("leveret.node.errors", "CallRefused"),
     "ConfigError": ("leveret.config.errors", "ConfigError"),
@@ -39,6 +38,7 @@ _LAZY = {
     "Message": ("leveret.client.message", "Message"),
     "Properties": ("leveret.client.properties", "Properties"),
     "StartFailed": ("leveret.node.errors", "StartFailed"),
+    "SyncBroker": ("leveret.node.embedded", "SyncBroker"),
     "aio": ("leveret.aio", ""),
     "client": ("leveret.client", ""),
     "connect": ("leveret.client._async.connection", "connect"),
@@ -46,7 +46,6 @@ _LAZY = {
 }
 __all__ = [
     "AsyncBroker",
-    "BlockingBroker",
     "Broker",
     "BuildInfo",
     "CallRefused",
@@ -55,6 +54,7 @@ __all__ = [
     "Message",
     "Properties",
     "StartFailed",
+    "SyncBroker",
     "__version__",
     "aio",
     "build_info",

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from leveret.node.embedded import BlockingBroker
+    from leveret.node.embedded import SyncBroker
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
-def leveret_broker() -> Iterator[BlockingBroker]:
-    """Run a `leveret.BlockingBroker` on a free port, with all data in memory; with pytest-xdist, one per worker.
+def leveret_broker() -> Iterator[SyncBroker]:
+    """Run a `leveret.SyncBroker` on a free port, with all data in memory; with pytest-xdist, one per worker.
 
     Define a fixture of the same name in a conftest.py to replace it, for example to change the configuration. The other
     two fixtures then use that one.
@@ -32,7 +32,7 @@ def leveret_broker() -> Iterator[BlockingBroker]:
 
 
 @pytest.fixture
-def leveret_vhost(leveret_broker: BlockingBroker) -> Iterator[str]:
+def leveret_vhost(leveret_broker: SyncBroker) -> Iterator[str]:
     """Create a vhost for one test and return its name. After the test it is deleted, and its connections are closed."""
     from leveret import CallRefused
 
@@ -48,6 +48,6 @@ def leveret_vhost(leveret_broker: BlockingBroker) -> Iterator[str]:
 
 
 @pytest.fixture
-def leveret_url(leveret_broker: BlockingBroker, leveret_vhost: str) -> str:
+def leveret_url(leveret_broker: SyncBroker, leveret_vhost: str) -> str:
     """Return the URL of `leveret_vhost` for any AMQP client."""
     return leveret_broker.url_of(leveret_vhost)

@@ -346,7 +346,7 @@ def test_a_store_that_failed_is_opened_again(tmp_path: Path, monkeypatch: pytest
     assert "the store has failed: disk I/O error" in caplog.text
 
 
-def _listens(broker: leveret.BlockingBroker) -> bool:
+def _listens(broker: leveret.SyncBroker) -> bool:
     try:
         connect(broker.url).close()
     except pika.exceptions.AMQPError:
@@ -524,7 +524,7 @@ def test_vhosts() -> None:
     (lambda broker: broker.add_user("a", "x", vhosts=["/", "v"]), "not-found", "no vhost 'v'"),
     (lambda broker: broker.add_user("a", "x", write="("), "precondition-failed", "write permission"),
 ])
-def test_refused_calls(call: Callable[[leveret.BlockingBroker], object], condition: str, text: str) -> None:
+def test_refused_calls(call: Callable[[leveret.SyncBroker], object], condition: str, text: str) -> None:
     with leveret.Broker() as broker:
         with pytest.raises(leveret.CallRefused, match=text) as caught:
             call(broker)

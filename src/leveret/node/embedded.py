@@ -41,7 +41,7 @@ class Broker:
     """A broker that runs inside this process.
 
     `async with Broker() as broker` runs it on the current event loop and returns an `AsyncBroker`. `with Broker() as
-    broker` runs it in a thread with its own event loop and returns a `BlockingBroker`. It can run again after it has
+    broker` runs it in a thread with its own event loop and returns a `SyncBroker`. It can run again after it has
     stopped.
 
     If the configuration has no users, there is a user `guest` with the password `guest` and all permissions in every vhost.
@@ -65,7 +65,7 @@ class Broker:
         self._salvage = Salvage(accept_missing, drop_damaged)
         self._config, self._config_name, self._owner = _combine(host, port, data_dir, config)
         self._entered = False
-        self._running: AsyncBroker | BlockingBroker | None = None
+        self._running: AsyncBroker | SyncBroker | None = None
 
     async def __aenter__(self) -> AsyncBroker:
         node = self._node()
@@ -87,20 +87,20 @@ class Broker:
         finally:
             self._entered = False
 
-    def __enter__(self) -> BlockingBroker:
+    def __enter__(self) -> SyncBroker:
         node = self._node()
         try:
             thread = Threaded(node)
         except BaseException:
             self._entered = False
             raise
-        running = BlockingBroker(node, thread)
+        running = SyncBroker(node, thread)
         self._running = running
         return running
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         running, self._running = self._running, None
-        assert isinstance(running, BlockingBroker)
+        assert isinstance(running, SyncBroker)
         try:
             running.stop()
         finally:
@@ -170,7 +170,7 @@ class AsyncBroker(RunningBroker):
         await self._node.stop()
 
 
-class BlockingBroker(RunningBroker):
+class SyncBroker(RunningBroker):
     """A broker that runs in a thread. Its methods may be called from any other thread.
 
     It stops at the end of the `with` block, by `stop`, or with the process.
