@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from leveret.protocols.amqp10.terminus.terminus import Terminus
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10.messaging import Accepted, Released, Source, Target
 from leveret.wire.amqp10.sections import split
-from leveret.wire.amqp10.transport import Detach, End
+from leveret.wire.amqp10.transport import Attach, Detach, End
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.protocols.amqp10.support import Receiver, Session, body_of, connect, make_site, message
 from tests.protocols.support import Site
@@ -416,3 +417,28 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
     site.run()
     assert not queue.frozen and [entry.seq for entry in queue.backlog.head] == sorted(
         entry.seq for entry in queue.backlog.head)
+
+
+@pytest.mark.parametrize("unsettled", [None, {}])
+def test_deliveries_that_the_client_lost_go_back_in_steps(site: Site, unsettled: dict[bytes, None] | None) -> None:
+    many = STEP_WORK
+    fill(site, *[b"%d" % number for number in range(many)])
+    client = connect(site)
+    session = client.begin(incoming_window=2 * many)
+    receiver(session, timeout=60).flow(many, window=2 * many)
+    client.run()
+    queue = site.vhost.queues["q"]
+    assert queue.unacked == many
+    client.drop()
+    client = connect(site)
+    session = client.begin()
+    client.send(Attach("r", 0, True, source=Source("q", timeout=60), target=Target("here"), unsettled=unsettled,
+                       channel=session.channel))
+    client.session.data_received(client.output.to_send())
+    counts = [queue.ready_count]
+    while site.posted and queue.frozen:
+        site.broker.end_turn()
+        site.posted.pop(0)()
+        counts.append(queue.ready_count)
+    assert counts[-1] == many
+    assert max(after - before for before, after in itertools.pairwise([0, *counts])) <= STEP_WORK // 2

@@ -6,9 +6,12 @@ States without payload are sent at once. Deliveries with payload wait for credit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import CommitWaiter
+from leveret.broker.queues import entry_return
 from leveret.protocols.amqp10.link import resume_actions, section_offsets
 from leveret.protocols.amqp10.link.outgoing import Sending
 from leveret.protocols.amqp10.link.resume_actions import RemoteUnsettledMap
@@ -43,6 +46,10 @@ class _SettledAfterCommit(CommitWaiter):
             link.send_flow()
 
 
+def _release(entry: Entry) -> None:
+    entry.queue.requeue(entry, False)
+
+
 class Resumption:
     """Deliveries that a link has to resume: `pending`, with their states at the receiver.
 
@@ -59,7 +66,7 @@ class Resumption:
     def compare(self, states: dict[bytes, Checked], remote: RemoteUnsettledMap) -> None:
         """Compare the broker's map with the client's, and send states that need no payload."""
         terminus = self.terminus
-        unsent: list[Unsettled] = []
+        unsent: list[Entry] = []
         settled: list[tuple[bytes, Checked]] = []
         before = self.link.delivery_count
         for tag, local in states.items():
@@ -73,7 +80,8 @@ class Resumption:
                 continue
             item = terminus.settle(tag)
             if action == resume_actions.SEND_AGAIN:
-                unsent.append(item)
+                if item.entry is not None:
+                    unsent.append(item.entry)
             elif action == resume_actions.SETTLE:
                 if item.entry is not None and not resume_actions.is_outcome(local):
                     outcomes.apply_one(item.entry, state)
@@ -82,23 +90,19 @@ class Resumption:
                 self._send_state(tag, False, local)
             elif action == resume_actions.ABORT:
                 self._abort(tag)
-                if not resume_actions.is_outcome(local):
-                    unsent.append(item)
+                if item.entry is not None and not resume_actions.is_outcome(local):
+                    unsent.append(item.entry)
         if settled and terminus.stores_unsettled():
             # The client will forget them, so they must not be delivered again after a crash.
             self.link.session.log.wait(_SettledAfterCommit(self, settled))
         else:
             self.send_settled(settled)
-        # Youngest first, so that each is requeued in front of the previous one.
-        for item in reversed(unsent):
-            entry = item.entry
-            if entry is None:
-                continue
-            if remote.given:
-                entry.queue.requeue(entry, False)
-            else:
-                # The client lost all state, so the result of the delivery is unknown.
-                outcomes.settle_by(entry, None if terminus.source is None else terminus.source.default_outcome)
+        apply: Callable[[Entry], None] = _release
+        if not remote.given:
+            # The client lost all state, so the result of a delivery is unknown.
+            source = terminus.source
+            apply = partial(outcomes.settle_by, default=None if source is None else source.default_outcome)
+        entry_return.return_entries(self.link.session.broker, unsent, apply)
         if self.link.delivery_count != before:
             # It is unspecified whether transfers without payload count as deliveries, so send the delivery-count.
             self.link.send_flow()
