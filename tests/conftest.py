@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ APPLICATIONS = {f"tests/spark/{name}.py"
                 for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")}
 # Files whose tests need no session: they call the code of tasks directly.
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is collected out of the garbage collector's passes: many tests collect, and the whole suite is large."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

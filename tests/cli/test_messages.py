@@ -22,6 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.cli.program import LIMIT, Program
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
 
 
@@ -33,10 +34,8 @@ def ready(channel: BlockingChannel, queue: str) -> int:
 
 def wait_ready(channel: BlockingChannel, queue: str, count: int) -> None:
     """Wait for this many messages: those of a channel are requeued when the broker notices its end."""
-    deadline = time.monotonic() + 20
-    while (now := ready(channel, queue)) != count:
-        assert time.monotonic() < deadline, f"{now} messages wait in the queue, {count} are expected"
-        time.sleep(0.02)
+    wait_until(lambda: ready(channel, queue) == count,
+               lambda: f"{ready(channel, queue)} messages wait in the queue, {count} are expected")
 
 
 def bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
@@ -59,13 +58,14 @@ def fill(channel: BlockingChannel, queue: str, count: int, size: int = 0) -> lis
 def until_readable(process: subprocess.Popen[bytes], octets: int) -> None:
     """Wait until the output pipe has this many bytes."""
     assert process.stdout is not None
-    waiting = array.array("i", [0])
-    deadline = time.monotonic() + 20
-    while waiting[0] < octets:
-        fcntl.ioctl(process.stdout.fileno(), termios.FIONREAD, waiting)
-        assert time.monotonic() < deadline, f"{waiting[0]} octets wait"
+    output, waiting = process.stdout.fileno(), array.array("i", [0])
+
+    def readable() -> bool:
         assert process.poll() is None
-        time.sleep(0.01)
+        fcntl.ioctl(output, termios.FIONREAD, waiting)
+        return waiting[0] >= octets
+
+    wait_until(readable, lambda: f"{waiting[0]} octets wait")
 
 
 # Publishing

@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pytest
 from tests.cli.runner import Commands, wait_closed
 from tests.security.certificates import Authority
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 DEADLINE = 20.0
 GUEST_IS_DEFAULT = ""
@@ -60,11 +60,8 @@ def connect(process: LeveretProcess, **more: Any) -> pika.BlockingConnection:
 
 def until(process: LeveretProcess, text: str, after: int = 0) -> str:
     """Wait until the process has logged a text; the log from `after` on."""
-    deadline = time.monotonic() + DEADLINE
-    while text not in process.log()[after:]:
-        assert time.monotonic() < deadline, process.log()
-        assert process.alive(), process.log()
-        time.sleep(0.01)
+    wait_until(lambda: text in process.log()[after:] or not process.alive(), process.log)
+    assert text in process.log()[after:], process.log()
     return process.log()[after:]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,13 @@ import pika.exceptions
 import pytest
 
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 # Makes commits fail while a file named `fail` is in the working directory, as an I/O error of the disk would.
 BREAK = """
 import os
 from leveret.storage import sqlite_store
+from tests.support.polling import wait_until
 
 commit = sqlite_store.SqliteStore.commit
 
@@ -40,10 +41,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def wait_for(process: LeveretProcess, text: str, count: int = 1) -> None:
-    deadline = time.monotonic() + 20
-    while process.log().count(text) < count:
-        assert time.monotonic() < deadline, process.log()
-        time.sleep(0.01)
+    wait_until(lambda: process.log().count(text) >= count, process.log)
 
 
 def publish(channel: pika.adapters.blocking_connection.BlockingChannel, body: bytes) -> None:

@@ -4,7 +4,6 @@ see of it over AMQP and in the files."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from leveret import sync
 from leveret.segments import catalog
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 CONFIG = """
 [streams]
@@ -220,8 +220,5 @@ def test_a_failing_catalog_blocks_nothing_and_a_sync_repairs_the_table(tmp_path:
         assert table.scan(selected_fields=("offset",)).to_arrow().num_rows == 20
         # The table is deleted with its stream.
         commands.ok("queues", "delete", "orders")
-        deadline = time.monotonic() + 60
-        while load_catalog(catalog.CATALOG, **properties).table_exists(("default", "orders")):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: not load_catalog(catalog.CATALOG, **properties).table_exists(("default", "orders")))
     broker.check_log()

@@ -12,8 +12,9 @@ import pytest
 from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
-from tests.support.amqp import Closed, Connection, Delivery, eventually
+from tests.support.amqp import Closed, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until_async
 
 MIB = 1 << 20
 KEPT = commands.Basic.Properties(delivery_mode=2)
@@ -139,13 +140,13 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
             # What was confirmed comes out, in order; what was refused may be missing.
             return got == sorted(set(got)) and publisher.confirmed <= set(got)
 
-        await eventually(drained, "the queue's emptying")
+        await wait_until_async(drained, "the queue's emptying")
 
         async def flows_again() -> bool:
             return publisher.connection.blocked is None and publisher.channel.closed is None
 
         try:
-            await eventually(flows_again, "the end of the alarm")
+            await wait_until_async(flows_again, "the end of the alarm")
         except AssertionError as error:
             raise AssertionError(f"{error}: {usage(process)}\n{process.log()[-2000:]}") from None
         before = len(publisher.confirmed)
@@ -164,8 +165,8 @@ def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
     async def fill_it(publisher: Publisher) -> None:
         await publisher.open(process, "full")
         await fill(publisher)
-        # The last confirms of what was sent before the alarm.
-        await asyncio.sleep(0.3)
+        # The confirms that the broker has sent so far come before this answer.
+        await publisher.channel.count("full")
 
     async def read() -> list[int]:
         connection = await Connection.open(process)

@@ -15,6 +15,7 @@ import pytest
 from leveret import sync
 from leveret.management.control_client import NoBroker, call
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.polling import wait_until
 
 CONFIG = basic_config() + """
 [streams]
@@ -69,13 +70,11 @@ def check(found: dict[int, bytes], before: dict[int, bytes]) -> None:
 
 def wait(process: LeveretProcess) -> str:
     """How the erasure has ended."""
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        state = call(process.data_dir, "streams.erasing", {"name": "s"})
-        if state["state"] in ("done", "failed"):
-            return str(state["state"])
-        time.sleep(0.05)
-    raise AssertionError("the erasure did not end")
+    def ended() -> str:
+        state = str(call(process.data_dir, "streams.erasing", {"name": "s"})["state"])
+        return state if state in ("done", "failed") else ""
+
+    return wait_until(ended, "the erasure has not ended", LIMIT)
 
 
 def sealer(process: LeveretProcess) -> int:
@@ -130,7 +129,8 @@ def test_interrupted_erasures_are_neither_lost_nor_undone(process: LeveretProces
     process.start()
     assert read(process) == found
     known = {segment["path"] for segment in call(process.data_dir, "streams.segments", {"name": "s"})}
-    deadline = time.monotonic() + LIMIT
-    while (files := {str(path) for path in (process.data_dir / "streams").rglob("*.parquet")}) != known:
-        assert time.monotonic() < deadline, files ^ known
-        time.sleep(0.1)
+
+    def files() -> set[str]:
+        return {str(path) for path in (process.data_dir / "streams").rglob("*.parquet")}
+
+    wait_until(lambda: files() == known, lambda: files() ^ known, LIMIT)

@@ -21,6 +21,7 @@ from tests.conformance.peer import frame_bytes as frame
 from tests.faults.neighbour import Neighbour
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.fuzz09 import Fuzzer
+from tests.support.polling import wait_until
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 80
@@ -97,18 +98,19 @@ class Session:
 
 def wait_until_gone(broker: LeveretProcess) -> None:
     """Consumers and uploads of connections that are gone."""
-    deadline = time.monotonic() + LIMIT
     peer = Peer(broker.host, broker.port)
     peer.connect()
     channel = peer.open()
-    for queue in "abf":
-        while channel.call("queue.declare", queue=queue).consumer_count:
-            assert time.monotonic() < deadline, f"queue {queue} has a consumer"
-            time.sleep(0.02)
-    staged: list[Path] = []
-    while staged := [path for path in (broker.data_dir / "staged").rglob("*") if path.is_file()]:
-        assert time.monotonic() < deadline, f"staged still: {staged}"
-        time.sleep(0.05)
+
+    def consumers() -> int:
+        return sum(channel.call("queue.declare", queue=queue).consumer_count for queue in "abf")
+
+    wait_until(lambda: not consumers(), lambda: f"{consumers()} consumers are left")
+
+    def staged() -> list[Path]:
+        return [path for path in (broker.data_dir / "staged").rglob("*") if path.is_file()]
+
+    wait_until(lambda: not staged(), lambda: f"still staged: {staged()}")
     peer.close()
 
 

@@ -10,8 +10,9 @@ from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
 from tests.faults.crash.rounds import CrashTest
-from tests.support.amqp import Connection, content, eventually
+from tests.support.amqp import Connection, content
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.polling import wait_until_async
 
 KEPT = commands.Basic.Properties(delivery_mode=2)
 
@@ -48,7 +49,7 @@ async def confirmed(broker: Broker, queue: str, bodies: list[bytes], **options: 
     async def all_done() -> bool:
         return len(done) == len(bodies)
 
-    await eventually(all_done, "the confirms")
+    await wait_until_async(all_done, "the confirms")
     await connection.close()
 
 

@@ -9,8 +9,7 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from pamqp.header import ContentHeader
 from tests.faults.neighbour import Neighbour
 from tests.support.amqp import BODY, HEADER, decode, encode
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 from tests.support.raw import Peer
 
 MIB = 1 << 20
@@ -119,13 +119,6 @@ def named_files(process: LeveretProcess) -> set[str]:
     return {file.name for file in process.data_dir.iterdir()}
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come to {what}"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("looks into the broker's process")
@@ -166,7 +159,7 @@ def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, pe
         assert client.get(f"large-{number}") == sources[number].digest()
     grown.append(peak_memory(process) - before)
     assert max(grown) < 200 * MIB, grown
-    eventually(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
+    wait_until(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
     assert named_files(process) == names
     for client in clients:
         client.close()
@@ -181,10 +174,10 @@ def test_a_connection_lost_midway_leaves_no_files(process: LeveretProcess) -> No
     for _, frame in zip(range(150), source.frames(), strict=False):
         for client in clients:
             client.peer.send(frame)
-    eventually(lambda: nameless_octets(process) >= 30 * MIB, "two contents in arrival")
+    wait_until(lambda: nameless_octets(process) >= 30 * MIB, "two contents in arrival")
     clients.pop().close()
     clients.pop().close()
-    eventually(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
+    wait_until(lambda: nameless_octets(process) == 0, "an empty file of large bodies")
     assert named_files(process) == names
 
 
@@ -194,7 +187,7 @@ def test_a_kill_midway_leaves_no_files(process: LeveretProcess) -> None:
     client.begin("nowhere", source.size, True)
     for _, frame in zip(range(100), source.frames(), strict=False):
         client.peer.send(frame)
-    eventually(lambda: nameless_octets(process) > 0, "a content in arrival")
+    wait_until(lambda: nameless_octets(process) > 0, "a content in arrival")
     process.kill()
     assert sum(file.stat().st_blocks * 512 for file in process.data_dir.iterdir()) < 20 * MIB
     process.start()
@@ -272,7 +265,7 @@ def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> Non
     frames = source.frames()
     for _, frame in zip(range(40), frames, strict=False):
         client.peer.send(frame)
-    eventually(lambda: nameless_octets(small) >= 4 * MIB, "a content in arrival")
+    wait_until(lambda: nameless_octets(small) >= 4 * MIB, "a content in arrival")
     state = os.statvfs(small.data_dir)
     other_file = small.data_dir.parent / "other"
     with open(other_file, "wb") as file:
@@ -282,7 +275,7 @@ def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> Non
     code, text = refusal(client)
     assert code == 311
     assert "no room" in text
-    eventually(lambda: nameless_octets(small) == 0, "an empty file of large bodies")
+    wait_until(lambda: nameless_octets(small) == 0, "an empty file of large bodies")
     check_others(small, neighbour)
     # The connection is as good as before.
     client.peer.method(commands.Channel.CloseOk(), 1)

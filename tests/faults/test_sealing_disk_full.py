@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_sealing_kill9 import check, describe, eventually, files_in, manifest, publish
+from tests.faults.test_sealing_kill9 import check, describe, files_in, manifest, publish
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 
 DISK = 64 << 10
 ROOM = 16 << 20
@@ -53,10 +54,10 @@ merge_below = 0
         number = publish(process, confirmed, number, lambda: len(confirmed) >= number + 300)
         check(process, confirmed, {}, 0)
         assert describe(process)["unsealed"] > 0
-        eventually(lambda: files_in(small_disk) == {segment["path"] for segment in manifest(process)},
+        wait_until(lambda: files_in(small_disk) == {segment["path"] for segment in manifest(process)},
                    "unfinished files are left")
         subprocess.run(["mount", "-o", f"remount,size={ROOM}", str(small_disk)], check=True)
         publish(process, confirmed, number, lambda: len(confirmed) >= number + 10)
-        eventually(lambda: describe(process)["unsealed"] < 50, "nothing was sealed when there was room again")
+        wait_until(lambda: describe(process)["unsealed"] < 50, "nothing was sealed when there was room again")
         check(process, confirmed, {}, 0)
         process.check_log()

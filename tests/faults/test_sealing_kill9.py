@@ -19,6 +19,7 @@ import pytest
 
 from leveret.management.control_client import call
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.polling import wait_until
 
 CONFIG = basic_config() + """
 [streams]
@@ -106,13 +107,6 @@ def manifest(process: LeveretProcess) -> list[dict[str, Any]]:
     return found
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes], rounds: int) -> None:
     """What is there is what was confirmed, in its order; and at most one more a round, whose confirm was not sent."""
     read(process, len(confirmed), seen)
@@ -125,14 +119,14 @@ def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes
 
 def all_sealed(process: LeveretProcess) -> None:
     """In the end everything is in segments, the log has none of it, and the directory has the manifest's files."""
-    eventually(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
-    eventually(lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
+    wait_until(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
+    wait_until(lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
                "the files are not those of the manifest")
     found = manifest(process)
     assert found[0]["first"] == 0
     assert [segment["first"] for segment in found[1:]] == [segment["last"] + 1 for segment in found[:-1]]
     assert sum(segment["count"] for segment in found) == describe(process)["messages"]
-    eventually(lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE,
+    wait_until(lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE,
                "the log keeps what is sealed")
 
 
@@ -189,7 +183,7 @@ def test_a_missing_file(process: LeveretProcess) -> None:
     process.start()
     confirmed: list[bytes] = []
     publish(process, confirmed, 0, lambda: len(confirmed) == 400)
-    eventually(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
+    wait_until(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
     process.stop()
     process.start()
     segments = manifest(process)
@@ -205,8 +199,8 @@ def test_a_missing_file(process: LeveretProcess) -> None:
         tag = lost.basic_consume("s", lambda *_: None, arguments={"x-stream-offset": "first"})
         other.basic_consume("s", lambda _, __, ___, body: taken.append(body),
                             arguments={"x-stream-offset": segments[1]["first"]})
-        eventually(lambda: connection.process_data_events(0.05) or bool(gone), "the reader was not told")
+        wait_until(lambda: connection.process_data_events(0.05) or bool(gone), "the reader was not told")
         assert gone == [tag]
-        eventually(lambda: connection.process_data_events(0.05) or len(taken) == 400 - segments[1]["first"],
+        wait_until(lambda: connection.process_data_events(0.05) or len(taken) == 400 - segments[1]["first"],
                    "another reader was disturbed")
     assert f"offsets 0 to {segments[0]['last']} cannot be read from" in process.log_path.read_text("utf-8")

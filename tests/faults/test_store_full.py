@@ -13,7 +13,8 @@ import pytest
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import FULL, OK
 from leveret.broker.message import Entry
-from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log, until
+from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
+from tests.support.polling import wait_until
 
 BODY = bytes(range(256)) * 64  # 16 KiB
 
@@ -46,7 +47,7 @@ def pump(harness: Harness, condition: Any) -> None:
         harness.loop.run_pending()
         return bool(condition())
 
-    until(met)
+    wait_until(met)
 
 
 def states_of(harness: Harness) -> list[str]:
@@ -160,7 +161,7 @@ def test_a_disk_that_others_fill_stops_publishers_in_time(small_disk: Path) -> N
         harness.loop.run_pending()
         return bool(log.state == FULL)
 
-    until(publish_more)
+    wait_until(publish_more)
     assert "are free on the disk" in log.reason
     assert str(small_disk) in log.reason
     # There is still room for what was accepted.

@@ -22,6 +22,7 @@ from aio_pika.exceptions import (
 from aio_pika.patterns import RPC, Master
 
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 WITHIN = 20.0
@@ -221,9 +222,7 @@ def test_master_worker_pattern(broker: Broker, name: str) -> None:
             master = Master(channel)
             for task in range(20):
                 await master.create_task(name, {"task": task})
-            async with asyncio.timeout(WITHIN):
-                while len(done) < 20:
-                    await asyncio.sleep(0.02)
+            await wait_until_async(lambda: len(done) >= 20)
             assert sorted(done) == list(range(20))
             await worker.close()
 
@@ -255,7 +254,7 @@ def test_robust_connection_reconnects(broker: Broker, name: str) -> None:
                         await channel.default_exchange.publish(aio_pika.Message(b"after"), name, timeout=5)
                         break
                     except (TimeoutError, AMQPError, ConnectionError, RuntimeError):
-                        await asyncio.sleep(0.1)
+                        await asyncio.sleep(0.02)
             assert await asyncio.wait_for(received.get(), WITHIN) == b"after"
             await connection.close()
 

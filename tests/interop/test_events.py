@@ -14,8 +14,9 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import count, get, until
+from tests.interop.helpers import count, get
 from tests.support.broker import Broker, LeveretProcess, basic_config
+from tests.support.polling import wait_until
 
 EVENTS = "amq.leveret.events"
 Event = dict[str, Any]
@@ -52,7 +53,7 @@ class Listener:
 
     def wait(self, expected: int, event: str, **wanted: Any) -> None:
         """Wait until events stand for so many messages, and see that they do not stand for more."""
-        until(lambda: self.total(event, **wanted) >= expected, f"{expected} x {event}")
+        wait_until(lambda: self.total(event, **wanted) >= expected, f"{expected} x {event}")
         assert self.total(event, **wanted) == expected
 
 
@@ -181,7 +182,7 @@ def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChann
             reader.basic_ack(method.delivery_tag)
             if len(bodies) == 10:
                 break
-    until(lambda: count(channel, kept) >= 50, "50 events")
+    wait_until(lambda: count(channel, kept) >= 50, "50 events")
     history = connect().channel()
     history.basic_qos(prefetch_count=100)
     told: list[Event] = []
@@ -243,7 +244,7 @@ class TestOver10:
         listener.wait(6, "routed", queue=name, protocol="1.0")
         listener.wait(1, "settled", queue=name, outcome="accepted", protocol="1.0")
         listener.wait(1, "settled", queue=name, outcome="rejected", protocol="1.0")
-        until(lambda: listener.total("settled", outcome="released") >= 1)
+        wait_until(lambda: listener.total("settled", outcome="released") >= 1)
         assert listener.total("delivered", protocol="1.0") == listener.total("settled", protocol="1.0")
         channel.queue_delete(name)
 
@@ -288,7 +289,7 @@ class TestOfABrokerOfItsOwn:
             channel.confirm_delivery()
             for _ in range(500):
                 channel.basic_publish("", "q", b"m", LASTING)
-            until(lambda: count(channel, "kept") >= 50, "50 events")
+            wait_until(lambda: count(channel, "kept") >= 50, "50 events")
             assert count(channel, "kept") == 50
             channel.basic_qos(prefetch_count=10)
             method, _, body = next(channel.consume("kept", arguments={"x-stream-offset": "first"}, inactivity_timeout=20))

@@ -17,6 +17,7 @@ from kombu.pools import connections, producers
 from kombu.simple import SimpleQueue
 
 from tests.support.broker import Broker
+from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
 
 WITHIN = 20.0
@@ -66,10 +67,7 @@ def test_queue_options(connection: Connection, name: str) -> None:
         queue.declare()
         for number in range(3):
             Producer(channel).publish(str(number), routing_key=name, priority=number)
-        deadline = time.monotonic() + WITHIN
-        while queue.queue_declare(passive=True).message_count:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not queue.queue_declare(passive=True).message_count)
         queue.delete()
 
 
@@ -217,10 +215,9 @@ def test_heartbeat_check(broker: Broker) -> None:
     with Connection(broker.url(), heartbeat=1) as connection:
         connection.ensure_connection(max_retries=1)
         for _ in range(8):
-            time.sleep(0.25)
             connection.heartbeat_check(rate=2)
             try:
-                connection.drain_events(timeout=0.05)
+                connection.drain_events(timeout=0.3)
             except TimeoutError:
                 continue
         assert connection.connected

@@ -9,7 +9,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import Collector, channel_error, count, drain, empty, get, pump, until
+from tests.interop.helpers import Collector, channel_error, count, drain, empty, get, pump
+from tests.support.polling import wait_until
 
 
 def fill(channel: BlockingChannel, queue: str, number: int) -> None:
@@ -49,7 +50,7 @@ def test_ack_multiple_and_single(connection: BlockingConnection, name: str) -> N
     channel.basic_ack(3, multiple=True)
     channel.basic_ack(9)
     channel.close()
-    until(lambda: count(watcher, name) == 5)
+    wait_until(lambda: count(watcher, name) == 5)
     assert drain(watcher, name) == [b"3", b"4", b"5", b"7", b"9"]
 
 
@@ -181,7 +182,7 @@ def test_round_robin(connect: Connect, name: str) -> None:
     fill(keeper, name, 30)
     for collector in collectors:
         collector.wait(10)
-    until(lambda: count(keeper, name) == 0)
+    wait_until(lambda: count(keeper, name) == 0)
     assert [len(collector.wait_quiet(0.05)) for collector in collectors] == [10, 10, 10]
 
 

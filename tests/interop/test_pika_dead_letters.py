@@ -10,7 +10,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.interop.helpers import Got, count, drain, empty, get, until
+from tests.interop.helpers import Got, count, drain, empty, get, pass_time
+from tests.support.polling import wait_until
 
 
 def declare(channel: BlockingChannel, name: str, **arguments: Any) -> str:
@@ -184,8 +185,8 @@ def test_automatic_cycles_are_dropped(channel: BlockingChannel, name: str) -> No
         arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-message-ttl": 50},
     )
     channel.basic_publish("", name, b"round and round")
-    until(lambda: count(channel, name) == 0)
-    time.sleep(0.2)
+    wait_until(lambda: count(channel, name) == 0)
+    pass_time(channel, 150)
     assert empty(channel, name)
 
 

@@ -10,7 +10,8 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import ConnectionClosedByBroker
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import Collector, channel_error, connection_error, count, drain, empty, get, until
+from tests.interop.helpers import Collector, channel_error, connection_error, count, drain, empty, get
+from tests.support.polling import wait_until
 
 
 def test_queue_declare_answers(channel: BlockingChannel, name: str) -> None:
@@ -19,7 +20,7 @@ def test_queue_declare_answers(channel: BlockingChannel, name: str) -> None:
     for _ in range(3):
         channel.basic_publish("", name, b"")
     Collector(channel, name, exclusive=True)
-    until(lambda: channel.queue_declare(name, passive=True).method.consumer_count == 1)
+    wait_until(lambda: channel.queue_declare(name, passive=True).method.consumer_count == 1)
     assert channel.queue_declare(name, exclusive=True).method.message_count == 0
 
 
@@ -241,14 +242,14 @@ def test_exclusive_queue(connect: Connect, name: str) -> None:
             return False
         return True
 
-    until(gone, "the exclusive queue's end")
+    wait_until(gone, "the exclusive queue's end")
 
 
 def test_delete_answers_and_conditions(connection: BlockingConnection, name: str) -> None:
     channel = connection.channel()
     channel.queue_declare(name)
     channel.basic_publish("", name, b"")
-    until(lambda: count(channel, name) == 1)
+    wait_until(lambda: count(channel, name) == 1)
     other = connection.channel()
     with channel_error(other, 406):
         other.queue_delete(name, if_empty=True)

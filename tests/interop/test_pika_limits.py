@@ -10,7 +10,8 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import ChannelClosedByBroker, NackError
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import Collector, count, drain, empty, get, until
+from tests.interop.helpers import Collector, count, drain, empty, get, pass_time
+from tests.support.polling import wait_until
 
 
 def exists(connection: BlockingConnection, queue: str) -> bool:
@@ -30,7 +31,7 @@ def test_queue_ttl(channel: BlockingChannel, name: str) -> None:
     assert get(channel, name).body == b"in time"
     channel.confirm_delivery()
     channel.basic_publish("", name, b"short-lived")
-    until(lambda: count(channel, name) == 0)
+    wait_until(lambda: count(channel, name) == 0)
     assert empty(channel, name)
 
 
@@ -38,7 +39,7 @@ def test_message_ttl(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.basic_publish("", name, b"short-lived", pika.BasicProperties(expiration="100"))
     channel.basic_publish("", name, b"stays")
-    until(lambda: count(channel, name) == 1)
+    wait_until(lambda: count(channel, name) == 1)
     assert get(channel, name).body == b"stays"
 
 
@@ -48,7 +49,7 @@ def test_message_ttl_behind_another(channel: BlockingChannel, name: str) -> None
     channel.basic_publish("", name, b"first")
     channel.basic_publish("", name, b"expires", pika.BasicProperties(expiration="50"))
     channel.basic_publish("", name, b"last")
-    time.sleep(0.2)
+    pass_time(channel, 150)
     assert get(channel, name).body == b"first"
     assert get(channel, name).body == b"last"
 
@@ -56,7 +57,7 @@ def test_message_ttl_behind_another(channel: BlockingChannel, name: str) -> None
 def test_the_shorter_ttl_counts(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 100})
     channel.basic_publish("", name, b"", pika.BasicProperties(expiration="60000"))
-    until(lambda: count(channel, name) == 0)
+    wait_until(lambda: count(channel, name) == 0)
 
 
 @pytest.mark.parametrize("how", ["queue", "message"])
@@ -81,13 +82,13 @@ def test_unacknowledged_messages_do_not_expire(channel: BlockingChannel, name: s
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 100})
     channel.basic_publish("", name, b"held")
     tag = get(channel, name, auto_ack=False).method.delivery_tag
-    time.sleep(0.25)
+    pass_time(channel, 200)
     channel.basic_ack(tag)
     channel.basic_publish("", name, b"requeued too late")
     tag = get(channel, name, auto_ack=False).method.delivery_tag
-    time.sleep(0.25)
+    pass_time(channel, 200)
     channel.basic_nack(tag, requeue=True)
-    until(lambda: empty(channel, name))
+    wait_until(lambda: empty(channel, name))
 
 
 def test_queue_expires(connect: Connect, name: str) -> None:
@@ -95,12 +96,14 @@ def test_queue_expires(connect: Connect, name: str) -> None:
     channel = connection.channel()
     channel.queue_declare(name, arguments={"x-expires": 300})
     channel.basic_publish("", name, b"goes with it")
-    until(lambda: not exists_quietly(connection, name))
+    wait_until(lambda: not exists_quietly(connection, name))
 
 
 def exists_quietly(connection: BlockingConnection, queue: str) -> bool:
     """Whether a queue exists, asked rarely enough that the asking (a declare is a use) does not keep it alive."""
-    time.sleep(0.6)
+    channel = connection.channel()
+    pass_time(channel, 600)
+    channel.close()
     return exists(connection, queue)
 
 
@@ -112,7 +115,7 @@ def test_a_consumer_keeps_an_expiring_queue(connect: Connect, name: str) -> None
     collector.wait_quiet(0.6)
     assert exists(connection, name)
     channel.basic_cancel(collector.tag)
-    until(lambda: not exists_quietly(connection, name))
+    wait_until(lambda: not exists_quietly(connection, name))
 
 
 def test_max_length_drops_the_head(channel: BlockingChannel, name: str) -> None:
@@ -129,7 +132,7 @@ def test_max_length_counts_ready_messages(channel: BlockingChannel, name: str) -
     channel.confirm_delivery()
     for number in range(3):
         channel.basic_publish("", name, b"%d" % number)
-    until(lambda: count(channel, name) == 2)
+    wait_until(lambda: count(channel, name) == 2)
     channel.basic_nack(tag, requeue=True)
     # Back at its old place it is the head, and the head goes.
     assert drain(channel, name) == [b"1", b"2"]

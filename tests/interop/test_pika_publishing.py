@@ -12,7 +12,8 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import NackError, UnroutableError
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import Got, channel_error, count, empty, get, pump, until
+from tests.interop.helpers import Got, channel_error, count, empty, get, pump
+from tests.support.polling import wait_until
 
 
 def test_properties_are_delivered_as_sent(channel: BlockingChannel, name: str) -> None:
@@ -189,7 +190,7 @@ def test_transaction_of_acks(connection: BlockingConnection, name: str) -> None:
     channel.basic_ack(tags[2])
     channel.close()
     # Without a commit the acknowledgement of 2 never happened.
-    until(lambda: count(watcher, name) == 3)
+    wait_until(lambda: count(watcher, name) == 3)
     assert [get(watcher, name).body for _ in range(3)] == [b"1", b"2", b"3"]
 
 

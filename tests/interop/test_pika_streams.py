@@ -8,7 +8,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from tests.interop.conftest import Connect
-from tests.interop.helpers import channel_error, pump, until
+from tests.interop.helpers import channel_error, pump
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_from_an_offset_on(connection: BlockingConnection, channel: BlockingChan
 
 def test_declared_twice_and_counted(channel: BlockingChannel, stream: str) -> None:
     channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
-    until(lambda: channel.queue_declare(stream, passive=True).method.message_count == 10)
+    wait_until(lambda: channel.queue_declare(stream, passive=True).method.message_count == 10)
 
 
 def test_a_reader_without_prefetch_is_refused(connection: BlockingConnection, stream: str) -> None:

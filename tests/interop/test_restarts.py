@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
 from tests.interop.helpers import pump
 from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.polling import wait_until, wait_until_async
 
 WITHIN = 30.0
 
@@ -91,16 +91,13 @@ def test_robust_aio_pika(process: LeveretProcess, how: str) -> None:
                             await channel.default_exchange.publish(message, "work", timeout=3)
                             confirmed.add(message.body)
                         except (TimeoutError, AMQPError, ConnectionError, RuntimeError):
-                            await asyncio.sleep(0.1)
+                            await asyncio.sleep(0.02)
 
             publishing = asyncio.create_task(publish(0, 300))
-            while len(confirmed) < 50:
-                await asyncio.sleep(0.01)
+            await wait_until_async(lambda: len(confirmed) >= 50)
             await asyncio.to_thread(bounce, process, how)
             await publishing
-            async with asyncio.timeout(WITHIN):
-                while received < confirmed:
-                    await asyncio.sleep(0.05)
+            await wait_until_async(lambda: received >= confirmed)
 
     asyncio.run(asyncio.wait_for(test(), 100))
 
@@ -126,10 +123,10 @@ def test_kombu_consumer(process: LeveretProcess, how: str) -> None:
     thread.start()
     try:
         publish(process, "before")
-        wait_for(lambda: "before" in worker.received)
+        wait_until(lambda: "before" in worker.received)
         bounce(process, how)
         publish(process, "after")
-        wait_for(lambda: "after" in worker.received)
+        wait_until(lambda: "after" in worker.received)
     finally:
         worker.should_stop = True
         thread.join(30)
@@ -143,10 +140,3 @@ def publish(process: LeveretProcess, text: str) -> None:
             Queue("work", durable=True)(channel).declare()
             producer = connection.Producer(channel)
             producer.publish(text, routing_key="work", delivery_mode=2)
-
-
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

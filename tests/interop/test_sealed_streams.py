@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from leveret.management.control_client import call
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 
 proton = pytest.importorskip("proton")
 
@@ -112,20 +112,13 @@ def figures(process: LeveretProcess) -> dict[str, Any]:
     return found
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_deliveries_are_the_same(process: LeveretProcess) -> None:
     count = publish(process)
-    eventually(lambda: figures(process)["messages"] == count)
+    wait_until(lambda: figures(process)["messages"] == count)
     before = old(process, count), new(process, count)
     assert len({repr(one) for one in before[0]}) == count
     call(process.data_dir, "streams.seal", {"vhost": "/", "name": "s"})
-    eventually(lambda: figures(process)["unsealed"] == 0)
+    wait_until(lambda: figures(process)["unsealed"] == 0)
     assert (old(process, count), new(process, count)) == before
     process.stop()
     process.start()

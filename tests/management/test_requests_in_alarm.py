@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from leveret import sync
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 
@@ -30,10 +30,7 @@ def test_requests_are_performed(process: LeveretProcess, protocol: str) -> None:
         for _ in range(3):
             assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 0
         publisher.publish(b"the first", "q")
-        deadline = time.monotonic() + 30
-        while not other.blocked:
-            assert time.monotonic() < deadline, "there is no alarm"
-            time.sleep(0.01)
+        wait_until(lambda: other.blocked, "there is no alarm")
         assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 1
         assert not connection.blocked
         assert ask(channel, "stage.last", app="a", timeout=30)["batch"] is None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from leveret import sync
 from leveret.segments.reader import open_segment
 from leveret.sync import Channel
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 from tests.support.requests import Refused, ask
 
 LIMIT = 60.0
@@ -44,14 +44,7 @@ def fill(channel: Channel, segments: int) -> None:
         end = ask(channel, "stream.describe", stream="s")["next_offset"]
         for _ in range(10):
             channel.publish(bytes(100), "s")
-        eventually(partial(described, channel, end))
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        wait_until(partial(described, channel, end))
 
 
 def test_files_and_leases_on_them(channel: Channel) -> None:
@@ -69,7 +62,7 @@ def test_files_and_leases_on_them(channel: Channel) -> None:
     fill(channel, 3)  # retention removes the first three
     held, free = [Path(entry["path"]) for entry in found[:2]], Path(found[2]["path"])
     assert ask(channel, "stream.describe", stream="s")["first_offset"] > found[2]["first"]
-    eventually(lambda: not free.exists())
+    wait_until(lambda: not free.exists())
     assert all(path.exists() for path in held)
     # Some were removed before they were read, and one reader repeats its report.
     for first, stop in ((0, 2), (1, 2), (1, 3), (4, 5)):
@@ -81,7 +74,7 @@ def test_files_and_leases_on_them(channel: Channel) -> None:
     assert ask(channel, "stream.release", stream="s", holder="other")["lost"] == 0
     assert ask(channel, "stream.release", stream="s", holder="h")["lost"] == 4
     assert ask(channel, "stream.release", stream="s", holder="h")["lost"] == 0
-    eventually(lambda: not any(path.exists() for path in held))
+    wait_until(lambda: not any(path.exists() for path in held))
 
 
 def test_invalid_leases(channel: Channel) -> None:

@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
 from leveret.storage.worker import StoreBroken
 from tests.support.broker import ROOT
+from tests.support.polling import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +59,6 @@ def open_files() -> set[str]:
         except FileNotFoundError:
             pass  # that of the listing itself
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come"
-        time.sleep(0.005)
 
 
 def connect(url: str) -> pika.BlockingConnection:

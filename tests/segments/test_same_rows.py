@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
 from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 TIME = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 HEADERS: list[dict[str, Any]] = [
@@ -54,10 +54,7 @@ def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 def wait(broker: LeveretProcess, figure: str, count: int) -> None:
     """Wait until a figure of the stream reaches a value."""
-    deadline = time.monotonic() + 60
-    while (found := call(broker.data_dir, "streams.show", {"name": "s"}))[figure] < count:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+    wait_until(lambda: call(broker.data_dir, "streams.show", {"name": "s"})[figure] >= count, f"{figure} of {count}")
 
 
 def fill(broker: LeveretProcess) -> int:

@@ -246,7 +246,7 @@ def test_no_tls_state_is_created_before_the_hello(tmp_path: Path, monkeypatch: p
     context.load_cert_chain(*Authority(tmp_path).issue("server"))
 
     async def test() -> None:
-        async with serving() as (server, _):
+        async with serving(handshake_timeout=2) as (server, _):
             host, port = await server.listen("127.0.0.1", 0, context)
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(HELLO[:-1])

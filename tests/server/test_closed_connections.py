@@ -32,6 +32,7 @@ from leveret.server.transport import SocketProtocol
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
 from tests.support.broker import Broker as BrokerAddress
+from tests.support.polling import wait_until_async
 from tests.support.scram import log_in_1_0, log_in_amqp091
 
 TIMES = 5
@@ -106,8 +107,7 @@ async def started() -> Server:
 
 
 async def what_is_left(server: Server) -> dict[str, int]:
-    while server.services.sessions or server.accepted:
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: not server.services.sessions and not server.accepted)
     await asyncio.sleep(0)
     left = alive(Connection, Channel, Login, SocketProtocol, _SelectorSocketTransport, SSLProtocol, ScramSha256)
     left |= {f"{name} of 1.0": count for name, count in alive(Connection10, Login10).items()}

@@ -14,6 +14,7 @@ from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.specs import V0_9_1
 from tests.protocols.support import Site
+from tests.support.polling import wait_until_async
 
 
 class Wire:
@@ -85,7 +86,7 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Server, Callable[[], Aw
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 90))
 
 
 def test_a_connection_from_header_to_close() -> None:
@@ -99,8 +100,7 @@ def test_a_connection_from_header_to_close() -> None:
             await wire.send(0, "connection.close", reply_code=200)
             await wire.expect("connection.close-ok")
             assert await wire.ended() == b""
-            while server.accepted:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: not server.accepted)
             assert not server.services.sessions
 
     run(test)
@@ -145,10 +145,12 @@ def test_a_silent_client_is_disconnected() -> None:
 
 def test_an_open_connection_is_not() -> None:
     async def test() -> None:
-        async with serving(handshake_timeout=0.2) as (_, connect):
+        async with serving(handshake_timeout=2) as (_, connect):
             wire = await connect()
             await wire.open()
-            await asyncio.sleep(0.25)
+            # One that came later is cut off first.
+            silent = await connect()
+            await silent.ended()
             await wire.send(1, "channel.open")
             await wire.expect("channel.open-ok")
 
@@ -177,8 +179,7 @@ def test_timers_fire() -> None:
             await wire.send(1, "channel.open")
             await wire.send(1, "queue.declare", queue="q", arguments={"x-expires": 30})
             await wire.expect("queue.declare-ok")
-            while "q" in server.broker.vhosts["/"].queues:
-                await asyncio.sleep(0.005)
+            await wait_until_async(lambda: "q" not in server.broker.vhosts["/"].queues)
 
     run(test)
 

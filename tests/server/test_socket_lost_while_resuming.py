@@ -14,6 +14,7 @@ from leveret.server.transport import HIGH_WATER
 from leveret.wire.amqp0.properties import encode_header
 from tests.security.certificates import Authority
 from tests.server.test_server import run, serving
+from tests.support.polling import wait_until_async
 
 BODY = bytes(100_000)
 # The buffers of the two sockets hold some of the messages, and the transport's buffer must fill up after them.
@@ -44,14 +45,12 @@ def test_socket_lost_while_writing_resumes(tmp_path: Path, tls: bool) -> None:
                 wire.writer.write(wire.engine.to_send())
                 await wire.writer.drain()
             queue = server.services.broker.vhosts["/"].queues["q"]
-            while queue.ready_count < MESSAGES:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: queue.ready_count >= MESSAGES)
 
             (accepted,) = server.accepted
             transport = accepted._reader  # the transport of the socket, below TLS
             await wire.send(1, "basic.consume", queue="q", no_ack=True)
-            while not transport._protocol_paused:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: transport._protocol_paused)
             assert queue.ready_count, "the queue must have more to write"
             resume = transport._maybe_resume_protocol
 
@@ -64,8 +63,7 @@ def test_socket_lost_while_writing_resumes(tmp_path: Path, tls: bool) -> None:
             transport.set_write_buffer_limits(high=HIGH_WATER, low=0)
             transport._maybe_resume_protocol = lose_socket_and_resume
             await wire.ended()
-            while server.accepted:
-                await asyncio.sleep(0.001)
+            await wait_until_async(lambda: not server.accepted)
 
     run(test)
     assert not errors

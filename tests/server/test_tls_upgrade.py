@@ -19,6 +19,7 @@ from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
 from leveret.wire.amqp10.transport import Open
 from tests.security.certificates import Authority
 from tests.server.test_server import Wire, run, serving
+from tests.support.polling import wait_until_async
 
 Connect = Callable[[], Awaitable[Wire]]
 
@@ -52,8 +53,7 @@ async def begin_tls(wire: Wire, trusting: ssl.SSLContext) -> None:
 
 async def gone(server: Server) -> None:
     """Wait until the server has no connection any more."""
-    while server.accepted:
-        await asyncio.sleep(0.001)
+    await wait_until_async(lambda: not server.accepted)
 
 
 async def log_in_1_0(wire: Wire) -> Open:
@@ -178,6 +178,7 @@ def test_without_tls_the_client_gets_a_supported_header(
             wire = await connect()
             wire.writer.write(first)
             assert await wire.ended() == answer
+            wire.writer.close()
             await gone(server)
 
     run(test)
@@ -257,7 +258,7 @@ def test_only_tls_follows_the_header(context: ssl.SSLContext) -> None:
 @pytest.mark.parametrize("header", [True, False], ids=["header", "hello"])
 def test_a_client_that_stops_within_the_handshake_is_cut_off(context: ssl.SSLContext, header: bool) -> None:
     async def test() -> None:
-        async with serving(tls=context, handshake_timeout=0.05) as (server, connect):
+        async with serving(tls=context, handshake_timeout=1) as (server, connect):
             wire = await connect()
             wire.writer.write(HEADER_1_0_TLS if header else b"\x16\x03\x01\x02\x00\x01")
             answer = await wire.ended()

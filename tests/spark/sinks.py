@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -53,17 +52,6 @@ def drain(connection: sync.Connection, queue: str) -> list[Message]:
         while (message := channel.get(queue, no_ack=True)) is not None:
             found.append(message)
     return found
-
-
-def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Return the condition's result once it is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.02)
 
 
 def bodies(messages: Iterator[Message] | list[Message]) -> list[bytes]:

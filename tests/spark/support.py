@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +70,3 @@ def declare_super_stream(connection: sync.Connection, name: str, partitions: int
         for number in range(partitions):
             declare_stream(connection, f"{name}-{number}")
             channel.bind_queue(f"{name}-{number}", name, "1")
-
-
-def until(condition: Callable[[], Any], timeout: float = TIMEOUT) -> Any:
-    """Return the condition's result once it is true."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.02)

@@ -18,9 +18,10 @@ from leveret.cli.app import leveret
 from tests.spark.cluster import Cluster
 from tests.spark.environment import JAVA_OPTIONS, PYTHONPATH, environment
 from tests.spark.sink.test_kills import ROWS, App
-from tests.spark.sinks import bodies, drain, eventually
+from tests.spark.sinks import bodies, drain
 from tests.spark.support import declare_stream, publish
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +52,8 @@ def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, na
                                                   connection: sync.Connection) -> None:
     (app.marker / "hold").touch()
     app.start()
-    eventually(lambda: app.running("reading"), "a task reads", 150)
-    lost = eventually(cluster.executors, "an executor runs")[0]
+    wait_until(lambda: app.running("reading"), "a task reads", 150)
+    lost = wait_until(cluster.executors, "an executor runs")[0]
     os.kill(lost, signal.SIGKILL)
     (app.marker / "hold").unlink()
     app.finish()

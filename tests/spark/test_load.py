@@ -12,8 +12,9 @@ import pyspark_amqp
 from leveret import sync
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed, SparkError
 from tests.spark.source.test_history import file_of, middle_of_bodies, run_command, seal
-from tests.spark.support import bodies, declare_stream, numbers, publish, read, until
+from tests.spark.support import bodies, declare_stream, numbers, publish, read
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connectio
     with connection.channel() as channel:
         segments = ask(channel, "stream.describe", stream=name, segments=True)["segments"]
         publish(connection, name, [b"y" * (200 << 10) for _ in range(20)])
-        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 5)
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 5)
     assert segments
     assert [row.offset for row in rows(frame)] == list(range(5))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue as queues
-import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -61,14 +60,6 @@ class Loop:
             except queues.Empty:
                 return
             call()
-
-
-def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
-    """Wait for something that a thread does."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 class Waiter:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.storage.checkpointer import FEW_PAGES, Checkpointer
-from tests.storage.harness import until
+from tests.support.polling import wait_until
 
 PAGES = 10 * FEW_PAGES
 
@@ -69,7 +69,7 @@ database: tuple[sqlite3.Connection, SlowConnection, Checkpointer]) -> None:
     end_round()
     writer.execute("INSERT INTO log VALUES (2)")
     assert not checkpointer.advance(2 * PAGES) and not checkpointer.busy
-    until(lambda: slow.begun == 1)
+    wait_until(lambda: slow.begun == 1)
     # The next one begins and ends after the commit.
     commit()
     assert not checkpointer.advance(3 * PAGES) and checkpointer.busy

@@ -20,7 +20,8 @@ from leveret.storage.located import LogReader
 from leveret.storage.salvage import Salvage
 from leveret.storage.verification import LogCheck
 from leveret.storage.worker import StoreBroken
-from tests.storage.harness import FakeQueue, Harness, sqlite_log, until
+from tests.storage.harness import FakeQueue, Harness, sqlite_log
+from tests.support.polling import wait_until
 
 DROPPING = Salvage(drop_damaged=True)
 BODY = b"a body that is long enough to be changed somewhere " * 20
@@ -176,7 +177,7 @@ def test_a_changed_body_is_not_delivered(tmp_path: Path, at: int) -> None:
         harness.loop.run_pending()
         return harness.log.state == FAILED
 
-    until(failed)
+    wait_until(failed)
     assert "row 2 of the log is damaged: the checksum of its data is wrong" in harness.log.reason
     assert "it held 1 of queue 'orders' in vhost '/' (sequence 2 to 2)" in harness.log.reason
     with pytest.raises(StorageFailed):

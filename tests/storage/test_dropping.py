@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
 
 import pika
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 from leveret.cli.app import leveret
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -103,10 +103,7 @@ def test_segment_files_without_a_definition_are_never_deleted(process: LeveretPr
             before = len(process.log())
             process.start()
             process.wait_for_log("1 files of segments have no definition and are kept", before)
-            deadline = time.monotonic() + 20
-            while garbage.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: not garbage.exists())
             process.kill()
             assert sorted((process.data_dir / "streams").rglob("*.parquet")) == files
 

@@ -13,7 +13,8 @@ import pytest
 
 from leveret.broker.message import Entry
 from leveret.storage.rows import MOVED, StoredRow
-from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log, until
+from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -300,8 +301,8 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     assert log.statistics()["file_octets"] + log.statistics()["wal_octets"] > 38_000_000
     settle(harness, *entries)
     harness.commit()
-    until(lambda: log.statistics()["file_octets"] < 12_000_000)
-    until(lambda: log.statistics()["wal_octets"] <= 1 << 20)
+    wait_until(lambda: log.statistics()["file_octets"] < 12_000_000)
+    wait_until(lambda: log.statistics()["wal_octets"] <= 1 << 20)
     harness.reopen()
     assert not harness.recovery.queues
     harness.log.close()

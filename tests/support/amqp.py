@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pamqp import commands, frame
@@ -398,11 +398,3 @@ class Connection:
                 channel.fail(error)
         if self._close_ok is not None and not self._close_ok.done():
             self._close_ok.set_exception(error)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, within: float = 30.0) -> None:
-    """Ask again and again until it is true."""
-    deadline = asyncio.get_running_loop().time() + within
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"{what} did not come true within {within} s"
-        await asyncio.sleep(0.02)

@@ -112,7 +112,7 @@ class RabbitProcess(Broker):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError("RabbitMQ did not start:\n" + (self.directory / "output").read_text()[-4000:])
-            time.sleep(0.2)
+            time.sleep(0.05)
         return self
 
     def _answers(self) -> bool:

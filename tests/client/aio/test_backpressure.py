@@ -17,6 +17,7 @@ from leveret.client.events import Blocked, Event, Unblocked
 from tests.client.conftest import Connect
 from tests.client.fake import Peer, fake_server
 from tests.support.broker import Broker, LeveretProcess, basic_config
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitProcess
 
@@ -46,15 +47,13 @@ async def test_blocked_by_rabbitmq(connect: Connect, server: Broker, name: str) 
     async with rabbit_alarm(server):
         # The server blocks the client at its first publish during the alarm, which it accepts but does not confirm.
         first = asyncio.ensure_future(channel.publish(b"1", name, timeout=60))
-        while not connection.blocked:
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: connection.blocked)
         with pytest.raises(Timeout, match="blocks publishers"):
             await channel.publish(b"2", name)
         with pytest.raises(Timeout, match="blocks publishers"):
             await channel.publisher(routing_key=name).publish(b"2")
     await first
-    while connection.blocked:
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: not connection.blocked)
     await channel.publish(b"3", name)
     assert await count(channel, name) == 2
     assert [type(event) for event in events[1:]] == [Blocked, Unblocked]
@@ -174,8 +173,7 @@ async def test_waiters_learn_the_outcome(dial: Connect) -> None:
     async with fake_server(script) as url:
         connection = await dial(url, timeout=0.3, reconnect_delay=30)
         first, second = await connection.channel(), await connection.channel()
-        while not connection.blocked:
-            await asyncio.sleep(0.005)
+        await wait_until_async(lambda: connection.blocked)
         results = await asyncio.gather(first.publish(b"x", "q"), second.publish(b"x", "q"), return_exceptions=True)
         assert isinstance(results[0], Timeout) and "no connection" in str(results[0])
         assert isinstance(results[1], ChannelClosed) and results[1].reply_code == 406

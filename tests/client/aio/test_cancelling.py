@@ -15,6 +15,7 @@ from leveret.client._async.channel import Channel
 from leveret.client._async.connection import Connection
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 
 # Consecutive runs in which a task must finish by itself.
 ENOUGH = 3
@@ -222,9 +223,7 @@ async def test_channels(connect: Connect) -> None:
     assert await cancel_everywhere(open_and_close) > 2
     await usable(await connection.channel())
     # All numbers but the last are free again.
-    async with asyncio.timeout(10):
-        while len(connection.core.channels) > 1:
-            await asyncio.sleep(0.005)
+    await wait_until_async(lambda: len(connection.core.channels) <= 1)
 
 
 async def test_request(connect: Connect, name: str) -> None:

@@ -21,6 +21,7 @@ from leveret.client.errors import (
 from tests.client.conftest import Connect
 from tests.client.fake import Peer, fake_server
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 
 
 async def test_channel_numbers_are_reused(connect: Connect) -> None:
@@ -117,7 +118,7 @@ async def test_server_that_never_answers(dial: Connect) -> None:
         peer.send(commands.Queue.PurgeOk(3), number)
         # One channel is never opened, the other never closed.
         await peer.expect("Channel.Open")
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async with fake_server(script) as url:
         connection = await dial(url, timeout=0.1, connect_timeout=0.3)
@@ -269,8 +270,7 @@ async def test_200_tasks_on_one_channel(connect: Connect, name: str) -> None:
     taking = [asyncio.create_task(take(consumer)) for consumer in consumers]
     getting = [asyncio.create_task(get()) for _ in range(15)]
     await asyncio.gather(*(publish(number) for number in range(180)))
-    while len(received) < 1800:
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: len(received) >= 1800)
     for consumer in consumers:
         await consumer.cancel()
     await asyncio.gather(*taking, *getting)

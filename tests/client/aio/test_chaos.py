@@ -16,6 +16,7 @@ from leveret.client.errors import ConnectionClosed, ConnectionLost, Error, Retur
 from leveret.client.events import Connected, Event
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 CUTS = 40
@@ -104,7 +105,7 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     consumers = [asyncio.create_task(consume(channel, name, account)) for channel in taking]
     consumers.append(asyncio.create_task(answer(answering, questions.name)))
     for _ in range(cuts):
-        await asyncio.sleep(chance.uniform(0.005, 0.06))
+        await asyncio.sleep(chance.uniform(0.005, 0.05))
         spoil(chance)
         for task in (*publishers, *consumers):
             if task.done():
@@ -115,13 +116,10 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     proxy.rate = 0
     if spoil is not nothing:
         # Replace the proxies that cut after a number of bytes by ones that do not.
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
         proxy.cut()
     before = answered[0]
-    deadline = time.monotonic() + 30
-    while answered[0] == before or len(account.confirmed) == 0:
-        assert time.monotonic() < deadline, "no progress"
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: answered[0] != before and len(account.confirmed) != 0, "no progress")
     stop.set()
     async with asyncio.timeout(30):
         await asyncio.gather(*publishers)
@@ -187,12 +185,11 @@ async def test_half_open_connections(dial: Connect, proxy: Proxy, server: Broker
     publishing = asyncio.create_task(await_each(channel, name, account, stop))
     stalled = []
     for _ in range(2):
-        await asyncio.sleep(0.1)
+        before = len(account.confirmed)
+        await wait_until_async(lambda before=before: len(account.confirmed) > before)
         count = len(account.confirmed)
         stalled += proxy.half_open()
-        async with asyncio.timeout(20):
-            while len(account.confirmed) <= count + 1:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda count=count: len(account.confirmed) > count + 1)
     stop.set()
     await publishing
     for pair in stalled:
@@ -285,8 +282,7 @@ async def test_blocked_timeout_needs_an_open_connection(dial: Connect, proxy: Pr
     connection = await dial(proxy.url(), blocked_timeout=0.05, timeout=seconds, reconnect_delay=30)
     channel = await connection.channel()
     proxy.cut()
-    while connection.is_open:
-        await asyncio.sleep(0.005)
+    await wait_until_async(lambda: not connection.is_open)
     begun = time.monotonic()
     with pytest.raises(Timeout, match="no connection"):
         await channel.publish(b"x", name)

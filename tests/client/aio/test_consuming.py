@@ -14,6 +14,7 @@ from leveret.client.errors import AccessRefused, ChannelClosed, ConsumerCancelle
 from leveret.client.message import Message
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 
 
 async def fill(channel: Channel, queue: str, count: int, body: bytes = b"") -> None:
@@ -386,10 +387,9 @@ async def test_backpressure_stops_reading(connect: Connect, name: str, monkeypat
     count = 3000
     await fill(feeder, name, count, b"x" * 4096)
     consumer = await channel.consume(name, no_ack=True).start()
-    while not connection.core.reading_paused:
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: connection.core.reading_paused)
     held = len(consumer._core.messages)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.05)
     assert len(consumer._core.messages) == held < count
     seen = 0
     async for _ in consumer:
@@ -411,8 +411,7 @@ async def test_calls_complete_under_backpressure(connect: Connect, name: str, mo
     channel = await connection.channel()
     target = await channel.declare_queue(exclusive=True)
     async with channel.consume(name, no_ack=True) as consumer:
-        while not connection.core.reading_paused:
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: connection.core.reading_paused)
         for _ in range(5):
             await anext(consumer)
             await channel.publish(b"y", target.name)

@@ -145,7 +145,7 @@ async def _ssh(peer: Peer) -> None:
 async def _smtp(peer: Peer) -> None:
     peer.writer.write(b"2")
     await peer.reader.read(100)
-    await asyncio.sleep(30)
+    await asyncio.Event().wait()
 
 
 async def _amqp_1(peer: Peer) -> None:

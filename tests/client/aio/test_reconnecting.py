@@ -33,16 +33,10 @@ from leveret.client.events import (
 from tests.client.conftest import Connect
 from tests.client.fake import Peer, fake_server
 from tests.support.broker import Broker, LeveretProcess, free_port
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.02, "reconnect_max_delay": 0.2}
-
-
-async def until(condition: Any, within: float = 20.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        await asyncio.sleep(0.005)
 
 
 async def until_gone(channel: Channel, queue: str) -> None:
@@ -74,7 +68,7 @@ class Watch:
         return sum(isinstance(event, kind) for event in self.seen)
 
     async def recovered(self, times: int = 1) -> None:
-        await until(lambda: self.count(Connected) > times)
+        await wait_until_async(lambda: self.count(Connected) > times)
 
 
 async def test_events_in_order(dial: Connect, proxy: Proxy, name: str) -> None:
@@ -171,7 +165,7 @@ async def test_new_calls_wait_for_the_next_connection(dial: Connect, proxy: Prox
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
     proxy.cut()
-    await until(lambda: watch.count(Disconnected))
+    await wait_until_async(lambda: watch.count(Disconnected))
     assert not connection.is_open and not channel.is_open and not connection.is_closed
     queue, _, message, _, opened = await asyncio.gather(
         channel.declare_queue(name, exclusive=True), channel.publish(b"x", name), channel.get(name), channel.qos(1),
@@ -185,7 +179,7 @@ async def test_calls_time_out(dial: Connect, proxy: Proxy, name: str) -> None:
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
     proxy.stop()
-    await until(lambda: not connection.is_open)
+    await wait_until_async(lambda: not connection.is_open)
     for call in (channel.get(name), channel.publish(b"x", name), connection.channel()._open()):
         with pytest.raises(Timeout):
             await call
@@ -229,7 +223,7 @@ async def test_settling_and_cancelling_while_disconnected(dial: Connect, proxy: 
     await second.start()
     closed = await connection.channel()
     proxy.cut()
-    await until(lambda: watch.count(Disconnected))
+    await wait_until_async(lambda: watch.count(Disconnected))
     message.ack()
     begun = time.monotonic()
     await first.cancel()
@@ -292,7 +286,7 @@ async def test_transactions(dial: Connect, proxy: Proxy, name: str) -> None:
         async with channel.transaction():
             await channel.publish(b"lost", name)
             proxy.cut()
-            await until(lambda: not channel.is_open)
+            await wait_until_async(lambda: not channel.is_open)
             raise ZeroDivisionError
     await watch.recovered(2)
     async with channel.transaction():
@@ -389,7 +383,7 @@ async def test_reconnect_attempts(dial: Connect, proxy: Proxy, name: str) -> Non
     waiting = asyncio.ensure_future(channel.declare_queue(name))
     await waiting
     proxy.stop()
-    await until(lambda: not connection.is_open)
+    await wait_until_async(lambda: not connection.is_open)
     publishing = asyncio.ensure_future(channel.publish(b"x", name))
     with pytest.raises(ConnectionFailed):
         await connection.wait_closed()
@@ -405,8 +399,7 @@ async def test_close_while_reconnecting(dial: Connect, proxy: Proxy, name: str) 
         connection = await dial(proxy.url(), reconnect_delay=0.03)
         channel = await connection.channel()
         proxy.cut()
-        while connection.is_open:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda connection=connection: not connection.is_open)
         await asyncio.sleep(delay)
         waiting = asyncio.ensure_future(channel.declare_queue(name, auto_delete=True))
         await asyncio.sleep(0)
@@ -447,7 +440,7 @@ async def test_recovery_failures(dial: Connect, connect: Connect, proxy: Proxy, 
     waiting = asyncio.ensure_future(anext(broken))
     await asyncio.sleep(0)
     proxy.cut()
-    await until(lambda: watch.count(Disconnected))
+    await wait_until_async(lambda: watch.count(Disconnected))
     # Another connection has meanwhile declared a queue and an exchange of these names with another type.
     stranger = await (await connect()).channel()
     await until_gone(stranger, name)
@@ -498,12 +491,12 @@ async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> N
         proxy.cut_after = cut_after
         accepted = proxy.accepted
         proxy.cut()
-        await until(lambda accepted=accepted: proxy.accepted >= accepted + 1)
+        await wait_until_async(lambda accepted=accepted: proxy.accepted >= accepted + 1)
         proxy.cut_after = None
         before = watch.count(Connected)
         await asyncio.sleep(0.01)
         proxy.cut()
-        await until(lambda before=before: watch.count(Connected) > before or connection.is_open)
+        await wait_until_async(lambda before=before: watch.count(Connected) > before or connection.is_open)
         await exchange.publish(b"%d" % cut_after)
         done, pending = await asyncio.wait(
             [asyncio.ensure_future(anext(consumer)) for consumer in consumers],
@@ -516,7 +509,7 @@ async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> N
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-    await until(lambda: connection.is_open)
+    await wait_until_async(lambda: connection.is_open)
     assert len(connection.core.channels) == 1
     assert (await channel.declare_queue(queue.name, passive=True)).consumer_count == 3
 
@@ -626,7 +619,7 @@ async def test_broker_restart(dial: Connect, tmp_path: Path, name: str) -> None:
         await channel.publish(b"kept", name, persistent=True)
         for round, end in enumerate((process.stop, process.kill), 1):
             await asyncio.to_thread(end)
-            await until(lambda: not connection.is_open)
+            await wait_until_async(lambda: not connection.is_open)
             publishing = asyncio.ensure_future(channel.publish(b"while it was away", name, persistent=True))
             await asyncio.to_thread(process.start)
             await watch.recovered(round)

@@ -22,6 +22,7 @@ from leveret.client import (
 )
 from tests.client.amqp09.conftest import QUICK, Connect09, Open
 from tests.support.broker import Broker, LeveretProcess, basic_config
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 
@@ -221,8 +222,7 @@ async def test_everything_is_restored(through: Connect09, proxy: Proxy, name: st
             before = connection.core.generation
             assert proxy.cut()
             # Published again until some connection confirmed it, if the queue exists.
-            while connection.core.generation == before or not connection.is_open:
-                await asyncio.sleep(0.005)
+            await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
 
 
 async def test_unconfirmed_publishes_are_republished(through: Connect09, proxy: Proxy, name: str) -> None:
@@ -249,8 +249,7 @@ async def test_transaction_lost_with_its_connection(through: Connect09, proxy: P
         async with channel.transaction():
             await channel.publish(b"1", name)
             proxy.cut()
-            while not connection.core.is_lost:
-                await asyncio.sleep(0.005)
+            await wait_until_async(lambda: connection.core.is_lost)
             await channel.publish(b"2", name)
     assert await channel.get(name) is None
 
@@ -288,8 +287,7 @@ async def test_exclusive_queue_of_another_connection(dial: Connect09, name: str,
                 other = await dial(process.url())  # the lost connection still had it
                 theirs = await other.channel()
         proxy.flowing.set()
-        while connection.core.locked_attempts < 1:
-            await asyncio.sleep(0.005)
+        await wait_until_async(lambda: connection.core.locked_attempts >= 1)
         await other.close()
         await channel.publish(b"x", name)
         assert connection.is_open
@@ -306,8 +304,7 @@ async def test_messages_of_a_lost_channel_are_requeued_at_once(through: Connect0
         await other.publish(body, name)
         assert await channel.get(name) is not None
     proxy.cut()
-    while connection.core.generation == 1 or not connection.is_open:
-        await asyncio.sleep(0.005)
+    await wait_until_async(lambda: connection.core.generation != 1 and connection.is_open)
     found = []
     async with channel.consume(name) as consumer:
         for _ in range(2):

@@ -14,6 +14,7 @@ from leveret.client._async.connection import Connection
 from leveret.client.engine.amqp09.upload import CHUNK_SIZE
 from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess, basic_config
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 SIZE = 10 * CHUNK_SIZE + 12345
@@ -21,8 +22,7 @@ CONTENT = os.urandom(SIZE)
 
 
 async def ready(connection: Connection, before: int) -> None:
-    while connection.core.generation == before or not connection.is_open:
-        await asyncio.sleep(0.005)
+    await wait_until_async(lambda: connection.core.generation != before and connection.is_open)
 
 
 async def test_send_and_receive(connect: Connect09, name: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Nacked, NotFound, NotSupported
 from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 MIB = 1 << 20
@@ -114,8 +115,7 @@ async def test_get_reject_and_requeue(connect: Connect09, name: str) -> None:
     async with taking.consume_messages(name) as messages:
         third = await messages.next(30)
         assert third.body == b"3"
-        while not messages._core.messages:
-            await asyncio.sleep(0.005)
+        await wait_until_async(lambda: messages._core.messages)
     # Untaken and unacked messages are requeued.
     async with channel.consume_messages(name) as messages:
         found = set()

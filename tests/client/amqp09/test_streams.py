@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from leveret.wire.amqp0.methods import encode_arguments
 from leveret.wire.amqp0.table_amqp09 import V0_9
 from tests.client.amqp09.conftest import QUICK, Connect09, Open
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 
@@ -66,8 +66,7 @@ async def test_streams_are_restored(through: Connect09, proxy: Proxy, name: str)
             (await consumer.next(20)).ack()
             before = connection.core.generation
             proxy.cut()
-            while connection.core.generation == before or not connection.is_open:
-                await asyncio.sleep(0.005)
+            await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
 
 
 async def test_tunnels(connect: Connect09, name: str) -> None:

@@ -10,15 +10,7 @@ import pytest
 from leveret.client import Error
 from tests.client.amqp10.conftest import Connect1, other
 from tests.support.broker import Broker
-
-
-async def until(done: object) -> None:
-    assert callable(done)
-    for _ in range(3000):
-        if done():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
+from tests.support.polling import wait_until_async
 
 
 async def test_more_links_than_sessions(connect: Connect1, leveret_only: Broker, name: str) -> None:
@@ -28,7 +20,7 @@ async def test_more_links_than_sessions(connect: Connect1, leveret_only: Broker,
     for _ in range(most + 20):
         async with connection.sender(f"/queues/{name}", settled=True):
             pass
-    await until(lambda: not connection.core.channels)
+    await wait_until_async(lambda: not connection.core.channels)
 
 
 async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: Connect1, leveret_only: Broker,
@@ -45,7 +37,7 @@ async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: C
     first.accept()
     assert len(connection.core.channels) == 1
     second.reject()
-    await until(lambda: not connection.core.channels)
+    await wait_until_async(lambda: not connection.core.channels)
     left = [await old.get(name) for _ in range(3)]
     assert [message.text() for message in left if message is not None] == ["2", "3"]
 
@@ -76,6 +68,6 @@ async def test_cancellation_leaves_the_connection_usable(connect: Connect1, leve
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert connection.is_open and session.is_open
-    await until(lambda: len(connection.core.channels) <= 2)
+    await wait_until_async(lambda: len(connection.core.channels) <= 2)
     await old.purge_queue(name)
     await work()

@@ -18,6 +18,7 @@ from leveret.wire.amqp10.transport import Begin, Close, End, Open
 from tests.client.amqp10.conftest import Connect1
 from tests.client.conftest import Connect
 from tests.support.broker import Broker
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 
@@ -198,8 +199,7 @@ async def test_server_that_breaks_the_protocol(dial: Connect) -> None:
         await connection.session()
         with pytest.raises(Exception, match="broke the protocol"):
             await connection.wait_closed()
-        while not closed:
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: closed)
         assert isinstance(closed[0], Close) and closed[0].error is not None
 
 
@@ -229,10 +229,6 @@ async def test_half_open_connection_is_detected(through: Connect1, proxy: Proxy)
     connection = await through(heartbeat=1, reconnect_delay=0.01)
     session = await connection.session()
     pairs = proxy.half_open()
-    for _ in range(3000):
-        if proxy.accepted >= 2 and connection.is_open and session.is_open:
-            break
-        await asyncio.sleep(0.01)
-    assert proxy.accepted >= 2 and session.is_open
+    await wait_until_async(lambda: proxy.accepted >= 2 and connection.is_open and session.is_open)
     for pair in pairs:
         pair.cut()

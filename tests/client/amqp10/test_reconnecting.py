@@ -15,24 +15,17 @@ from leveret.client._async.connection import Amqp10Connection
 from tests.client.amqp10.conftest import Connect1, other
 from tests.client.conftest import Connect
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 OPTIONS: dict[str, Any] = {"reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
-
-
-async def until(done: Any) -> None:
-    for _ in range(3000):
-        if done():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 async def cut(proxy: Proxy, connection: Amqp10Connection) -> None:
     """Wait until the connection is lost and restored."""
     before = connection.core.generation
     proxy.cut()
-    await until(lambda: connection.core.generation > before and connection.is_open)
+    await wait_until_async(lambda: connection.core.generation > before and connection.is_open)
 
 
 async def drain(channel: BaseChannel, queue: str) -> list[str]:
@@ -68,7 +61,7 @@ async def test_recovery(connect: Connect1, through: Connect1, proxy: Proxy, serv
                 if message.text() == f"{round}":
                     break
         await cut(proxy, connection)
-    await until(lambda: [event for event in events if isinstance(event, Recovered)][2:])
+    await wait_until_async(lambda: [event for event in events if isinstance(event, Recovered)][2:])
     recovered = [event for event in events if isinstance(event, Recovered)]
     assert [(event.channels, event.consumers) for event in recovered] == [(3, 2)] * 3
     assert not [event for event in events if isinstance(event, RecoveryFailed)]
@@ -122,7 +115,7 @@ async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Brok
     proxy.flowing.set()
     with pytest.raises(NotFound):
         await consumer.next(30)
-    await until(lambda: [event for event in events if isinstance(event, RecoveryFailed)])
+    await wait_until_async(lambda: [event for event in events if isinstance(event, RecoveryFailed)])
     assert session.is_open
 
 
@@ -136,7 +129,7 @@ async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_
     publishing = asyncio.create_task(session.publish("second", name))
     declaring = asyncio.create_task(session.declare_queue(name, passive=True))
     getting = asyncio.create_task(session.get(f"{name}.none"))
-    await until(lambda: session.core.expecting)
+    await wait_until_async(lambda: session.core.expecting)
     for pair in pairs:
         pair.cut()
     with pytest.raises(Error):
@@ -187,18 +180,18 @@ async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy
             message.ack()
 
     consuming = asyncio.create_task(consume())
-    await until(lambda: session.core.consumers and all(one.active for one in session.core.consumers.values()))
+    await wait_until_async(lambda: session.core.consumers and all(one.active for one in session.core.consumers.values()))
     tasks = [asyncio.create_task(publish("sender")), asyncio.create_task(publish("single")), asyncio.create_task(window())]
     for _ in range(15):
-        await asyncio.sleep(chance.uniform(0.01, 0.08))
+        await asyncio.sleep(chance.uniform(0.01, 0.05))
         proxy.cut_after = chance.randrange(600, 60000) if chance.random() < 0.5 else None
         proxy.cut()
     proxy.cut_after = None
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.05)
     proxy.cut()
     stop.set()
     await asyncio.gather(*tasks)
-    await until(lambda: not confirmed - received)
+    await wait_until_async(lambda: not confirmed - received)
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
     assert len(confirmed) > 50
@@ -255,7 +248,7 @@ async def test_close_while_the_connection_is_lost(connect: Connect1, through: Co
     consumer = session.consume(name)
     await consumer.start()
     proxy.cut()
-    await until(lambda: not connection.is_open)
+    await wait_until_async(lambda: not connection.is_open)
     with pytest.raises(Timeout):
         await session.publish("x", name, timeout=0.1)
     await consumer.cancel()

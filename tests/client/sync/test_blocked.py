@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from leveret.client.errors import Timeout
 from leveret.client.events import Blocked, Event, Unblocked
 from tests.client.sync.conftest import Open
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.polling import wait_until
 
 MORE_THAN_THERE_IS = 1 << 60
 
@@ -41,13 +41,6 @@ def alarmed(tmp_path: Path) -> Iterator[Alarmed]:
         yield alarmed
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_publish_waits_while_blocked(alarmed: Alarmed, dial: Open, name: str) -> None:
     events: list[Event] = []
     connection = dial(alarmed.process.url(), on_event=events.append, blocked_timeout=0.2)
@@ -55,14 +48,14 @@ def test_publish_waits_while_blocked(alarmed: Alarmed, dial: Open, name: str) ->
     channel.declare_queue(name)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(channel.publish, "first", name)
-        until(lambda: connection.blocked)
+        wait_until(lambda: connection.blocked)
         with pytest.raises(Timeout, match="the server blocks publishers"):
             channel.publish("second", name)
         # A connection that publishes is blocked as a whole; others are not affected.
         assert other.declare_queue(name, passive=True).consumer_count == 0
         alarmed.release()
         first.result(timeout=30)
-    until(lambda: not connection.blocked)
+    wait_until(lambda: not connection.blocked)
     channel.publish("third", name)
     bodies = []
     while (message := channel.get(name, no_ack=True)) is not None:

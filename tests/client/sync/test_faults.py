@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,14 +23,8 @@ from leveret.client.errors import (
 from leveret.client.events import Closed, Connected, Disconnected, Event, Reconnecting, Recovered
 from tests.client.sync.conftest import Open
 from tests.support.broker import Broker
+from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_connection_failures(server: Broker, dial: Open) -> None:
@@ -65,7 +58,7 @@ def test_everything_is_restored(proxy: Proxy, dial: Open, name: str) -> None:
     consumer = unnamed.consume(prefetch=3).start()
     before = unnamed.name
     proxy.cut()
-    until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
+    wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     assert unnamed.name != before
     for number in range(5):
         exchange.publish(str(number), "b", mandatory=True)
@@ -92,7 +85,7 @@ def test_pending_calls_fail_at_once(proxy: Proxy, dial: Open, name: str) -> None
     proxy.flowing.clear()
     with ThreadPoolExecutor(5) as threads:
         waiting = [threads.submit(channel.get, name) for channel in channels]
-        until(lambda: all(len(channel._core._calls) == 1 for channel in channels))
+        wait_until(lambda: all(len(channel._core._calls) == 1 for channel in channels))
         proxy.cut()
         for call in waiting:
             with pytest.raises(ConnectionLost):
@@ -109,7 +102,7 @@ def test_settling_messages_of_a_lost_connection(proxy: Proxy, dial: Open, name: 
     consumer = queue.consume().start()
     held = consumer.next(timeout=30)
     proxy.cut()
-    until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
+    wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     held.ack()
     again = consumer.next(timeout=30)
     assert (again.body, again.redelivered) == (b"x", True)
@@ -125,7 +118,7 @@ def test_lost_transaction(proxy: Proxy, dial: Open, name: str) -> None:
     channel.declare_queue(name, exclusive=True)
     channel.publish("x", name)
     proxy.cut()
-    until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
+    wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     with pytest.raises(TransactionLost):
         channel.tx_commit()
     with channel.transaction():
@@ -220,7 +213,7 @@ def test_cuts_lose_no_confirmed_messages(proxy: Proxy, dial: Open, name: str, wi
     chance = random.Random(1)
     for _ in range(25):
         before = len(confirmed)
-        until(lambda before=before: len(confirmed) > before)  # type: ignore[misc]
+        wait_until(lambda before=before: len(confirmed) > before)  # type: ignore[misc]
         time.sleep(chance.random() * 0.02)
         proxy.cut()
     stopping.set()
@@ -252,7 +245,7 @@ def test_publisher_waits_while_the_socket_is_full(proxy: Proxy, dial: Open, name
     thread.join(60)
     assert done.is_set()
     with connection.channel() as other:
-        until(lambda: other.declare_queue(name, passive=True, exclusive=True).message_count == 100)
+        wait_until(lambda: other.declare_queue(name, passive=True, exclusive=True).message_count == 100)
 
 
 def test_client_error_ends_the_connection(connect: Open) -> None:

@@ -32,8 +32,8 @@ from leveret.client.errors import (
 from leveret.client.events import Closed, Connected, Disconnected, Event
 from tests.client.fake import Peer, Script, fake_server
 from tests.client.sync.conftest import Open
-from tests.client.sync.test_faults import until
 from tests.support.broker import ROOT, Broker
+from tests.support.polling import wait_until, wait_until_async
 from tests.support.proxy import Proxy
 
 
@@ -112,7 +112,7 @@ def test_failed_start_can_be_repeated(proxy: Proxy, dial: Open, name: str) -> No
     message = consumer.next(timeout=20)
     assert message.body == b"x"
     message.ack()
-    until(lambda: channel.declare_queue(name, passive=True, exclusive=True).consumer_count == 1)
+    wait_until(lambda: channel.declare_queue(name, passive=True, exclusive=True).consumer_count == 1)
 
 
 def test_consumer_started_after_its_queue_was_renamed(proxy: Proxy, dial: Open) -> None:
@@ -122,7 +122,7 @@ def test_consumer_started_after_its_queue_was_renamed(proxy: Proxy, dial: Open) 
     queue = channel.declare_queue(exclusive=True)
     consumer = queue.consume()
     proxy.cut()
-    until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
+    wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     channel.publish("x", queue.name)
     assert consumer.next(timeout=20).body == b"x"
     assert consumer.queue == queue.name
@@ -145,7 +145,7 @@ def test_transaction_abandoned_after_a_lost_connection(proxy: Proxy, dial: Open,
     with pytest.raises(ValueError), channel.transaction():
         channel.publish("x", name)
         proxy.cut()
-        until(lambda: not connection.is_open)
+        wait_until(lambda: not connection.is_open)
         raise ValueError
     proxy.flowing.set()
     connection.driver.wait_open(20)
@@ -181,7 +181,7 @@ def test_callback_that_waits_for_its_own_thread(proxy: Proxy, dial: Open) -> Non
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=callback)
     channel = connection.channel()
     proxy.cut()
-    until(lambda: raised)
+    wait_until(lambda: raised)
     assert isinstance(raised[0], ConnectionLost) and "on_event" in str(raised[0])
     assert channel.declare_queue(exclusive=True).name
 
@@ -217,9 +217,10 @@ def test_close_while_reconnecting(proxy: Proxy, dial: Open, silent: str) -> None
         connection = dial([proxy.url(), f"{'amqps' if silent == 'tls' else 'amqp'}://127.0.0.1:{port}"],
                           reconnect_delay=0.01, on_event=events.append)
         proxy.stop()
-        until(lambda: connection.driver._connecting is not None if silent != "handshake" else
-              connection.driver.core.parameters.port == port)
-        until(lambda: connection.driver._connecting is not None if silent != "handshake" else connection.driver._has_leader)
+        wait_until(lambda: connection.driver._connecting is not None if silent != "handshake" else
+                   connection.driver.core.parameters.port == port)
+        wait_until(lambda: connection.driver._connecting is not None if silent != "handshake" else
+                   connection.driver._has_leader)
         began = time.monotonic()
         connection.close()
         assert time.monotonic() - began < 3
@@ -339,8 +340,7 @@ def test_publish_times_out_while_the_connection_flaps(dial: Open, calls: str) ->
     async def publish(url: str) -> None:
         async with leveret.connect(url, **options) as connection:
             channel = await connection.channel()
-            while connection.is_open:
-                await asyncio.sleep(0.01)
+            await wait_until_async(lambda: not connection.is_open)
             with pytest.raises(Timeout, match=r"no connection.*0\.5 s"):
                 async with asyncio.timeout(10):
                     await channel.publish("x", "y")
@@ -351,7 +351,7 @@ def test_publish_times_out_while_the_connection_flaps(dial: Open, calls: str) ->
         else:
             connection = dial(url, **options)
             channel = connection.channel()
-            until(lambda: not connection.is_open)
+            wait_until(lambda: not connection.is_open)
             began = time.monotonic()
             with pytest.raises(Timeout, match=r"no connection.*0\.5 s"):
                 channel.publish("x", "y")

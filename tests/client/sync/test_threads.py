@@ -14,6 +14,7 @@ from leveret.client._sync.consumer import Consumer
 from leveret.client.errors import ConnectionClosed, Error, NotFound, Timeout
 from leveret.client.message import Message
 from tests.client.sync.conftest import Open
+from tests.support.polling import wait_until
 
 
 def test_threads_share_a_channel(connect: Open, name: str) -> None:
@@ -164,10 +165,7 @@ def test_acks_are_sent_without_another_call(connect: Open, name: str) -> None:
     assert watching.declare_queue(name, passive=True).message_count == 10
     for message in messages:
         message.ack()
-    deadline = time.monotonic() + 30
-    while watching.declare_queue(name, passive=True).message_count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not watching.declare_queue(name, passive=True).message_count)
     watching.delete_queue(name)
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from leveret.wire.amqp0.specs import V0_9
 from tests.protocols.amqp09.tunnelling import content, install
 from tests.support.amqp09 import Client
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 
 STREAM = 80
 
@@ -84,13 +85,6 @@ def publish(client: Client, body: bytes, key: str = "q") -> None:
     client.flush()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "nothing has come of it in a minute"
-        time.sleep(0.02)
-
-
 def resume(process: LeveretProcess, id: str) -> Client:
     """Resume an interrupted channel as channel 2 of a new connection; channel 1 is a separate one."""
     client = Client(process)
@@ -150,7 +144,7 @@ def test_messages_of_an_unresumed_channel_are_requeued_in_time(tmp_path: Path) -
         deliveries(client, 1)
         id = client.channel_id
         lose(client)
-        wait_for(lambda: ready(process) == 1)
+        wait_until(lambda: ready(process) == 1)
         late = Client(process)
         late.send("channel.resume", 2, channel_id=id)
         assert late.expect("channel.close").arguments["reply_code"] == 404

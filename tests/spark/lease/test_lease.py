@@ -14,9 +14,10 @@ from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
 from leveret.spark.lease.reader import LeaseReader
 from leveret.spark.schema import table_schema
-from tests.spark.sinks import eventually, settings_of
+from tests.spark.sinks import settings_of
 from tests.spark.support import TIMEOUT, publish, run, start, written
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +140,7 @@ def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
     first = abandoned.initialOffset()
     end = abandoned.latestOffset(first, abandoned.getDefaultReadLimit())
     abandoned.stop()
-    eventually(lambda: not leases(broker, queue)[0]["messages"], "the batch returns")
+    wait_until(lambda: not leases(broker, queue)[0]["messages"], "the batch returns")
     again = reader(broker, queue, maxMessagesPerTrigger=2)
     # The batch is in the checkpoint, so Spark replays it.
     assert rows_of(again, first, end) == [b"1", b"2"]
@@ -194,12 +195,12 @@ def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(spark:
             channel.declare_queue(name, durable=True)
         query = start(spark, own_broker.url(), tmp_path, available_now=False, queue=name, lease="spark")
         publish(connection, name, ["1", "2"], persistent=True)
-        eventually(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 2, "two rows")
+        wait_until(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 2, "two rows")
     own_broker.kill()
     own_broker.start()
     with sync.connect(own_broker.url()) as connection:
         publish(connection, name, ["3"], persistent=True)
-    eventually(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 3, "the third row")
+    wait_until(lambda: sum(progress.numInputRows for progress in query.recentProgress) == 3, "the third row")
     query.stop()
     query.awaitTermination(TIMEOUT)
     assert written(spark, tmp_path) == ["1", "2", "3"]

@@ -13,9 +13,10 @@ import pytest
 
 from leveret import sync
 from tests.spark.environment import environment
-from tests.spark.sinks import bodies, drain, eventually
+from tests.spark.sinks import bodies, drain
 from tests.spark.support import publish
 from tests.support.broker import ROOT, LeveretProcess
+from tests.support.polling import wait_until
 
 ROWS = [f"{number}" for number in range(400)]
 
@@ -73,7 +74,7 @@ def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
     (app.marker / "hold").touch()
     app.start()
     try:
-        eventually(lambda: app.running("reading"), "a task reads", 150)
+        wait_until(lambda: app.running("reading"), "a task reads", 150)
         app.kill()
         assert drain(connection, f"{name}-out") == []
         (app.marker / "hold").unlink()

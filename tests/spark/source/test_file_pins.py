@@ -18,8 +18,9 @@ from leveret.spark.source.partitions import StreamPartition
 from leveret.spark.source.stream_reader import StreamReader
 from leveret.spark.source.target import Target
 from tests.spark.source.test_history import OverAmqp, over_amqp, seal, segments
-from tests.spark.support import declare_stream, publish, until
+from tests.spark.support import declare_stream, publish
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 __all__ = ["over_amqp"]
@@ -83,10 +84,10 @@ def test_a_batch_that_is_read_for_longer_than_its_pin(
         # Pinned later than the files of the batch, and not renewed: when this pin has expired, theirs would have, too.
         ask(channel, "stream.hold", stream=name, holder="other", first=10, last=14, seconds=2)
         publish(connection, name, [os.urandom(SIZE) for _ in range(22)])
-        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)
-        until(lambda: not any(path.exists() for path in unread))
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)
+        wait_until(lambda: not any(path.exists() for path in unread))
         assert all(path.exists() for path in read)
         found += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
         assert found == list(range(10))
         assert not over_amqp.ranges
-        until(lambda: not any(path.exists() for path in read))
+        wait_until(lambda: not any(path.exists() for path in read))

@@ -26,8 +26,9 @@ from leveret.spark.source.batch_reader import StreamBatchReader
 from leveret.spark.source.fetch import StreamFetch
 from leveret.spark.source.partitions import StreamPartition
 from leveret.spark.source.target import Target
-from tests.spark.support import bodies, declare_stream, numbers, publish, read, run, until, written
+from tests.spark.support import bodies, declare_stream, numbers, publish, read, run, written
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def seal(broker: LeveretProcess, connection: sync.Connection, name: str, stop: i
     """Seal all messages up to an offset."""
     call(broker.data_dir, "streams.seal", {"vhost": "/", "name": name})
     with connection.channel() as channel:
-        until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
+        wait_until(lambda: segments(channel, name) and segments(channel, name)[-1]["last"] == stop - 1)
 
 
 def segments(channel: sync.Channel, name: str) -> list[dict[str, Any]]:
@@ -190,7 +191,7 @@ def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection
     planned = list(made.partitions())
     publish(connection, name, [b"y" * (200 << 10) for _ in range(20)])
     with connection.channel() as channel:
-        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 5)
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 5)
     assert table(made, planned).column("offset").to_pylist() == list(range(5))
     assert not over_amqp.ranges
 

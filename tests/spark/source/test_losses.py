@@ -13,8 +13,9 @@ from leveret.spark.options import STREAM, read_options
 from leveret.spark.source.batch_reader import StreamBatchReader
 from leveret.spark.source.fetch import record_loss
 from leveret.spark.source.target import Target
-from tests.spark.support import declare_stream, publish, until
+from tests.spark.support import declare_stream, publish
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 
@@ -37,7 +38,7 @@ def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: sync.
     planned, leniently = strict.partitions(), lenient.partitions()
     publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
     with connection.channel() as channel:
-        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
     with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
     assert not losses.exists()

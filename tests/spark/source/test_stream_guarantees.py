@@ -26,10 +26,10 @@ from tests.spark.support import (
     publish,
     run,
     start,
-    until,
     written,
 )
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ def test_the_broker_is_killed_while_a_query_runs(spark: SparkSession, own_broker
         query = start(spark, url, tmp_path, available_now=False, stream=name, startingOffsets="earliest", consumerName="c",
                       maxMessagesPerTrigger="300")
         try:
-            until(lambda: query.lastProgress)
+            wait_until(lambda: query.lastProgress)
             own_broker.kill()
             own_broker.start()
             publish(connection, name, numbers(1000, 2000))
-            until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= 2000)
+            wait_until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= 2000)
         finally:
             query.stop()
     assert written(spark, tmp_path) == numbers(0, 2000)
@@ -155,7 +155,7 @@ def test_a_worker_is_killed_while_it_reads(spark: SparkSession, own_broker: Leve
         declare_stream(connection, name)
         publish(connection, name, numbers(0, total))
         query = start(spark, url, tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1")
-        until(lambda: _kill_reader(own_broker.port))
+        wait_until(lambda: _kill_reader(own_broker.port))
         with pytest.raises(Exception, match=r"(?s)worker|Job aborted"):
             query.awaitTermination(60)
     run(spark, url, tmp_path, stream=name, startingOffsets="earliest")
@@ -198,7 +198,7 @@ def _all() -> ReadLimit:
 def _wait_removed(connection: sync.Connection, name: str) -> None:
     """Wait until retention has removed the sealed messages."""
     with connection.channel() as channel:
-        until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
 
 
 def test_retention_removes_messages_before_they_are_planned(broker: LeveretProcess, connection: sync.Connection,

@@ -19,10 +19,10 @@ from tests.spark.support import (
     read,
     run,
     start,
-    until,
     written,
 )
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,11 +138,11 @@ def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: Le
             found = progress["sources"][0].get("latestOffset") if progress is not None else None
             return json.loads(found) if found else None
 
-        waiting = until(latest)
-        until(lambda: latest()["lag"] == 6)
+        waiting = wait_until(latest)
+        wait_until(lambda: latest()["lag"] == 6)
         assert waiting["lost"] == 0
         publish(connection, name, numbers(6, 12))
-        until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) == 12)
+        wait_until(lambda: sum(progress["numInputRows"] for progress in query.recentProgress) == 12)
     finally:
         query.stop()
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [12]

@@ -16,8 +16,9 @@ from leveret.client import amqp10
 from leveret.segments.typed_json import to_table
 from leveret.wire.amqp0.fieldtable import encode_short_string
 from tests.spark.source.test_history import seal
-from tests.spark.support import declare_stream, read, until
+from tests.spark.support import declare_stream, read
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 from tests.support.raw import Peer
 from tests.support.requests import ask
 
@@ -60,7 +61,7 @@ def publish_raw(broker: LeveretProcess, key: str) -> None:
                   + frame(2, struct.pack(">HHQH", 60, 0, 4, 0xFFFC) + properties) + frame(3, b"\0\xffab"))
         peer.send(b"\x08\0\0\0\0\0\0\xce")
         with sync.connect(broker.url()) as connection, connection.channel() as channel:
-            until(lambda: ask(channel, "stream.describe", stream=key)["next_offset"] == 1)
+            wait_until(lambda: ask(channel, "stream.describe", stream=key)["next_offset"] == 1)
 
 
 APPLICATION: dict[str, tuple[Any, Any]] = {
@@ -150,7 +151,7 @@ def test_a_dead_letter(spark: SparkSession, broker: LeveretProcess, connection: 
         message = channel.queue(f"{name}-q").get()
         assert message is not None
         message.reject()
-        until(lambda: ask(channel, "stream.describe", stream=name)["next_offset"] == 1)
+        wait_until(lambda: ask(channel, "stream.describe", stream=name)["next_offset"] == 1)
     row = collect(spark, broker, name)
     assert (row.exchange, row.routing_key) == ("", name)
     death, = row.x_death

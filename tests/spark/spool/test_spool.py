@@ -14,10 +14,11 @@ from leveret import sync
 from leveret.spark.errors import OffsetError, OptionError
 from leveret.spark.spool.directory import Spool
 from leveret.spark.spool.reader import SpoolReader
-from tests.spark.sinks import batch_of, eventually, settings_of
+from tests.spark.sinks import batch_of, settings_of
 from tests.spark.support import TIMEOUT, publish, run, start, written
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +170,7 @@ def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[s
         with sync.connect(options["url"]) as connection:
             for number in range(3):
                 publish(connection, options["queue"], [f"{number}"])
-                eventually(partial(_has_read, query, number + 1), "the row")
+                wait_until(partial(_has_read, query, number + 1), "the row")
     finally:
         query.stop()
         query.awaitTermination(TIMEOUT)
@@ -186,7 +187,7 @@ def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(shared_broker
         publish(connection, name, ["1", "2", "3"])
         reader = SpoolReader(settings, name)
         start = reader.initialOffset()
-        taken = eventually(lambda: reader._open_consumer().take(10, 1 << 20, True), "messages")
+        taken = wait_until(lambda: reader._open_consumer().take(10, 1 << 20, True), "messages")
         reader._open().append(taken.batch(0, name))
         reader.stop()
         again = SpoolReader(settings, name)
