@@ -1,7 +1,8 @@
 # Everything a checkout can do. A fresh machine needs python3.11 or later (and a C compiler, for the compiled build).
 #
 #   make run                         start a broker          make run ARGS="--port 5673"
-#   make test                        the whole test suite    make test TESTS=tests/wire
+#   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
+#   make test-all                    the slow tests, the plain files, and then `make test`
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain files, child processes included
 #   make build                       the wheels: compiled for this platform, and pure
@@ -17,7 +18,7 @@ TESTS  ?=
 # Tests mostly wait for brokers and clients, so more of them than processors run at a time; a file stays in one process.
 PYTEST := $(PY) -m pytest -n 4 --dist loadfile $(PYTEST_OPTIONS)
 
-# What runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
+# What `make test-all` runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
 
 # What `make coverage` runs: everything but Spark, the benchmarks, the documentation and the packaging.
@@ -27,7 +28,7 @@ HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: run compiled test test-pure test-compiled coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
+.PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -92,17 +93,32 @@ compiled: $(STAMPS)/build
 	@$(PY) tools/build_compiled.py $(COMPILE)
 endif
 
-# The whole suite runs last, over the compiled modules, so that the last line is the one that counts.
+# Everything but the tests that are marked `slow`; TESTS names what to run whatever its marks.
+SELECTED := $(if $(TESTS),$(TESTS),-m "not slow")
+
 ifeq ($(HAVE_CC),)
 test: $(STAMPS)/spark $(STAMPS)/spark-classes
-	LEVERET_PURE=1 $(PYTEST) $(TESTS)
+	LEVERET_PURE=1 $(PYTEST) $(SELECTED)
+
+test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes
+	LEVERET_PURE=1 $(PYTEST) -m slow
 else
-test: COMPILE := --require
+test test-rest: COMPILE := --require
 test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
-	@pure=0; \
-	$(if $(or $(TESTS),$(PURE_TESTS)),LEVERET_PURE=1 $(PYTEST) -q $(or $(TESTS),$(PURE_TESTS)) || pure=$$?;) \
-	$(PYTEST) $(TESTS) && exit $$pure
+	@$(PYTEST) $(SELECTED)
+
+# What `make test` leaves out: the slow tests, and the layers with compiled modules over the plain files.
+test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
+	@failed=0; \
+	LEVERET_PURE=1 $(PYTEST) -m "not slow" $(PURE_TESTS) || failed=1; \
+	$(PYTEST) -m slow && exit $$failed
 endif
+
+# Everything. `make test` comes last, also after a failure, so that the last line is that of the largest run.
+test-all:
+	@failed=0; \
+	$(MAKE) --no-print-directory test-rest TESTS= || failed=1; \
+	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so they get more time. The report is printed even if a test fails.
 coverage: $(STAMPS)/dev $(STAMPS)/segments

@@ -106,7 +106,7 @@ def drain(process: Broker) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_sent_once(process: LeveretProcess, seed: int) -> None:
     """Every message that was sent is there once, however often the broker is killed while they come."""
     chance = random.Random(seed)
@@ -186,7 +186,7 @@ class Taking:
             session.dispose(frame.delivery_id, state=Accepted(), settled=False)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_taken_once(process: LeveretProcess, seed: int) -> None:
     """Every message comes to its end at one client once, however often the broker is killed meanwhile."""
     chance = random.Random(seed)

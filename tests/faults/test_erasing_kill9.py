@@ -94,6 +94,7 @@ def erase(process: LeveretProcess) -> None:
     call(process.data_dir, "streams.erase", {"name": "s", "rules": RULES, "seal": True})
 
 
+@pytest.mark.slow
 def test_interrupted_erasures_are_neither_lost_nor_undone(process: LeveretProcess) -> None:
     random.seed(4)
     process.start()

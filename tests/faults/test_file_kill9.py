@@ -55,6 +55,7 @@ def staged_files(process: LeveretProcess) -> list[Path]:
     return list((process.data_dir / "staged").iterdir())
 
 
+@pytest.mark.slow
 def test_staging_resumes_after_each_kill(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     client.call("queue.declare", "queue.declare-ok", queue="files", durable=True)

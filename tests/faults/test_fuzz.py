@@ -276,6 +276,7 @@ def test_methods(broker: Broker, beside: Neighbour, sequence: list[tuple[str, in
     broker.check_log()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(steps(), min_size=5, max_size=60))
 def test_in_one_piece(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]]) -> None:
@@ -305,6 +306,7 @@ def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], sta
     broker.check_log()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     st.lists(steps(), min_size=3, max_size=30),

@@ -114,6 +114,7 @@ def wait_until_gone(broker: LeveretProcess) -> None:
     peer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4))
 def test_bursts(process: LeveretProcess, batch: int) -> None:
     neighbour = Neighbour(process)

@@ -23,7 +23,7 @@ def process(tmp_path: Path) -> LeveretProcess:
     return LeveretProcess(tmp_path)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rounds(process: LeveretProcess, tmp_path: Path, seed: int) -> None:
     test = CrashTest(process, seed, tmp_path / "journal.jsonl")
     try:

@@ -184,7 +184,7 @@ class Driver:
         self.replies[properties.correlation_id] = json.loads(body)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int) -> None:
     chance = random.Random(seed)
     driver = Driver(process)
@@ -231,6 +231,7 @@ def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int)
     assert driver.committed == max(driver.batches)
 
 
+@pytest.mark.slow
 def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProcess) -> None:
     """After the plan, after reading, after the commit; what goes back is there once."""
     process.start()

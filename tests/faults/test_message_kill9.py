@@ -77,6 +77,7 @@ def staged_files(process: LeveretProcess) -> list[Path]:
     return list((process.data_dir / "staged").iterdir())
 
 
+@pytest.mark.slow
 def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: bytes) -> None:
     client = Client(process)
     count(client)

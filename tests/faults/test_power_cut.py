@@ -17,6 +17,7 @@ from tests.support.amqp import Closed
 from tests.support.broker import leveret_only
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", Rules)
 def test_rounds(tmp_path: Path, rules: Rules) -> None:
     leveret_only("its power is cut")

@@ -130,6 +130,7 @@ def all_sealed(process: LeveretProcess) -> None:
                "the log keeps what is sealed")
 
 
+@pytest.mark.slow
 def test_kills_of_the_broker(process: LeveretProcess) -> None:
     seen: dict[int, bytes] = {}
     confirmed: list[bytes] = []
@@ -149,6 +150,7 @@ def test_kills_of_the_broker(process: LeveretProcess) -> None:
     assert len(manifest(process)) > 1
 
 
+@pytest.mark.slow
 def test_kills_of_the_sealer(process: LeveretProcess) -> None:
     process.start()
     confirmed: list[bytes] = []

@@ -12,6 +12,8 @@ import time
 import uuid
 from zlib import crc32
 
+import pytest
+
 from leveret import sync
 from leveret.client import Error
 from tests.support.broker import LeveretProcess
@@ -98,6 +100,7 @@ def test_every_row_once(process: LeveretProcess) -> None:
     assert contents(process, "copies") == expected
 
 
+@pytest.mark.slow
 def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> None:
     """The decision stands, whenever the broker dies after it; a sealed stage, whenever it dies before."""
     process.start()

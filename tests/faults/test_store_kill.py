@@ -125,6 +125,7 @@ def check(path: Path, before: State, tried: list[tuple[int, Any]], confirmed: in
     pytest.fail(f"the log has none of the {len(candidates)} states that it may have; missing {missing}, extra {extra}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kill_9(tmp_path: Path) -> None:
     seed = int(os.environ.get("LEVERET_STORE_SEED", random.randrange(1 << 30)))

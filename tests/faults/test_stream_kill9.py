@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pika
+import pytest
 
 from tests.support.broker import LeveretProcess
 
@@ -40,6 +41,7 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
                 break
 
 
+@pytest.mark.slow
 def test_confirmed_messages_keep_their_offsets(process: LeveretProcess) -> None:
     seen: dict[int, bytes] = {}
     confirmed: list[bytes] = []

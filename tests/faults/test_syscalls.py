@@ -11,6 +11,7 @@ from tests.faults.crash.power import build_library
 from tests.support.broker import leveret_only
 
 
+@pytest.mark.slow
 def test_no_confirmed_message_is_lost(tmp_path: Path) -> None:
     leveret_only("the calls of its store fail")
     library = build_library(tmp_path) or pytest.skip("no C compiler for the library that has calls fail")

@@ -14,6 +14,7 @@ from tests.support.broker import Broker
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_go(broker: Broker) -> None:
     go = shutil.which("go") or "/usr/local/go/bin/go"
@@ -27,6 +28,7 @@ def test_go(broker: Broker) -> None:
     run([str(program)], broker, least=13)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_java(broker: Broker) -> None:
     """The client's calls, and the functions of a broker that its users rely on, in one JVM."""

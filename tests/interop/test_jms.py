@@ -23,6 +23,7 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
         broker.check_log()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_subscriptions(own_broker: LeveretProcess) -> None:
     run(java(HERE / "jms", "Subscriptions", "qpid-jms-client"), own_broker, least=21)

@@ -14,6 +14,7 @@ from tests.support.broker import LeveretProcess, basic_config, leveret_only
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_jms_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leveret_only("it is set up for TLS")

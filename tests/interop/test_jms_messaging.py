@@ -10,6 +10,7 @@ from tests.interop.programs import java, run
 from tests.support.broker import Broker
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_messaging(broker: Broker) -> None:
     if broker.kind != "leveret":

@@ -35,11 +35,13 @@ def modules() -> Path:
     return directory / "node_modules"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["promises.test.js", "connections.test.js"])
 def test_amqplib(broker: Broker, modules: Path, file: str) -> None:
     run(broker, modules, file)
 
 
+@pytest.mark.slow
 def test_rhea(broker: Broker, modules: Path) -> None:
     if broker.kind != "leveret":
         pytest.skip("RabbitMQ 3 has other addresses")

@@ -24,11 +24,13 @@ def only_here() -> None:
     leveret_only("no other broker speaks AMQP 0-9")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_jms_over_0_9(broker: Broker) -> None:
     run(java(HERE, "Legacy", LIBRARY), broker, least=24, timeout=900)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_client_of_2011(broker: Broker) -> None:
     """It has no addresses for 0-9, and texts of ASCII only."""
@@ -53,6 +55,7 @@ def cross(broker: Broker, *arguments: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_0_9_to_0_9_1(broker: Broker, channel: BlockingChannel, name: str) -> None:
     cross(broker, "send", name)
@@ -67,6 +70,7 @@ def test_from_0_9_to_0_9_1(broker: Broker, channel: BlockingChannel, name: str) 
     assert octets.properties.content_type == "application/octet-stream"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
     cross(broker, "send", name)
@@ -85,6 +89,7 @@ def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
     assert (bytes(octets.body), octets.durable) == (b"\0\1\xfe", False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_0_9_1_and_1_0_to_0_9(broker: Broker, channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, durable=True)

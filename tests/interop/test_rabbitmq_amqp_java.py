@@ -12,6 +12,7 @@ from tests.support.broker import Broker
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_java(broker: Broker) -> None:
     if broker.kind != "leveret":

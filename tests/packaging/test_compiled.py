@@ -16,6 +16,7 @@ import pytest
 from tools import build_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
 needs_compiler = pytest.mark.skipif(bool(build_compiled.obstacle()), reason=build_compiled.obstacle() or "-")
 
 # Compiled modules when this test was written. Lower it if modules are merged, but not to leave one out.

@@ -47,6 +47,7 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, n
         made.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, name: str,
                                                   connection: sync.Connection) -> None:
@@ -61,6 +62,7 @@ def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, na
     assert sorted(bodies(drain(connection, f"{name}-out"))) == sorted(row.encode() for row in ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connection: sync.Connection) -> None:
     (app.marker / "slow").touch()
@@ -88,6 +90,7 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_packaged_pipeline_runs_without_an_installation(
         cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
