@@ -48,7 +48,7 @@ class Commands:
 
 def wait_closed(connection: pika.BlockingConnection) -> str:
     """Serve a connection until the broker closes it; its code and text."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             connection.process_data_events(time_limit=1)

@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 from tests.support.amqp import METHOD, PROTOCOL_HEADER, decode, encode, split
 
 Script = Callable[["Peer"], Awaitable[None]]
-WITHIN = 10.0
+WITHIN = 60.0
 
 
 class Peer:

@@ -16,7 +16,7 @@ from pamqp import base, body, commands, frame, header, heartbeat
 
 HEADER_AMQP091 = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME = 1, 2, 3, 8
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 M = TypeVar("M", bound=base.Frame)
 

@@ -28,7 +28,7 @@ from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposit
 AMQP = b"AMQP\x00\x01\x00\x00"
 TLS = b"AMQP\x02\x01\x00\x00"
 SASL = b"AMQP\x03\x01\x00\x00"
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 LARGE = 1 << 20
 
 P = TypeVar("P", bound=Performative)

@@ -12,6 +12,7 @@ import pytest
 from tests.conformance.conftest import CONFIG
 from tests.conformance.peer import Channel, ChannelClass, Connection, Peer, Tx
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.polling import wait_until
 
 # Far above what an idle broker needs, and soon reached by a transaction, whose content must stay in memory.
 WATERMARK = 150_000_000
@@ -90,10 +91,8 @@ def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess)
     assert tight.memory() < WATERMARK * 1.6
     # Its socket is not read, but its end is noticed, and its unacked messages are requeued.
     rude.peer.reset()
-    deadline = time.monotonic() + 15
-    while tight.memory() > WATERMARK:
-        assert time.monotonic() < deadline, "the memory of a client that went away stays"
-        polite.quiet()
+    wait_until(lambda: tight.memory() <= WATERMARK, "the memory of a client that went away stays")
+    polite.quiet()
 
 
 @pytest.mark.rule("0-9-1", "heartbeats.throttled")
@@ -111,7 +110,5 @@ def test_missing_heartbeats_of_a_paused_connection_are_ignored(tight: LeveretPro
         assert number == 0 or isinstance(value, ChannelClass.Flow)  # heartbeats of the broker, and its request
         held.send_bytes(b"\x08\x00\x00\x00\x00\x00\x00\xce")
     filler.peer.drop()
-    deadline = time.monotonic() + 10
-    while watcher.depth("q") < 2:
-        assert time.monotonic() < deadline, "what was held never came"
+    wait_until(lambda: watcher.depth("q") == 2, "what was held never came")
     assert watcher.drain("q") == [b"the first", b"the second"]

@@ -12,7 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Got(NamedTuple):

@@ -18,7 +18,7 @@ from celery.exceptions import TaskRevokedError
 
 from tests.support.broker import ROOT, Broker
 
-WITHIN = 30.0
+WITHIN = 60.0
 
 
 class Worker:

@@ -11,7 +11,7 @@ from pika.channel import Channel
 
 from tests.support.broker import Broker
 
-WITHIN = 30.0
+WITHIN = 60.0
 
 
 class Script:

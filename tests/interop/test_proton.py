@@ -21,7 +21,7 @@ from proton.handlers import MessagingHandler  # noqa: E402
 from proton.reactor import Container, Copy, DynamicNodeProperties  # noqa: E402
 from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
 
-TIMEOUT = 10
+TIMEOUT = 60
 
 
 @pytest.fixture(autouse=True)
@@ -231,11 +231,11 @@ def test_a_lifetime_policy(amqp10: BlockingConnection) -> None:
 
 
 def test_a_heartbeat(url: str, name: str) -> None:
-    connection = BlockingConnection(url, timeout=TIMEOUT, heartbeat=0.5)
+    connection = BlockingConnection(url, timeout=TIMEOUT, heartbeat=1)
     sender = connection.create_sender(name)
     receiver = connection.create_receiver(name, credit=1)
     with pytest.raises(proton.Timeout):
-        receiver.receive(timeout=1.5)
+        receiver.receive(timeout=2.5)
     sender.send(Message("still there"))
     assert receiver.receive(timeout=TIMEOUT).body == "still there"
     connection.close()

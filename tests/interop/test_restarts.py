@@ -20,7 +20,7 @@ from tests.interop.helpers import pump
 from tests.support.broker import LeveretProcess, free_port, leveret_only
 from tests.support.polling import wait_until, wait_until_async
 
-WITHIN = 30.0
+WITHIN = 60.0
 
 
 @pytest.fixture

@@ -23,9 +23,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
+from tests.support.polling import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 30.0
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 60.0
 
 # Users of every test: `guest` with all permissions, `limited` with few. RabbitMQ gets the same by definitions.
 USERS = {
@@ -221,13 +223,10 @@ class LeveretProcess(Broker):
 
     def wait_for_log(self, wanted: str, after: int = 0) -> str:
         """Wait for a line of the log with this text, after a number of characters, and return it."""
-        deadline = time.monotonic() + 30
-        while True:
-            for line in self.log()[after:].splitlines():
-                if wanted in line:
-                    return line
-            assert time.monotonic() < deadline, f"no line with {wanted!r} in:\n{self.log()[after:]}"
-            time.sleep(0.02)
+        def line() -> str | None:
+            return next((line for line in self.log()[after:].splitlines() if wanted in line), None)
+
+        return wait_until(line, lambda: f"no line with {wanted!r} in:\n{self.log()[after:]}")
 
     def check_log(self) -> None:
         text = self.log()

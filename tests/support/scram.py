@@ -21,7 +21,7 @@ from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms
 from leveret.wire.amqp10.transport import Open
 from tests.support.broker import Broker
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 

@@ -145,7 +145,7 @@ async def test_channel_flow(dial: Connect) -> None:
         going.cancel()
 
     async with fake_server(script) as url:
-        connection = await dial(url, blocked_timeout=0.1)
+        connection = await dial(url, blocked_timeout=1)
         first, second = await connection.channel(), await connection.channel()
         await stopped.wait()
         with pytest.raises(Timeout, match=r"channel\.flow"):
@@ -161,28 +161,37 @@ async def test_channel_flow(dial: Connect) -> None:
 
 async def test_waiters_learn_the_outcome(dial: Connect) -> None:
     """Blocked publishes fail with their channel, and wait up to their timeout for the next connection."""
+    publishing, closed = asyncio.Event(), asyncio.Event()
+
     async def script(peer: Peer) -> None:
         await peer.handshake()
         await peer.channel()
         second = await peer.channel()
         peer.send(commands.Connection.Blocked("low on everything"))
-        await asyncio.sleep(0.05)
+        await publishing.wait()
         peer.send(commands.Channel.Close(406, "gone", 60, 40), second)
-        await asyncio.sleep(0.05)
+        await closed.wait()
 
     async with fake_server(script) as url:
-        connection = await dial(url, timeout=0.3, reconnect_delay=30)
+        connection = await dial(url, reconnect_delay=30)
         first, second = await connection.channel(), await connection.channel()
         await wait_until_async(lambda: connection.blocked)
-        results = await asyncio.gather(first.publish(b"x", "q"), second.publish(b"x", "q"), return_exceptions=True)
-        assert isinstance(results[0], Timeout) and "no connection" in str(results[0])
-        assert isinstance(results[1], ChannelClosed) and results[1].reply_code == 406
+        waiting = asyncio.ensure_future(first.publish(b"x", "q", timeout=2))
+        failing = asyncio.ensure_future(second.publish(b"x", "q"))
+        await asyncio.sleep(0)
+        publishing.set()
+        with pytest.raises(ChannelClosed) as caught:
+            await failing
+        assert caught.value.reply_code == 406
+        closed.set()
+        with pytest.raises(Timeout, match="no connection"):
+            await waiting
         await connection.close()
 
 
 async def test_publish_waits_for_a_full_socket(dial: Connect, proxy: Proxy, name: str) -> None:
     """Publishers without confirms wait for the socket instead of filling the memory."""
-    connection = await dial(proxy.url(), blocked_timeout=0.3, heartbeat=0)
+    connection = await dial(proxy.url(), blocked_timeout=1, heartbeat=0)
     channel = await connection.channel(confirms=False)
     await channel.declare_queue(name, exclusive=True)
     proxy.flowing.clear()
@@ -196,7 +205,7 @@ async def test_publish_waits_for_a_full_socket(dial: Connect, proxy: Proxy, name
     transport = connection.driver.stream.transport  # type: ignore[union-attr]
     assert transport is not None and transport.get_write_buffer_size() < 4 * MIB
     proxy.flowing.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await channel.publish(b"last", name)
         while await count(channel, name) < sent + 1:
             await asyncio.sleep(0.01)
@@ -205,7 +214,7 @@ async def test_publish_waits_for_a_full_socket(dial: Connect, proxy: Proxy, name
 @pytest.mark.parametrize("closing", [True, False])
 async def test_close_with_a_full_socket(dial: Connect, proxy: Proxy, name: str, closing: bool) -> None:
     """If the server stops reading, close takes no longer than connect_timeout."""
-    connection = await dial(proxy.url(), heartbeat=0, connect_timeout=0.5, blocked_timeout=0.1)
+    connection = await dial(proxy.url(), heartbeat=0, connect_timeout=2, blocked_timeout=0.1)
     channel: Any = await connection.channel(confirms=False)
     proxy.half_open()
     with pytest.raises(Timeout):
@@ -213,7 +222,7 @@ async def test_close_with_a_full_socket(dial: Connect, proxy: Proxy, name: str, 
             await channel.publish(b"x" * 65536, name)
             await asyncio.sleep(0)
     if closing:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await connection.close()
         assert connection.is_closed
     else:

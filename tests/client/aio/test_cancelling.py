@@ -50,7 +50,7 @@ async def cancel_everywhere(start: Callable[[], Awaitable[Any]],
 
 async def usable(channel: Channel) -> None:
     """Check that calls, publishes and deliveries work."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         queue = await channel.declare_queue(exclusive=True)
         await channel.publish(b"x", queue.name)
         async with channel.consume(queue) as consumer:
@@ -108,7 +108,7 @@ async def test_get(connect: Connect, name: str) -> None:
         if result is not None:
             assert result.body == b"the one"
             result.nack()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (message := await other.get(name)) is None:
                 await asyncio.sleep(0.005)
         message.nack()
@@ -132,7 +132,7 @@ async def test_consume(connect: Connect, name: str) -> None:
                 (await anext(consumer)).nack()
 
     async def check(result: Any, cancelled: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 queue = await other.declare_queue(name, passive=True)
                 if (queue.message_count, queue.consumer_count) == (2, 0):
@@ -162,7 +162,7 @@ async def test_restart_a_cancelled_start(connect: Connect, name: str) -> None:
             task.cancel()
             await asyncio.wait([task])
             await other.publish(b"%d" % steps, name)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 message = await anext(consumer)
             assert message.body == b"%d" % steps
             message.ack()
@@ -188,7 +188,7 @@ async def test_consumer_cancel(connect: Connect, name: str) -> None:
         task.cancel()
         await asyncio.wait([task])
         await consumer.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await other.declare_queue(name, passive=True)).message_count < 5:
                 await asyncio.sleep(0.005)
     assert not channel._core.consumers

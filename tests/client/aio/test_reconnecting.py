@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ async def test_everything_is_restored(dial: Connect, proxy: Proxy, name: str) ->
 
 
 async def test_pending_calls_fail_at_once(dial: Connect, proxy: Proxy, name: str) -> None:
-    connection = await dial(proxy.url(), reconnect_delay=5)
+    connection = await dial(proxy.url(), reconnect_delay=100, reconnect_max_delay=100)
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name, auto_delete=True)
     proxy.flowing.clear()
@@ -154,7 +155,7 @@ async def test_pending_calls_fail_at_once(dial: Connect, proxy: Proxy, name: str
     begun = time.monotonic()
     proxy.cut()
     results = await asyncio.gather(*calls, return_exceptions=True)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 60
     assert [type(result) for result in results] == [ConnectionLost] * len(calls)
     proxy.flowing.set()
 
@@ -175,9 +176,10 @@ async def test_new_calls_wait_for_the_next_connection(dial: Connect, proxy: Prox
 
 
 async def test_calls_time_out(dial: Connect, proxy: Proxy, name: str) -> None:
-    connection = await dial(proxy.url(), timeout=0.2, reconnect_delay=0.01, reconnect_max_delay=0.05)
+    connection = await dial(proxy.url(), reconnect_delay=0.01, reconnect_max_delay=0.05)
     channel = await connection.channel()
     await channel.declare_queue(name, exclusive=True)
+    connection.core.parameters = replace(connection.parameters, timeout=0.2)
     proxy.stop()
     await wait_until_async(lambda: not connection.is_open)
     for call in (channel.get(name), channel.publish(b"x", name), connection.channel()._open()):
@@ -214,7 +216,7 @@ async def test_settling_messages_of_the_lost_connection(dial: Connect, proxy: Pr
 
 async def test_settling_and_cancelling_while_disconnected(dial: Connect, proxy: Proxy, name: str) -> None:
     watch = Watch()
-    connection = await dial(proxy.url(), on_event=watch, reconnect_delay=0.5)
+    connection = await dial(proxy.url(), on_event=watch, reconnect_delay=2)
     channel = await connection.channel()
     await channel.declare_queue(name)
     await channel.publish(b"x", name)
@@ -225,10 +227,10 @@ async def test_settling_and_cancelling_while_disconnected(dial: Connect, proxy: 
     proxy.cut()
     await wait_until_async(lambda: watch.count(Disconnected))
     message.ack()
-    begun = time.monotonic()
     await first.cancel()
     await closed.close()
-    assert time.monotonic() - begun < 0.3
+    # Neither has waited for the next connection.
+    assert watch.count(Connected) == 1
     with pytest.raises(StopAsyncIteration):
         await anext(first)
     await watch.recovered()

@@ -95,9 +95,9 @@ async def test_rejected_messages_are_requeued_to_other_channels(connect: Connect
     await channel.declare_queue(name)
     await channel.publish(b"1", name)
     async with channel.consume(name) as consumer:
-        (await consumer.next(20)).nack(requeue=True)
+        (await consumer.next(60)).nack(requeue=True)
         await channel.publish(b"2", name)
-        message = await consumer.next(20)
+        message = await consumer.next(60)
         assert message.body == b"2"
         message.reject()
         again = await other.get(name)
@@ -132,14 +132,14 @@ async def test_prefetch_window_of_the_channel(connect: Connect09, name: str) -> 
     for number in range(5):
         await channel.publish(b"%d" % number, name)
     async with channel.consume(name, prefetch=5) as consumer:
-        messages = [await consumer.next(20) for _ in range(2)]
+        messages = [await consumer.next(60) for _ in range(2)]
         await channel.ping()
         assert not consumer._core.messages
         left = await other.get(name)
         assert left is not None and left.body == b"2"
         left.ack()
         messages[0].ack()
-        assert (await consumer.next(20)).body == b"3"
+        assert (await consumer.next(60)).body == b"3"
     await other.delete_queue(name)
 
 
@@ -214,11 +214,11 @@ async def test_everything_is_restored(through: Connect09, proxy: Proxy, name: st
     async with channel.consume(queue) as consumer, channel.consume(named) as other:
         for number in range(5):
             await channel.publish(b"%d" % number, "key", f"{name}.x")
-            message = await consumer.next(20)
+            message = await consumer.next(60)
             assert message.body == b"%d" % number
             message.ack()
             await channel.publish(b"n", named.name)
-            (await other.next(20)).ack()
+            (await other.next(60)).ack()
             before = connection.core.generation
             assert proxy.cut()
             # Published again until some connection confirmed it, if the queue exists.
@@ -308,7 +308,7 @@ async def test_messages_of_a_lost_channel_are_requeued_at_once(through: Connect0
     found = []
     async with channel.consume(name) as consumer:
         for _ in range(2):
-            message = await consumer.next(20)
+            message = await consumer.next(60)
             assert message.redelivered
             found.append(message.body)
             message.ack()

@@ -39,14 +39,14 @@ async def test_send_and_receive(connect: Connect09, name: str, tmp_path: Path) -
     await channel.send_file(b"small", name, priority=3)
     assert seen[-1] == (SIZE, SIZE) and [sent for sent, _ in seen] == sorted({sent for sent, _ in seen})
     async with channel.consume_files(name) as files:
-        first = await files.next(30)
+        first = await files.next(60)
         assert (first.size, first.filename, first.path, first.redelivered) == (SIZE, "a.bin", None, False)
         assert (first.properties.content_type, first.headers["n"]) == ("application/x", 1)
         assert first.file.read() == first.body == CONTENT
         first.save(tmp_path / "copy")
         assert (tmp_path / "copy").read_bytes() == CONTENT
         first.ack()
-        second, third, fourth = [await files.next(30) for _ in range(3)]
+        second, third, fourth = [await files.next(60) for _ in range(3)]
         assert (second.body == CONTENT, third.body, third.size, fourth.body) == (True, b"", 0, b"small")
         assert fourth.properties.priority == 3
         fourth.ack(multiple=True)
@@ -61,7 +61,7 @@ async def test_directory(connect: Connect09, name: str, tmp_path: Path) -> None:
         await channel.send_file(b"%d" % number * 1000, name)
     directory = tmp_path / "in"
     async with channel.consume_files(name, directory=directory) as files:
-        kept, moved, rejected = [await files.next(30) for _ in range(3)]
+        kept, moved, rejected = [await files.next(60) for _ in range(3)]
         assert kept.path is not None and kept.path.parent == directory and kept.path.read_bytes() == b"0" * 1000
         kept.ack()
         moved.save(tmp_path / "moved")
@@ -72,7 +72,7 @@ async def test_directory(connect: Connect09, name: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="expected another channel"):
             channel.consume_files(name)
     async with other.consume_files(name) as files:
-        again = await files.next(30)
+        again = await files.next(60)
         assert again.redelivered and again.body == b"2" * 1000
         again.ack()
     assert await channel.delete_queue(name) == 0
@@ -134,7 +134,7 @@ async def test_upload_resumes_after_a_lost_connection(through: Connect09, proxy:
     # After each loss, at most the bytes in transit are sent again.
     assert proxy.to_server - before < SIZE + 2 * 6 * CHUNK_SIZE
     async with channel.consume_files(name) as files:
-        found = await files.next(30)
+        found = await files.next(60)
         assert found.body == CONTENT
         found.ack()
     assert await channel.delete_queue(name) == 0
@@ -152,7 +152,7 @@ async def test_upload_resumes_in_another_process(connect: Connect09, server: Bro
     await asyncio.to_thread(other.send_file, CONTENT, name, identifier=name, progress=lambda sent, size: seen.append(sent))
     assert seen[0] > 3 * CHUNK_SIZE and seen[-1] == SIZE
     with other.consume_files(name) as files:
-        found = files.next(30)
+        found = files.next(60)
         assert found.body == CONTENT
         found.ack()
     assert other.delete_queue(name) == 0
@@ -168,7 +168,7 @@ async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, prox
     connection = await dial(proxy.url(), on_event=let_through(proxy), **QUICK)
     channel = await connection.channel()
     async with channel.consume_files(name, directory=tmp_path if kept else None) as files:
-        found = await files.next(30)
+        found = await files.next(60)
         assert connection.core.generation == 2
         assert found.body == CONTENT
         assert proxy.to_client < SIZE + 2 * CHUNK_SIZE
@@ -185,7 +185,7 @@ async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Pr
     first = await dial(proxy.url(), reconnect=False, protocol="0-9")
     async with (await first.channel()).consume_files(name, directory=tmp_path) as files:
         with pytest.raises(ConnectionClosed):
-            await files.next(30)
+            await files.next(60)
     [part] = tmp_path.iterdir()
     assert 6 * CHUNK_SIZE < part.stat().st_size < SIZE
     proxy.cut_after = None
@@ -195,7 +195,7 @@ async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Pr
         connection = await dial(proxy.url(), protocol="0-9")
         consuming = await connection.channel()
         files = consuming.consume_files(name, directory=tmp_path)
-        found = await files.next(30)
+        found = await files.next(60)
         assert found.path == part and part.read_bytes() == CONTENT
         assert proxy.to_client - passed < most
         if most > 100_000:
@@ -219,9 +219,9 @@ async def test_unusable_directory(connect: Connect09, name: str, tmp_path: Path)
     directory.write_bytes(b"")
     await other.send_file(b"x" * 100_000, name)
     with pytest.raises(ChannelClosed, match="cannot be stored"):
-        await files.next(30)
+        await files.next(60)
     async with other.consume_files(name) as found:
-        again = await found.next(30)
+        again = await found.next(60)
         assert again.body == b"x" * 100_000
         again.ack()
     assert await other.delete_queue(name) == 0
@@ -242,8 +242,8 @@ async def test_transaction(connect: Connect09, name: str) -> None:
         await channel.publish(b"message", name)
     assert seen == [4]
     async with other.consume_files(name) as files, other.consume(name) as consumer:
-        (await files.next(30)).ack()
-        (await consumer.next(30)).ack()
+        (await files.next(60)).ack()
+        (await consumer.next(60)).ack()
     assert await other.delete_queue(name) == 0
 
 
@@ -254,18 +254,18 @@ async def test_files_wait_for_prefetch(connect: Connect09, name: str) -> None:
     for number in range(4):
         await channel.send_file(b"%d" % number, name)
     async with channel.consume_files(name, prefetch=2) as files:
-        first, second = await files.next(30), await files.next(30)
+        first, second = await files.next(60), await files.next(60)
         await channel.ping()
         assert not files._core.messages
         first.ack()
-        assert (await files.next(30)).body == b"2"
+        assert (await files.next(60)).body == b"2"
         second.ack()
     # Unacked files go to other consumers once the channel is closed.
     await channel.close()
     async with other.consume_files(name) as files:
         bodies = set()
         for _ in range(2):
-            found = await files.next(30)
+            found = await files.next(60)
             bodies.add(found.body)
             found.ack()
         assert bodies == {b"2", b"3"}
@@ -286,7 +286,7 @@ def test_sync_api(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
     channel.send_file(str(tmp_path / "source"), name, progress=cut)
     assert cuts == [1]
     with channel.consume_files(name, directory=tmp_path / "in") as files:
-        found = files.next(30)
+        found = files.next(60)
         assert found.body == CONTENT
         with found.process():
             found.save(tmp_path / "target")
@@ -314,7 +314,7 @@ def test_upload_resumes_after_the_broker_was_killed(tmp_path: Path, block: Open)
         process.start()
         channel = block(process.url()).channel()
         with channel.consume_files("q") as files:
-            found = files.next(30)
+            found = files.next(60)
             assert found.body == CONTENT
             found.ack()
         channel.ping()

@@ -31,7 +31,7 @@ async def test_inline_and_by_reference(connect: Connect09, name: str, tmp_path: 
     assert seen[-1] == (SIZE, SIZE)
     async with channel.consume_messages(name) as messages:
         # A message by reference may be overtaken.
-        found = {message.size: message for message in [await messages.next(30) for _ in range(3)]}
+        found = {message.size: message for message in [await messages.next(60) for _ in range(3)]}
         first, second, third = found[4], found[SIZE], found[0]
         assert (first.text(), first.properties.message_id, first.headers) == ("text", "1", {"a": [1]})
         assert (first.properties.delivery_mode, first.properties.expiration) == (2, 60_000)
@@ -54,7 +54,7 @@ async def test_many_transfers_at_once(connect: Connect09, name: str) -> None:
     found = []
     async with other.consume_messages(name, prefetch=7) as messages:
         for number in range(60):
-            message = await messages.next(30)
+            message = await messages.next(60)
             found.append(message.body)
             if number % 7 == 6:
                 message.ack(multiple=True)
@@ -113,14 +113,14 @@ async def test_get_reject_and_requeue(connect: Connect09, name: str) -> None:
     assert dead is not None and dead.body == b"1"
     taking = await connection.channel()
     async with taking.consume_messages(name) as messages:
-        third = await messages.next(30)
+        third = await messages.next(60)
         assert third.body == b"3"
         await wait_until_async(lambda: messages._core.messages)
     # Untaken and unacked messages are requeued.
     async with channel.consume_messages(name) as messages:
         found = set()
         for _ in range(2):
-            message = await messages.next(30)
+            message = await messages.next(60)
             found.add(message.body)
             message.ack()
         assert found == {b"3", b"4"}
@@ -179,7 +179,7 @@ async def test_transfer_resumes_in_another_process(connect: Connect09, server: B
     await asyncio.to_thread(other.transfer, CONTENT, name, identifier=name, progress=lambda sent, size: seen.append(sent))
     assert seen[0] > 8 * MIB and seen[-1] == SIZE
     with other.consume_messages(name) as messages:
-        found = messages.next(30)
+        found = messages.next(60)
         assert found.body == CONTENT
         found.ack()
     assert other.delete_queue(name) == 0
@@ -195,7 +195,7 @@ async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, prox
     connection = await dial(proxy.url(), on_event=let_through(proxy), **QUICK)
     channel = await connection.channel()
     async with channel.consume_messages(name, directory=tmp_path if kept else None) as messages:
-        found = await messages.next(30)
+        found = await messages.next(60)
         assert connection.core.generation == 2
         assert found.body == CONTENT and found.redelivered
         assert proxy.to_client < SIZE + 4 * MIB
@@ -233,7 +233,7 @@ def test_sync_api(proxy: Proxy, block: Open, name: str, tmp_path: Path) -> None:
     assert cuts == [1]
     with channel.consume_messages(name, directory=tmp_path) as messages:
         for body in (b"small", CONTENT):
-            with messages.next(30).process() as message:
+            with messages.next(60).process() as message:
                 assert message.body == body
     with pytest.raises(Nacked):
         channel.transfer(b"x", name, immediate=True)

@@ -23,12 +23,12 @@ async def test_streams(connect: Connect09, name: str) -> None:
         for number in range(50):
             await channel.publish_stream(b"%d" % number, name, priority=3, content_type="t", headers={"n": number})
         for number in range(50):
-            message = await stream.next(20)
+            message = await stream.next(60)
             assert (message.body, message.routing_key, message.headers["n"]) == (b"%d" % number, name, number)
             assert message.settled and message.properties.content_type == "t"
         await channel.publish(b"basic", name)
         await channel.publish_stream(b"last", name, immediate=True)
-        assert (await stream.next(20)).body == b"last"
+        assert (await stream.next(60)).body == b"last"
     with pytest.raises(Returned):
         await channel.publish_stream(b"nobody", name, immediate=True)
     with pytest.raises(Returned):
@@ -47,7 +47,7 @@ async def test_stream_rate(connect: Connect09, name: str) -> None:
         for _ in range(10):
             await channel.publish_stream(b"x" * 10_000, name)
         for _ in range(10):
-            await stream.next(20)
+            await stream.next(60)
         # 100,000 bytes, of which two windows may be ahead.
         assert time.monotonic() - begun > 0.5
     await channel.delete_queue(name)
@@ -61,9 +61,9 @@ async def test_streams_are_restored(through: Connect09, proxy: Proxy, name: str)
     async with channel.consume_stream(name) as stream, channel.consume(name) as consumer:
         for body in (b"1", b"2"):
             await channel.publish_stream(body, name)
-            assert (await stream.next(20)).body == body
+            assert (await stream.next(60)).body == body
             await channel.publish(body, name)
-            (await consumer.next(20)).ack()
+            (await consumer.next(60)).ack()
             before = connection.core.generation
             proxy.cut()
             await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
@@ -88,7 +88,7 @@ def test_sync_api(server: Broker, block: Open, name: str) -> None:
     channel.stream_qos(1_000_000)
     with channel.consume_stream(name) as stream:
         channel.publish_stream(b"frame", name)
-        assert stream.next(20).body == b"frame"
+        assert stream.next(60).body == b"frame"
     with pytest.raises(Returned):
         channel.publish_stream(b"x", name, immediate=True)
     channel.delete_queue(name)

@@ -52,7 +52,7 @@ async def test_methods_carry_tickets(realms: LeveretProcess, dial: Connect09) ->
         async with channel.consume(queue) as consumer:
             for body in (b"1", b"2"):
                 await channel.publish(body, "k", "orders.x")
-                message = await consumer.next(20)
+                message = await consumer.next(60)
                 assert message.body == body
                 message.ack()
                 before = connection.core.generation
@@ -74,13 +74,13 @@ async def test_methods_carry_tickets(realms: LeveretProcess, dial: Connect09) ->
             proxy.cut()
             proxy.flowing.set()
             await publishing
-            message = await consumer.next(20)
+            message = await consumer.next(60)
             assert message.body == b"3"
             message.ack()
             await channel.send_file(b"a bill", "orders.q")
             channel.use_access(orders)
             async with channel.consume_files(queue) as files:
-                file = await files.next(20)
+                file = await files.next(60)
                 assert file.body == b"a bill"
                 file.ack()
         await connection.close()
@@ -148,7 +148,7 @@ async def test_branch_takes_effect_on_commit(connect: Connect09, coordinator: Co
     found = await other.get(name, no_ack=True)
     assert found is not None and found.body == b"within"
     async with other.consume_files(name, no_ack=True) as files:
-        assert (await files.next(20)).body == b"a file"
+        assert (await files.next(60)).body == b"a file"
     assert await other.delete_queue(name) == 0
 
 

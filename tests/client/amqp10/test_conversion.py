@@ -53,7 +53,7 @@ async def test_bodies_via_the_broker(connect: Connect1, leveret_only: Broker, na
     async with connection.sender(f"/queues/{name}") as sender:
         await sender.send(amqp10.Message(body=body))
     async with connection.receiver(f"/queues/{name}") as receiver:
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.body == seen and delivery.content == body
         delivery.release()
     message = await old.get(name)
@@ -62,7 +62,7 @@ async def test_bodies_via_the_broker(connect: Connect1, leveret_only: Broker, na
     await old.publish(message.body, name, properties=message.properties)
     message.ack()
     async with connection.receiver(f"/queues/{name}") as receiver:
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.body == seen
         if isinstance(body, amqp10.Value):
             assert delivery.content == body

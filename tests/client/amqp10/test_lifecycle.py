@@ -30,10 +30,10 @@ async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: C
         await old.publish(f"{number}", name)
     connection = await connect()
     receiver = await connection.receiver(f"/queues/{name}")
-    first, second = await receiver.next(30), await receiver.next(30)
+    first, second = await receiver.next(60), await receiver.next(60)
     await receiver.close()
     with pytest.raises(StopAsyncIteration):
-        await receiver.next(30)
+        await receiver.next(60)
     first.accept()
     assert len(connection.core.channels) == 1
     second.reject()
@@ -51,7 +51,7 @@ async def test_cancellation_leaves_the_connection_usable(connect: Connect1, leve
     async def work() -> None:
         async with connection.sender(f"/queues/{name}") as sender, connection.receiver(f"/queues/{name}") as receiver:
             await sender.send("x")
-            (await receiver.next(30)).accept()
+            (await receiver.next(60)).accept()
             await session.publish("y", name)
             message = await session.get(name)
             if message is not None:

@@ -30,7 +30,7 @@ async def test_bodies(connect: Connect1, leveret_only: Broker, name: str, body: 
     connection = await connect()
     async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
         await sender.send(amqp10.Message(body=body))
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.content == body and delivery.message.body == body
         delivery.accept()
 
@@ -47,7 +47,7 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
         footer={amqp10.Symbol("x-opt-f"): "foot"})
     async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
         await sender.send(sent)
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         message = delivery.message
         assert message.ttl is not None and 0 < message.ttl <= 600000
         message.ttl = 600000
@@ -59,7 +59,7 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
         assert isinstance(delivery.application_properties["k"], amqp10.UByte)
         delivery.accept()
         await sender.send("y", subject="by keyword", application_properties={"a": "b"})
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert (delivery.body, delivery.message.subject) == (b"y", "by keyword")
         assert delivery.headers == {"a": "b"}
         delivery.accept()
@@ -76,22 +76,22 @@ async def test_outcomes(connect: Connect1, leveret_only: Broker, name: str) -> N
     connection = await connect()
     async with connection.sender(f"/queues/{name}") as sender, connection.receiver(f"/queues/{name}") as receiver:
         await sender.send("x")
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         delivery.release()
         with pytest.raises(RuntimeError, match="settled"):
             delivery.accept()
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.delivery_count == 0 and delivery.redelivered
         delivery.modify(annotations={"x-opt-why": "again"})
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.delivery_count == 1 and delivery.annotations["x-opt-why"] == "again"
         delivery.modify(delivery_failed=False)
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.delivery_count == 1
         delivery.reject(condition="app:bad", description="no")
     dead = None
     async with connection.receiver(f"/queues/{name}.dead") as receiver:
-        dead = await receiver.next(30)
+        dead = await receiver.next(60)
         assert dead.properties.headers is not None and "x-death" in dead.properties.headers
         dead.accept()
     async with connection.sender(None) as anonymous:
@@ -116,13 +116,13 @@ async def test_sender_window(connect: Connect1, server: Broker, name: str) -> No
     assert sender.unconfirmed == 0 and not sender.is_open
     async with connection.receiver(at(server, name), prefetch=0) as receiver:
         for number in range(1000):
-            delivery = await receiver.next(30)
+            delivery = await receiver.next(60)
             assert delivery.text() == f"{number}"
             delivery.accept()
     async with connection.sender(at(server, name), settled=True) as sender:
         await sender.send("settled")
     async with connection.receiver(at(server, name), settled=True) as receiver:
-        assert (await receiver.next(30)).settled
+        assert (await receiver.next(60)).settled
 
 
 async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name: str) -> None:
@@ -133,7 +133,7 @@ async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name:
         for number in range(3):
             await sender.send(f"{number}")
         for number in range(3):
-            delivery = await receiver.next(30)
+            delivery = await receiver.next(60)
             assert delivery.text() == f"{number}"
             delivery.accept()
         with pytest.raises(Timeout):
@@ -151,18 +151,18 @@ async def test_filters(connect: Connect1, leveret_only: Broker, name: str) -> No
     async with connection.receiver(f"/queues/{name}", filters=filters) as receiver:
         assert list(receiver.filters) == ["mine"]
         for _ in range(2):
-            delivery = await receiver.next(30)
+            delivery = await receiver.next(60)
             assert delivery.text() == "red"
             delivery.accept()
     async with connection.receiver(f"/queues/{name}", filters=amqp10.properties_filter(subject="&p:of b")) as receiver:
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         assert delivery.text() == "blue"
         delivery.release()
     async with connection.receiver(
             f"/queues/{name}", filters=[amqp10.sql_filter("properties.subject = 'of blue'"),
                                         amqp10.application_properties_filter({"colour": "blue"})]) as receiver:
         assert len(receiver.filters) == 2
-        (await receiver.next(30)).accept()
+        (await receiver.next(60)).accept()
     with pytest.raises(LinkClosed, match="invalid-field"):
         await connection.receiver(f"/queues/{name}", filters=amqp10.selector("colour ="))
 
@@ -174,7 +174,7 @@ async def test_browsing(connect: Connect1, leveret_only: Broker, name: str) -> N
         await old.publish(f"{number}", name)
     for _ in range(2):
         async with connection.receiver(f"/queues/{name}", browse=True) as browser:
-            seen = [await browser.next(30) for _ in range(3)]
+            seen = [await browser.next(60) for _ in range(3)]
             assert [delivery.text() for delivery in seen] == ["0", "1", "2"]
             for delivery in seen:
                 delivery.accept()
@@ -187,7 +187,7 @@ async def test_dynamic_nodes(connect: Connect1, leveret_only: Broker) -> None:
         assert receiver.address
         async with connection.sender(receiver.address) as sender:
             await sender.send("x")
-        (await receiver.next(30)).accept()
+        (await receiver.next(60)).accept()
     with pytest.raises(InvalidMessage, match="dynamic"):
         await connection.sender("x", dynamic=True)
 
@@ -201,7 +201,7 @@ async def test_durable_receivers(connect: Connect1, leveret_only: Broker, name: 
         connection = await connect(container_id=f"container of {name}")
         async with connection.receiver(f"/exchanges/{name}", durable=True, name="news") as receiver:
             for missed in range(number):
-                delivery = await receiver.next(30)
+                delivery = await receiver.next(60)
                 assert delivery.text() == f"{number}.{missed}"
                 delivery.accept()
         await connection.close()
@@ -222,7 +222,7 @@ async def test_links_of_one_session(connect: Connect1, leveret_only: Broker, nam
         with pytest.raises(NotFound):
             await session.sender(f"/queues/{name}.none")
         await sender.send("x")
-        (await receiver.next(30)).accept()
+        (await receiver.next(60)).accept()
         await sender.close()
         with pytest.raises(LinkClosed, match="was closed"):
             await sender.send("y")

@@ -56,7 +56,7 @@ async def test_recovery(connect: Connect1, through: Connect1, proxy: Proxy, serv
         await sender.send(f"{round}")
         for source in (consumer, receiver):
             while True:
-                message = await source.next(30)
+                message = await source.next(60)
                 message.ack()
                 if message.text() == f"{round}":
                     break
@@ -75,11 +75,11 @@ async def test_unsettled_deliveries_are_redelivered_after_a_loss(
     for number in range(3):
         await session.publish(f"{number}", name)
     consumer = session.consume(name)
-    held = [await consumer.next(30) for _ in range(2)]
+    held = [await consumer.next(60) for _ in range(2)]
     await cut(proxy, connection)
     # There is nothing to settle any more.
     held[0].ack()
-    again = [await consumer.next(30) for _ in range(3)]
+    again = [await consumer.next(60) for _ in range(3)]
     assert sorted(message.text() for message in again) == ["0", "1", "2"]
     for message in again:
         message.ack()
@@ -98,7 +98,7 @@ async def test_topology_is_restored(connect: Connect1, leveret_only: Broker, thr
     await consumer.start()
     await cut(proxy, connection)
     await session.publish("x", exchange=exchange, mandatory=True)
-    assert (await consumer.next(30)).text() == "x"
+    assert (await consumer.next(60)).text() == "x"
 
 
 async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
@@ -114,7 +114,7 @@ async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Brok
     await old.delete_queue(name)
     proxy.flowing.set()
     with pytest.raises(NotFound):
-        await consumer.next(30)
+        await consumer.next(60)
     await wait_until_async(lambda: [event for event in events if isinstance(event, RecoveryFailed)])
     assert session.is_open
 

@@ -55,7 +55,7 @@ async def test_no_ack(connect: Connect1, name: str) -> None:
     message = await session.get(name, no_ack=True)
     assert message is not None and message.settled
     async with session.consume(name, no_ack=True, prefetch=5) as consumer:
-        assert [(await consumer.next(30)).text() for _ in range(29)] == [f"{number}" for number in range(1, 30)]
+        assert [(await consumer.next(60)).text() for _ in range(29)] == [f"{number}" for number in range(1, 30)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 131072, 131073, 3_000_000])
@@ -65,7 +65,7 @@ async def test_bodies_of_any_size(connect: Connect1, name: str, size: int) -> No
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     await session.publish(body, name)
     async with session.consume(name, prefetch=1) as consumer:
-        message = await consumer.next(30)
+        message = await consumer.next(60)
         assert message.body == body and message.size == size
         message.ack()
 
@@ -79,7 +79,7 @@ async def test_window_of_publishes_keeps_the_order(connect: Connect1, name: str)
     assert publisher.unconfirmed == 0
     async with session.consume(name, prefetch=70) as consumer:
         for number in range(3000):
-            message = await consumer.next(30)
+            message = await consumer.next(60)
             assert message.text() == f"{number}"
             message.ack()
     assert await session.get(name) is None
@@ -91,13 +91,13 @@ async def test_prefetch_limits_unsettled_deliveries(connect: Connect1, name: str
     for number in range(8):
         await session.publish(f"{number}", name)
     async with session.consume(name, prefetch=3) as consumer:
-        held = [await consumer.next(30) for _ in range(3)]
+        held = [await consumer.next(60) for _ in range(3)]
         with pytest.raises(Timeout):
             await consumer.next(0.2)
         held[2].ack()
-        assert (await consumer.next(30)).text() == "3"
+        assert (await consumer.next(60)).text() == "3"
         held[1].ack(multiple=True)
-        taken = [await consumer.next(30) for _ in range(2)]
+        taken = [await consumer.next(60) for _ in range(2)]
         assert [message.text() for message in taken] == ["4", "5"]
 
 
@@ -107,7 +107,7 @@ async def test_unsettled_deliveries_are_requeued(connect: Connect1, name: str) -
     for number in range(5):
         await session.publish(f"{number}", name)
     async with session.consume(name, prefetch=5) as consumer:
-        first = await consumer.next(30)
+        first = await consumer.next(60)
     # A taken message can be settled after the end of the consumer.
     first.ack()
     left: list[str] = []
@@ -276,6 +276,6 @@ async def test_deleted_queue_ends_its_consumer(connect: Connect1, leveret_only: 
     await consumer.start()
     await old.delete_queue(name)
     with pytest.raises(leveret.client.ConsumerCancelled) as ended:
-        await consumer.next(30)
+        await consumer.next(60)
     assert ended.value.condition == "amqp:resource-deleted"
     assert session.is_open

@@ -55,7 +55,7 @@ def test_calls_of_both_protocols(dial: Open, server: Broker, queue: str) -> None
                 publisher.publish(f"{number}")
         with session.consume(queue) as consumer:
             for number in range(1, 1000):
-                message = consumer.next(30)
+                message = consumer.next(60)
                 assert message.text() == f"{number}"
                 message.ack()
             with pytest.raises(Timeout):
@@ -67,7 +67,7 @@ def test_senders_and_receivers(dial: Open, leveret_only: Broker, queue: str) -> 
     connection = dial(leveret_only.url())
     with connection.sender(f"/queues/{queue}") as sender, connection.receiver(f"/queues/{queue}") as receiver:
         sender.send(amqp10.Value({"a": 1}), subject="s")
-        delivery = receiver.next(30)
+        delivery = receiver.next(60)
         assert delivery.content == amqp10.Value({"a": 1}) and delivery.message.subject == "s"
         delivery.release()
         delivery = next(receiver)
@@ -79,7 +79,7 @@ def test_senders_and_receivers(dial: Open, leveret_only: Broker, queue: str) -> 
             sender.publish(f"{number}")
         sender.flush()
         for number in range(500):
-            delivery = receiver.next(30)
+            delivery = receiver.next(60)
             assert delivery.text() == f"{number}"
             delivery.accept()
     with pytest.raises(LinkClosed):
@@ -176,7 +176,7 @@ def test_reconnect(dial: Open, server: Broker, queue: str) -> None:
         for round in range(5):
             sender.send(f"{round}")
             while True:
-                delivery = receiver.next(30)
+                delivery = receiver.next(60)
                 delivery.accept()
                 if delivery.text() == f"{round}":
                     break

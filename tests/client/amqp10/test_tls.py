@@ -42,7 +42,7 @@ def test_large_bodies_both_ways(secure: LeveretProcess, authority: Authority, na
         def receive() -> None:
             with connection.receiver(f"/queues/{name}", prefetch=5) as receiver:
                 while len(taken) < len(bodies):
-                    delivery = receiver.next(30)
+                    delivery = receiver.next(60)
                     taken.append(delivery.body)
                     delivery.accept()
 

@@ -57,7 +57,7 @@ async def test_transaction_over_several_links(connect: Connect1, leveret_only: B
     connection = await connect()
     async with (connection.sender(f"/queues/{name}.out") as sender, connection.receiver(f"/queues/{name}") as receiver):
         await old.publish("in", name)
-        delivery = await receiver.next(30)
+        delivery = await receiver.next(60)
         with pytest.raises(Fault):
             async with connection.transaction() as tx:
                 await sender.send("out", transaction=tx)

@@ -54,7 +54,7 @@ def test_publish_waits_while_blocked(alarmed: Alarmed, dial: Open, name: str) ->
         # A connection that publishes is blocked as a whole; others are not affected.
         assert other.declare_queue(name, passive=True).consumer_count == 0
         alarmed.release()
-        first.result(timeout=30)
+        first.result(timeout=60)
     wait_until(lambda: not connection.blocked)
     channel.publish("third", name)
     bodies = []

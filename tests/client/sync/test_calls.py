@@ -147,17 +147,17 @@ def test_next_times_out(connect: Open, name: str) -> None:
     with pytest.raises(Timeout):
         consumer.next(timeout=0.05)
     channel.publish("x", name)
-    assert consumer.next(timeout=30).body == b"x"
+    assert consumer.next(timeout=60).body == b"x"
 
 
 def test_consumer_of_a_deleted_queue(connect: Open, name: str) -> None:
     channel = connect().channel()
     consumer = channel.declare_queue(name).consume().start()
     channel.publish("last", name)
-    assert consumer.next(timeout=30).body == b"last"
+    assert consumer.next(timeout=60).body == b"last"
     channel.delete_queue(name)
     with pytest.raises(ConsumerCancelled) as caught:
-        consumer.next(timeout=30)
+        consumer.next(timeout=60)
     assert caught.value.consumer_tag == consumer.tag
 
 

@@ -66,11 +66,11 @@ def test_everything_is_restored(proxy: Proxy, dial: Open, name: str) -> None:
     message = named.get()
     assert message is not None and message.body == b"to a"
     # Three at a time, as before.
-    messages = [consumer.next(timeout=30) for _ in range(3)]
+    messages = [consumer.next(timeout=60) for _ in range(3)]
     with pytest.raises(Timeout):
         consumer.next(timeout=0.2)
     messages[-1].ack(multiple=True)
-    assert [consumer.next(timeout=30).body for _ in range(2)] == [b"3", b"4"]
+    assert [consumer.next(timeout=60).body for _ in range(2)] == [b"3", b"4"]
     connection.close()
     kinds = [type(event) for event in events]
     assert kinds[:2] == [Connected, Disconnected]
@@ -89,7 +89,7 @@ def test_pending_calls_fail_at_once(proxy: Proxy, dial: Open, name: str) -> None
         proxy.cut()
         for call in waiting:
             with pytest.raises(ConnectionLost):
-                call.result(timeout=10)
+                call.result(timeout=60)
         proxy.flowing.set()
 
 
@@ -100,11 +100,11 @@ def test_settling_messages_of_a_lost_connection(proxy: Proxy, dial: Open, name: 
     queue = channel.declare_queue(name)
     channel.publish("x", name)
     consumer = queue.consume().start()
-    held = consumer.next(timeout=30)
+    held = consumer.next(timeout=60)
     proxy.cut()
     wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     held.ack()
-    again = consumer.next(timeout=30)
+    again = consumer.next(timeout=60)
     assert (again.body, again.redelivered) == (b"x", True)
     again.ack()
     consumer.cancel()
@@ -133,9 +133,9 @@ def test_reconnect_disabled(proxy: Proxy, dial: Open, name: str) -> None:
     consumer = channel.declare_queue(name, exclusive=True).consume().start()
     proxy.cut()
     with pytest.raises(ConnectionLost):
-        consumer.next(timeout=30)
+        consumer.next(timeout=60)
     with pytest.raises(ConnectionLost):
-        connection.wait_closed(30)
+        connection.wait_closed(60)
     with pytest.raises(ConnectionLost):
         channel.publish("x", name)
 
@@ -145,7 +145,7 @@ def test_reconnect_attempts(server: Broker, dial: Open) -> None:
     with Proxy(server) as proxy:
         connection = dial(proxy.url(), reconnect_delay=0.01, reconnect_attempts=3, on_event=events.append)
     with pytest.raises(ConnectionFailed):
-        connection.wait_closed(30)
+        connection.wait_closed(60)
     assert [event.attempt for event in events if isinstance(event, Reconnecting)] == [1, 2, 3]
 
 
@@ -258,5 +258,5 @@ def test_client_error_ends_the_connection(connect: Open) -> None:
         connection.core.engine.pending += 13
         connection.driver._write()
     with pytest.raises(Error) as caught:
-        connection.wait_closed(30)
+        connection.wait_closed(60)
     assert caught.value.reply_code == 504

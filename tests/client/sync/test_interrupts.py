@@ -101,7 +101,7 @@ def test_interrupts_at_any_point(connect: Open, name: str) -> None:
         own = connection.channel()
         while not stopping.is_set():
             try:
-                own.publish("beside", timeout=20)
+                own.publish("beside", timeout=60)
             except Error as error:
                 if isinstance(error, TimeoutError):
                     faults.append(error)
@@ -122,9 +122,9 @@ def test_interrupts_at_any_point(connect: Open, name: str) -> None:
             for _ in range(10):
                 step += 1
                 body = str(step)
-                channel.publish(body, name, timeout=20)
+                channel.publish(body, name, timeout=60)
                 confirmed.append(body)
-            message = consumer.next(timeout=20)
+            message = consumer.next(timeout=60)
             taken.add(message.text())
             message.ack()
 
@@ -152,7 +152,7 @@ def test_interrupts_at_any_point(connect: Open, name: str) -> None:
                         pass
     stopping.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert not faults
     connection.close()

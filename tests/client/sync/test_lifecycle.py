@@ -45,13 +45,13 @@ def fake(script: Script) -> Iterator[str]:
     thread.start()
     server = fake_server(script)
     try:
-        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(20)
+        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
     finally:
         try:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(20)
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(20)
+            thread.join(60)
             loop.close()
 
 
@@ -68,8 +68,8 @@ def test_server_without_amqp(dial: Open, garbage: bytes) -> None:
 
     began = time.monotonic()
     with fake(script) as url, pytest.raises(ConnectionFailed) as caught:
-        dial(url, connect_timeout=20)
-    assert time.monotonic() - began < 10
+        dial(url, connect_timeout=100)
+    assert time.monotonic() - began < 60
     if garbage[:1] not in (b"", b"\1", b"\x08"):
         assert isinstance(caught.value, ProtocolMismatch)
 
@@ -96,20 +96,21 @@ def test_renewed_secret(connect: Open) -> None:
 
 
 def test_failed_start_can_be_repeated(proxy: Proxy, dial: Open, name: str) -> None:
-    connection = dial(proxy.url(), timeout=0.3)
+    connection = dial(proxy.url())
     channel = connection.channel()
     queue = channel.declare_queue(name, exclusive=True)
-    channel.publish("x", name, timeout=20)
+    channel.publish("x", name, timeout=60)
     consumer = queue.consume()
     proxy.flowing.clear()
+    connection.driver.core.parameters = replace(connection.parameters, timeout=0.3)
     with pytest.raises(Timeout):
         consumer.next()
     with pytest.raises(Timeout):
         consumer.start()
     proxy.flowing.set()
-    connection.driver.core.parameters = replace(connection.parameters, timeout=20.0)
+    connection.driver.core.parameters = replace(connection.parameters, timeout=60.0)
     # Starts that failed may have received the message; they requeue it.
-    message = consumer.next(timeout=20)
+    message = consumer.next(timeout=60)
     assert message.body == b"x"
     message.ack()
     wait_until(lambda: channel.declare_queue(name, passive=True, exclusive=True).consumer_count == 1)
@@ -124,7 +125,7 @@ def test_consumer_started_after_its_queue_was_renamed(proxy: Proxy, dial: Open) 
     proxy.cut()
     wait_until(lambda: any(isinstance(event, Connected) and not event.first for event in events))
     channel.publish("x", queue.name)
-    assert consumer.next(timeout=20).body == b"x"
+    assert consumer.next(timeout=60).body == b"x"
     assert consumer.queue == queue.name
 
 
@@ -148,7 +149,7 @@ def test_transaction_abandoned_after_a_lost_connection(proxy: Proxy, dial: Open,
         wait_until(lambda: not connection.is_open)
         raise ValueError
     proxy.flowing.set()
-    connection.driver.wait_open(20)
+    connection.driver.wait_open(60)
     with channel.transaction():
         channel.publish("y", name)
     assert channel.declare_queue(name, passive=True, exclusive=True).message_count == 1
@@ -194,7 +195,7 @@ def test_close_in_a_callback(proxy: Proxy, dial: Open) -> None:
     connection = dial(proxy.url(), reconnect_delay=0.01, on_event=close)
     channel = connection.channel()
     proxy.cut()
-    connection.wait_closed(20)
+    connection.wait_closed(60)
     with pytest.raises(ConnectionClosed):
         channel.declare_queue()
 
@@ -215,7 +216,7 @@ def test_close_while_reconnecting(proxy: Proxy, dial: Open, silent: str) -> None
                 waiting[-1].setblocking(False)
                 waiting[-1].connect_ex(("127.0.0.1", port))
         connection = dial([proxy.url(), f"{'amqps' if silent == 'tls' else 'amqp'}://127.0.0.1:{port}"],
-                          reconnect_delay=0.01, on_event=events.append)
+                          reconnect_delay=0.01, connect_timeout=100, on_event=events.append)
         proxy.stop()
         wait_until(lambda: connection.driver._connecting is not None if silent != "handshake" else
                    connection.driver.core.parameters.port == port)
@@ -223,7 +224,7 @@ def test_close_while_reconnecting(proxy: Proxy, dial: Open, silent: str) -> None
                    connection.driver._has_leader)
         began = time.monotonic()
         connection.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 60
         assert not connection.driver._thread.is_alive()
         for each in waiting:
             each.close()
@@ -317,7 +318,7 @@ def test_unsolicited_methods(dial: Open) -> None:
             channel.declare_queue("x")
         assert caught.value.reply_code == 503
         with pytest.raises(ConnectionClosed):
-            connection.wait_closed(20)
+            connection.wait_closed(60)
 
 
 @pytest.mark.parametrize("calls", ["aio", "sync"])
@@ -342,7 +343,7 @@ def test_publish_times_out_while_the_connection_flaps(dial: Open, calls: str) ->
             channel = await connection.channel()
             await wait_until_async(lambda: not connection.is_open)
             with pytest.raises(Timeout, match=r"no connection.*0\.5 s"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await channel.publish("x", "y")
 
     with fake(script) as url:
@@ -355,5 +356,5 @@ def test_publish_times_out_while_the_connection_flaps(dial: Open, calls: str) ->
             began = time.monotonic()
             with pytest.raises(Timeout, match=r"no connection.*0\.5 s"):
                 channel.publish("x", "y")
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
     assert connections > 2

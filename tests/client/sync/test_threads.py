@@ -28,7 +28,7 @@ def test_threads_share_a_channel(connect: Open, name: str) -> None:
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(work, range(16)))
     with channel.consume(name, no_ack=True) as consumer:
-        bodies = [consumer.next(timeout=30).text() for _ in range(800)]
+        bodies = [consumer.next(timeout=60).text() for _ in range(800)]
     for number in range(16):
         assert [body for body in bodies if body.startswith(f"{number}.")] == [f"{number}.{step}" for step in range(50)]
 
@@ -43,7 +43,7 @@ def test_threads_share_a_publisher_and_a_consumer(connect: Open, name: str) -> N
     def consume() -> None:
         while True:
             try:
-                message = consumer.next(timeout=20)
+                message = consumer.next(timeout=60)
             except (Timeout, StopIteration):
                 return
             message.ack()
@@ -83,7 +83,7 @@ def test_requests_of_many_threads(connect: Open, name: str) -> None:
         answers = list(threads.map(lambda number: asking.request(f"question {number}", name).body, range(200)))
     assert answers == [f"QUESTION {number}".encode() for number in range(200)]
     requests.cancel()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -104,7 +104,7 @@ def test_close_ends_every_wait(connect: Open, name: str) -> None:
         thread.start()
     connection.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert [type(error) for error in ended] == [ConnectionClosed] * 5
 
@@ -161,7 +161,7 @@ def test_acks_are_sent_without_another_call(connect: Open, name: str) -> None:
     for number in range(20):
         channel.publish(str(number), name)
     consumer = queue.consume(prefetch=10).start()
-    messages = [consumer.next(timeout=30) for _ in range(10)]
+    messages = [consumer.next(timeout=60) for _ in range(10)]
     assert watching.declare_queue(name, passive=True).message_count == 10
     for message in messages:
         message.ack()
@@ -177,14 +177,14 @@ def test_concurrent_starts_of_a_consumer(connect: Open, name: str) -> None:
         together = threading.Barrier(6)
 
         def take(consumer: Consumer = consumer, together: threading.Barrier = together) -> bytes:
-            together.wait(20)
-            return consumer.next(timeout=20).body
+            together.wait(60)
+            return consumer.next(timeout=60).body
 
         with ThreadPoolExecutor(6) as threads:
             taken = [threads.submit(take) for _ in range(6)]
             for number in range(6):
                 channel.publish(str(number), name)
-            assert sorted(future.result(20) for future in taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+            assert sorted(future.result(60) for future in taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert channel.declare_queue(name, passive=True).consumer_count == 1
         consumer.cancel()
 
@@ -194,7 +194,7 @@ def test_failed_start_of_a_shared_consumer(connect: Open, name: str) -> None:
 
     def take(_: int) -> type[Error]:
         with pytest.raises(NotFound) as raised:
-            consumer.next(timeout=20)
+            consumer.next(timeout=60)
         return raised.type
 
     with ThreadPoolExecutor(4) as threads:

@@ -29,7 +29,7 @@ def test_large_bodies_both_ways(dial: Open, secure: LeveretProcess, authority: A
     def consume() -> None:
         consumer = other.consume(queue.name, prefetch=5)
         while len(taken) < len(bodies):
-            message = consumer.next(timeout=30)
+            message = consumer.next(timeout=60)
             taken.append(message.body)
             message.ack()
 
