@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +39,10 @@ EXEMPT = {
 }
 
 
-def sleeps() -> Iterator[tuple[str, int, str]]:
+@cache
+def sleeps() -> list[tuple[str, int, str]]:
     """File, line and argument of each sleep that is not known to be short."""
+    found = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("time.sleep", "asyncio.sleep"):
@@ -48,7 +50,8 @@ def sleeps() -> Iterator[tuple[str, int, str]]:
             argument = node.args[0]
             value = argument.value if isinstance(argument, ast.Constant) else None
             if not isinstance(value, (int, float)) or value > MAX_SECONDS:
-                yield str(path.relative_to(ROOT)), node.lineno, ast.unparse(argument)
+                found.append((str(path.relative_to(ROOT)), node.lineno, ast.unparse(argument)))
+    return found
 
 
 def test_no_test_sleeps_for_long() -> None:
