@@ -16,7 +16,6 @@ from tests.support.polling import wait_until
 BREAK = """
 import os
 from leveret.storage import sqlite_store
-from tests.support.polling import wait_until
 
 commit = sqlite_store.SqliteStore.commit
 

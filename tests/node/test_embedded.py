@@ -30,7 +30,7 @@ from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
 from leveret.storage.worker import StoreBroken
 from tests.support.broker import ROOT
-from tests.support.polling import wait_until
+from tests.support.polling import wait_until, wait_until_async
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +185,7 @@ def test_clients_are_notified_of_the_stop() -> None:
             connection = await aio_pika.connect(broker.url)
             connection.close_callbacks.add(lambda _, reason: told.append(reason))
             await connection.channel()
+        await wait_until_async(lambda: told)
 
     asyncio.run(main())
     assert [getattr(reason, "errno", None) or getattr(reason, "code", None) for reason in told] == [320]
@@ -570,6 +571,8 @@ def test_nothing_of_the_process_changes() -> None:
             os.umask(os.umask(0o22)),
         ]
 
+    # What is frozen may be freed.
+    gc.unfreeze()
     before = settings()
     with leveret.Broker() as broker:
         exchange_a_message(broker.url)

@@ -29,6 +29,7 @@ class Fake:
 @pytest.fixture
 def fake() -> Iterator[Fake]:
     before = gc.get_threshold()
+    gc.unfreeze()
     fake = Fake()
     fake.collector.tune()
     fake.collector.start()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leveret.client._async.channel import Channel
+from leveret.client._async.consumer import Consumer
 from leveret.client.errors import ConnectionClosed, ConnectionLost, Error, Returned, Timeout
 from leveret.client.events import Connected, Event
 from tests.client.conftest import Connect
@@ -58,8 +59,8 @@ async def in_a_window(channel: Channel, queue: str, account: Account, stop: asyn
         account.confirmed.update(batch)
 
 
-async def consume(channel: Channel, queue: str, account: Account) -> None:
-    async for message in channel.consume(queue, prefetch=20):
+async def consume(consumer: Consumer, account: Account) -> None:
+    async for message in consumer:
         account.received[int(message.body)] += 1
         message.ack()
 
@@ -78,8 +79,8 @@ async def ask(channel: Channel, queue: str, stop: asyncio.Event, answered: list[
         await asyncio.sleep(0.001)
 
 
-async def answer(channel: Channel, queue: str) -> None:
-    async for message in channel.consume(queue):
+async def answer(consumer: Consumer) -> None:
+    async for message in consumer:
         await message.respond(b"re " + message.body)
         message.ack()
 
@@ -100,11 +101,14 @@ async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Ra
     server_named = await taking[0].declare_queue(exclusive=True)
     exchange = await taking[0].declare_exchange(f"{name}.x", "fanout", auto_delete=True)
     await server_named.bind(exchange)
+    # A start fails if it is cut; a consumer that has started is restored.
+    started = [await channel.consume(name, prefetch=20).start() for channel in taking]
+    responder = await answering.consume(questions.name).start()
     publishers = [asyncio.create_task(await_each(first, name, account, stop)) for _ in range(3)]
     publishers.append(asyncio.create_task(in_a_window(second, name, account, stop)))
     publishers.append(asyncio.create_task(ask(asking, questions.name, stop, answered)))
-    consumers = [asyncio.create_task(consume(channel, name, account)) for channel in taking]
-    consumers.append(asyncio.create_task(answer(answering, questions.name)))
+    consumers = [asyncio.create_task(consume(consumer, account)) for consumer in started]
+    consumers.append(asyncio.create_task(answer(responder)))
     for _ in range(cuts):
         await asyncio.sleep(chance.uniform(0.005, 0.05))
         spoil(chance)
