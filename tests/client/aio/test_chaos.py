@@ -191,10 +191,10 @@ async def test_half_open_connections(dial: Connect, proxy: Proxy, server: Broker
     stalled = []
     for _ in range(2):
         before = len(account.confirmed)
-        await wait_until_async(lambda before=before: len(account.confirmed) > before)
+        await wait_until_async(lambda before=before: len(account.confirmed) > before)  # type: ignore[misc]
         count = len(account.confirmed)
         stalled += proxy.half_open()
-        await wait_until_async(lambda count=count: len(account.confirmed) > count + 1)
+        await wait_until_async(lambda count=count: len(account.confirmed) > count + 1)  # type: ignore[misc]
     stop.set()
     await publishing
     for pair in stalled:

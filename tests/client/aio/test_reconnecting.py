@@ -401,7 +401,7 @@ async def test_close_while_reconnecting(dial: Connect, proxy: Proxy, name: str) 
         connection = await dial(proxy.url(), reconnect_delay=0.03)
         channel = await connection.channel()
         proxy.cut()
-        await wait_until_async(lambda connection=connection: not connection.is_open)
+        await wait_until_async(lambda connection=connection: not connection.is_open)  # type: ignore[misc]
         await asyncio.sleep(delay)
         waiting = asyncio.ensure_future(channel.declare_queue(name, auto_delete=True))
         await asyncio.sleep(0)
@@ -493,12 +493,12 @@ async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> N
         proxy.cut_after = cut_after
         accepted = proxy.accepted
         proxy.cut()
-        await wait_until_async(lambda accepted=accepted: proxy.accepted >= accepted + 1)
+        await wait_until_async(lambda accepted=accepted: proxy.accepted >= accepted + 1)  # type: ignore[misc]
         proxy.cut_after = None
         before = watch.count(Connected)
         await asyncio.sleep(0.01)
         proxy.cut()
-        await wait_until_async(lambda before=before: watch.count(Connected) > before or connection.is_open)
+        await wait_until_async(lambda before=before: watch.count(Connected) > before or connection.is_open)  # type: ignore[misc]
         await exchange.publish(b"%d" % cut_after)
         done, pending = await asyncio.wait(
             [asyncio.ensure_future(anext(consumer)) for consumer in consumers],

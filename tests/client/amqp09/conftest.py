@@ -12,6 +12,7 @@ from leveret.client import Event
 from leveret.client.events import Disconnected
 from tests.client.conftest import BaseConnect
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.01, "reconnect_max_delay": 0.05}
@@ -50,6 +51,11 @@ def dial() -> Connect09:
 def through(proxy: Proxy) -> Connect09:
     """Open connections through the proxy."""
     return Connect09(proxy.url())
+
+
+async def reconnected(connection: aio.Amqp09Connection, before: int) -> None:
+    """Wait for the connection after the one of generation `before`."""
+    await wait_until_async(lambda: connection.core.generation != before and connection.is_open)
 
 
 Open = Callable[..., sync.Amqp09Connection]

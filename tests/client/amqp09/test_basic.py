@@ -20,7 +20,7 @@ from leveret.client import (
     Returned,
     TransactionLost,
 )
-from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from tests.client.amqp09.conftest import QUICK, Connect09, Open, reconnected
 from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
@@ -222,7 +222,7 @@ async def test_everything_is_restored(through: Connect09, proxy: Proxy, name: st
             before = connection.core.generation
             assert proxy.cut()
             # Published again until some connection confirmed it, if the queue exists.
-            await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
+            await reconnected(connection, before)
 
 
 async def test_unconfirmed_publishes_are_republished(through: Connect09, proxy: Proxy, name: str) -> None:
@@ -304,7 +304,7 @@ async def test_messages_of_a_lost_channel_are_requeued_at_once(through: Connect0
         await other.publish(body, name)
         assert await channel.get(name) is not None
     proxy.cut()
-    await wait_until_async(lambda: connection.core.generation != 1 and connection.is_open)
+    await reconnected(connection, 1)
     found = []
     async with channel.consume(name) as consumer:
         for _ in range(2):

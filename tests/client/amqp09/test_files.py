@@ -10,19 +10,13 @@ from pathlib import Path
 import pytest
 
 from leveret.client import ChannelClosed, ConnectionClosed, InvalidMessage, Returned
-from leveret.client._async.connection import Connection
 from leveret.client.engine.amqp09.upload import CHUNK_SIZE
 from tests.client.amqp09.conftest import QUICK, Connect09, Died, Open, die_after, let_through
 from tests.support.broker import Broker, LeveretProcess, basic_config
-from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 SIZE = 10 * CHUNK_SIZE + 12345
 CONTENT = os.urandom(SIZE)
-
-
-async def ready(connection: Connection, before: int) -> None:
-    await wait_until_async(lambda: connection.core.generation != before and connection.is_open)
 
 
 async def test_send_and_receive(connect: Connect09, name: str, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 from leveret.client import NotFound, Returned
 from leveret.wire.amqp0.methods import encode_arguments
 from leveret.wire.amqp0.table_amqp09 import V0_9
-from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from tests.client.amqp09.conftest import QUICK, Connect09, Open, reconnected
 from tests.support.broker import Broker
-from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 
@@ -66,7 +65,7 @@ async def test_streams_are_restored(through: Connect09, proxy: Proxy, name: str)
             (await consumer.next(60)).ack()
             before = connection.core.generation
             proxy.cut()
-            await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
+            await reconnected(connection, before)
 
 
 async def test_tunnels(connect: Connect09, name: str) -> None:

@@ -11,9 +11,8 @@ import pytest
 from leveret.client import Access, ConnectionClosed, InvalidMessage, PreconditionFailed, ResourceLocked, TransactionLost
 from leveret.client._async.amqp09 import Amqp09Channel
 from leveret.coordinator import CallFailed, Coordinator, NoBroker, RolledBack, commit_all
-from tests.client.amqp09.conftest import QUICK, Connect09, Open
+from tests.client.amqp09.conftest import QUICK, Connect09, Open, reconnected
 from tests.support.broker import Broker, LeveretProcess, basic_config
-from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
 REALMS = r"""
@@ -58,7 +57,7 @@ async def test_methods_carry_tickets(realms: LeveretProcess, dial: Connect09) ->
                 before = connection.core.generation
                 # Restored queues and consumers use their tickets, too.
                 proxy.cut()
-                await wait_until_async(lambda before=before: connection.core.generation != before and connection.is_open)
+                await reconnected(connection, before)
             channel.use_access(bills)
             await channel.declare_queue("bills.q", auto_delete=True)
             await channel.publish(b"bill", "bills.q")
@@ -194,7 +193,7 @@ async def test_channel_is_not_restored_into_a_branch(through: Connect09, proxy: 
     await branch(channel, name)
     await channel.publish(b"within", name)
     proxy.cut()
-    await wait_until_async(lambda: connection.core.generation != 1 and connection.is_open)
+    await reconnected(connection, 1)
     with pytest.raises(TransactionLost, match=name):
         await channel.publish(b"outside", name)
     with pytest.raises(TransactionLost, match=name):
