@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def _connect(data_dir: Path, timeout: float) -> socket.socket:
     return connection
 
 
-def _result(answers: Any, data_dir: Path) -> Any:
+def _result(answers: Iterable[bytes], data_dir: Path) -> Any:
     parts: list[Any] = []
     for line in answers:
         answer = json.loads(line)

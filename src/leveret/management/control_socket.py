@@ -20,13 +20,12 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
-from leveret.management.json_values import encode_json
+from leveret.management.json_values import ReplyValue, encode_json
 from leveret.management.operations.operation import Operator
 from leveret.management.socket_path import short_path
 from leveret.management.structs import Reply
@@ -161,7 +160,7 @@ def _encode_list(name: str, items: list[bytes]) -> bytes:
     return b'{"v":%d,"%s":[%s]}\n' % (VERSION, name.encode(), b",".join(items))
 
 
-def _encode(answer: dict[str, Any]) -> bytes:
+def _encode(answer: dict[str, ReplyValue]) -> bytes:
     return encode_json(answer) + b"\n"
 
 

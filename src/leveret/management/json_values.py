@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, Union, overload
 
 import msgspec
 
@@ -13,6 +13,11 @@ from leveret.broker import values
 # Integers that every JSON parser with 64-bit integers supports.
 _MIN_INTEGER: Final = -(1 << 63)
 _MAX_INTEGER: Final = (1 << 64) - 1
+
+
+# A value in a reply: a struct, a value of a client's table, or a collection of these.
+ReplyValue: TypeAlias = Any
+Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]
 
 
 class ClientTable:
@@ -24,7 +29,15 @@ class ClientTable:
         self.fields = fields
 
 
-def plain(value: Any) -> Any:
+@overload
+def plain(value: str) -> str: ...
+
+
+@overload
+def plain(value: ReplyValue) -> Json: ...
+
+
+def plain(value: ReplyValue) -> Json:
     """Return a reply, or a value of a field table, as a JSON value. It accepts every value that a client can send.
 
     Bytes, decimals, NaN and infinities become strings, and times ISO 8601.
@@ -50,15 +63,15 @@ def plain(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else _text(str(value))
 
 
-def fields_of(reply: msgspec.Struct) -> dict[str, Any]:
+def fields_of(reply: msgspec.Struct) -> dict[str, ReplyValue]:
     """Return the fields of a reply that are set, by their names in JSON."""
     found = ((name, getattr(reply, field))
              for name, field in zip(reply.__struct_encode_fields__, reply.__struct_fields__, strict=True))
     return {name: value for name, value in found if value is not msgspec.UNSET}
 
 
-def _plain_table(table: Mapping[Any, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+def _plain_table(table: Mapping[ReplyValue, ReplyValue]) -> dict[str, Json]:
+    shown: dict[str, Json] = {}
     for key, inner in table.items():
         name = unique = str(plain(key))
         number = 1
@@ -76,13 +89,13 @@ def _text(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _table(value: ReplyValue) -> dict[str, Json]:
     if isinstance(value, ClientTable):
         return _plain_table(value.fields)
     raise TypeError(f"'{type(value).__name__}' is not a JSON type")
 
 
-def encode_json(value: Any) -> bytes:
+def encode_json(value: ReplyValue) -> bytes:
     """Encode a reply as JSON, whatever values it contains."""
     try:
         return msgspec.json.encode(value, enc_hook=_table)

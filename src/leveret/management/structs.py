@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import msgspec
+
+# The arguments of a declaration, with values that the transport can carry.
+Arguments: TypeAlias = dict[str, Any]
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import field
 
@@ -13,7 +13,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import InVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Reply, Request
 
 
 class OneBinding(Request, kw_only=True):
@@ -24,7 +24,7 @@ class OneBinding(Request, kw_only=True):
     destination: str
     kind: Literal["queue", "exchange"] = "queue"
     routing_key: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class BindingInfo(Reply, kw_only=True):

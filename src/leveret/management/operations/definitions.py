@@ -6,16 +6,17 @@ The sessions of AMQP 0-x call the functions; the management node of AMQP 1.0 per
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import field
 
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
-from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.exchanges.base import Binding, Exchange, Frozen, freeze
 from leveret.broker.queues.queue import Queue
+from leveret.broker.values import FieldTable
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
-from leveret.management.structs import Messages, Reply, Request
+from leveret.management.structs import Arguments, Messages, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -44,7 +45,7 @@ class Definer(Protocol):
 
 
 def declare_queue(definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool,
-                  arguments: dict[str, Any]) -> Queue:
+                  arguments: FieldTable) -> Queue:
     """Declare a queue, or check that the one of that name is equal."""
     definer.check("configure", name)
     target = arguments.get("x-dead-letter-exchange")
@@ -75,7 +76,7 @@ def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
 
 
 def declare_exchange(definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool,
-                     arguments: dict[str, Any]) -> Exchange:
+                     arguments: FieldTable) -> Exchange:
     """Declare an exchange, or check that the one of that name is equal."""
     if name:
         definer.check("configure", name)
@@ -100,7 +101,7 @@ def check_queue_binding(definer: Definer, queue: str, source: str) -> None:
     definer.check("read", source)
 
 
-def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: dict[str, Any]) -> Queue:
+def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> Queue:
     check_queue_binding(definer, queue, source)
     vhost = definer.vhost
     vhost.exchange(source)
@@ -109,7 +110,7 @@ def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, argu
     return found
 
 
-def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> None:
     """Unbinding a missing binding succeeds, whatever the user's permission for the queue, except in strict mode."""
     check_queue_binding(definer, queue, source)
     vhost = definer.vhost
@@ -126,14 +127,14 @@ def check_exchange_binding(definer: Definer, destination: str, source: str) -> N
 
 
 def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
-                  arguments: dict[str, Any]) -> None:
+                  arguments: FieldTable) -> None:
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
     vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
 
 
 def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
-                    arguments: dict[str, Any]) -> None:
+                    arguments: FieldTable) -> None:
     """What is not bound is unbound already, except in strict mode."""
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
@@ -149,7 +150,7 @@ class DeclareQueue(OneQueue, kw_only=True):
     durable: bool = True
     exclusive: bool = False
     auto_delete: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class OneExchange(Request, kw_only=True):
@@ -161,7 +162,7 @@ class DeclareExchange(OneExchange, kw_only=True):
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class Bindings(Request, kw_only=True):
@@ -174,7 +175,7 @@ class Bindings(Request, kw_only=True):
 
 
 class OneBinding(Bindings, kw_only=True):
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class QueueDefinition(Reply, kw_only=True):
@@ -323,7 +324,7 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
     return found
 
 
-def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Any], Binding]:
+def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Frozen], Binding]:
     exchange = vhost.exchanges.get(request.source)
     target: Queue | Exchange | None
     if request.kind == "queue":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import field
 
@@ -11,7 +10,7 @@ from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import InVhost, NamedInVhost, Reply
+from leveret.management.structs import Arguments, InVhost, NamedInVhost, Reply
 
 
 class Add(NamedInVhost, kw_only=True):
@@ -19,7 +18,7 @@ class Add(NamedInVhost, kw_only=True):
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class Delete(NamedInVhost, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import field
 
@@ -19,13 +18,13 @@ from leveret.management.operations.operation import (
     VhostOperation,
     VhostOperations,
 )
-from leveret.management.structs import InVhost, Messages, NamedInVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
 
 
 class Add(NamedInVhost, kw_only=True):
     durable: bool = True
     auto_delete: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class Delete(NamedInVhost, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -28,7 +28,7 @@ from leveret.management.operations.operation import (
     VhostOperation,
     VhostOperations,
 )
-from leveret.management.structs import InVhost, Messages, NamedInVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
 from leveret.security.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Offset(NamedInVhost, kw_only=True):
 
 class AddSuper(NamedInVhost, kw_only=True):
     partitions: Annotated[int, Meta(ge=1, le=10_000)]
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
 
 
 class Super(Request, kw_only=True):
