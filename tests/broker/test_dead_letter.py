@@ -113,7 +113,9 @@ class TestHeaders:
         reject(one)
         reject(two)
         assert deaths(one) == [("two", "rejected", 1), ("one", "rejected", 1)]
-        reject(one)
+        entry, headers = take(one)
+        assert headers["x-first-death-queue"] == "one"
+        one.reject(entry)
         assert deaths(two) == [("one", "rejected", 2), ("two", "rejected", 1)]
         _, headers = take(two)
         assert headers["x-first-death-queue"] == "one"

@@ -118,3 +118,14 @@ def test_so_it_does_after_other_traffic(idle: Idle, after: int) -> None:
     idle.note()
     idle.advance(INTERVAL * 1000 - after)
     assert idle.longest_silence() <= INTERVAL * 500
+
+
+@pytest.mark.parametrize("opening", [open_0_9_1, open_0_9], ids=["0-9-1", "0-9"])
+def test_a_client_that_sends_nothing_for_two_intervals_is_dropped(opening: Callable[[Site], Any]) -> None:
+    idle = Idle(Site(heartbeat=INTERVAL))
+    idle.peer = opening(idle.site).peer
+    idle.advance(INTERVAL * 2000 - STEP)
+    assert not idle.peer.aborted
+    # The first quarter of an interval may be the one in which it sent its last frame.
+    idle.advance(INTERVAL * 250 + STEP)
+    assert idle.peer.aborted

@@ -260,3 +260,10 @@ def test_the_shapes_of_the_examples_in_the_specification() -> None:
     assert end == len(book)
     assert value == Described(Symbol("example:book:list"), ["Hares", Array("string", ["Anton", "Bertram"]), None])
     assert encode_value(value) == book
+
+
+def test_descriptors_are_nested_as_deep_as_values() -> None:
+    """Each zero begins a descriptor, which is described itself, down to a null."""
+    assert value_end(b"\0" * MAX_DEPTH + b"\x40" * (MAX_DEPTH + 1), 0, 2 * MAX_DEPTH + 1) == 2 * MAX_DEPTH + 1
+    with pytest.raises(DecodeError, match="nested more than 64 deep"):
+        value_end(b"\0" * (MAX_DEPTH + 1) + b"\x40" * (MAX_DEPTH + 2), 0, 2 * MAX_DEPTH + 3)
