@@ -176,7 +176,7 @@ async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Pr
     await channel.declare_queue(name)
     await channel.send_file(CONTENT, name)
     proxy.cut_after = 7 * CHUNK_SIZE
-    first = await dial(proxy.url(), reconnect=False, protocol="0-9")
+    first = await dial(proxy.url(), reconnect=False)
     async with (await first.channel()).consume_files(name, directory=tmp_path) as files:
         with pytest.raises(ConnectionClosed):
             await files.next(60)
@@ -186,7 +186,7 @@ async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Pr
     # The next process dies before it acknowledges; the one after it does not receive the bytes again.
     for most in (SIZE - 5 * CHUNK_SIZE, 100_000):
         passed = proxy.to_client
-        connection = await dial(proxy.url(), protocol="0-9")
+        connection = await dial(proxy.url())
         consuming = await connection.channel()
         files = consuming.consume_files(name, directory=tmp_path)
         found = await files.next(60)
