@@ -484,9 +484,15 @@ class SessionEndpoint(Holder):
         """Find the unsettled deliveries of all consumers in one pass."""
         self.broker.work += len(self.unacked) >> WORK_SHIFT
         by_holder: dict[Consumer, list[int]] = {}
+        last: Consumer | None = None
+        numbers: list[int] = []
         for number, entry in self.unacked.items():
-            if entry.holder is not None:
-                by_holder.setdefault(entry.holder, []).append(number)
+            holder = entry.holder
+            if holder is not None:
+                if holder is not last:
+                    last = holder
+                    numbers = by_holder.setdefault(holder, [])
+                numbers.append(number)
         self.by_holder = by_holder
 
     def all_held(self) -> list[Entry]:

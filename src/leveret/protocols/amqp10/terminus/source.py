@@ -110,11 +110,18 @@ class SourceTerminus(Terminus):
             acquisition.undo_for(link.session, link)
         unacked = link.session.unacked
         self.registry.hold()
-        for number in link.session.numbers_of(consumer):
+        numbers = link.session.numbers_of(consumer)
+        consumer.unacked -= len(numbers)
+        unsettled = self.unsettled
+        plain = not link.tags and not link.heads
+        prefix = link.prefix
+        for number in numbers:
             entry = unacked.pop(number)
             entry.holder = None
-            consumer.unacked -= 1
-            self.unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
+            if plain:
+                unsettled[prefix + number.to_bytes(4, "big")] = Unsettled(entry)
+            else:
+                unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
 
     def move(self, link: OutgoingLink) -> None:
         """Move the deliveries to a link in the same session, where they continue unchanged."""
