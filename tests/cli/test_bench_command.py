@@ -43,6 +43,7 @@ def test_exchanges(server: Broker, program: Program, exchange: str) -> None:
     assert left_behind(server) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     ("--size", "0"), ("--size", "8"), ("--size", "200000", "--messages", "20"), ("--persistent",), ("--window", "1"),
     ("--window", "2"), ("--no-confirms",), ("--no-ack",), ("--prefetch", "0"), ("--ack-every", "1"), ("--processes", "2"),
@@ -100,6 +101,7 @@ def test_ctrl_c_shows_the_results_and_deletes_the_queues(server: Broker, program
     assert left_behind(server) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "end"), [("1", "kill"), ("2", "kill"), ("1", "stop")])
 def test_the_broker_ends(tmp_path: Path, processes: str, end: str) -> None:
     leveret_only("it is killed")

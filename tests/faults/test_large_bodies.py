@@ -132,7 +132,9 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
+@pytest.mark.parametrize("persistent", [
+    pytest.param(True, id="persistent"), pytest.param(False, id="transient", marks=pytest.mark.slow),
+])
 def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, persistent: bool) -> None:
     before = peak_memory(process)
     sources = [Source(number) for number in range(PUBLISHERS)]

@@ -128,6 +128,7 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
     assert realms is None or not realms.active, "a ticket is left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "realms", "resume"])
 @pytest.mark.parametrize("batch", range(4))
 def test_whatever_is_sent(kind: str, batch: int, caplog: pytest.LogCaptureFixture) -> None:
