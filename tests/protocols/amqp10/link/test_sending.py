@@ -400,3 +400,13 @@ def test_unsettled_deliveries_limit_credit() -> None:
     assert session.client.find(Flow) is None
     session.dispose(1000, 22_000, role=False)
     assert session.client.take(Flow).link_credit == 10
+
+
+def test_a_sender_may_skip_deliveries(session: Session) -> None:
+    """It advances the delivery-count, and the limit that the credit sets stays where it is; it cannot go back."""
+    sender = session.sender()
+    for count, current in ((30, 30), (10, 30), (40, 40)):
+        session.client.send(Flow(1000, 0, 1000, 0, sender.handle, count, echo=True, channel=session.channel))
+        session.client.run()
+        state = session.client.all(Flow)[-1]
+        assert (state.delivery_count, state.link_credit) == (current, sender.credit - current)
