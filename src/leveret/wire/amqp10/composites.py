@@ -34,6 +34,7 @@ from leveret.wire.amqp10.specs import COMPOSITES
 from leveret.wire.amqp10.specs import TYPES as SPECS
 from leveret.wire.amqp10.values import (
     Array,
+    Checked,
     Described,
     Map,
     Pairs,
@@ -54,7 +55,7 @@ _CLASSES: Final[dict[int, type]] = {
     spec.descriptor: getattr(module, spec.class_name) for spec in COMPOSITES.values()
     for module in (transport, messaging, transactions, security) if spec.class_name in vars(module)
 }
-_PYTHON_TYPES: Final[list[type]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
+_PYTHON_TYPES: Final[list[Any]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
                                    Uuid, Composite]
 # Format codes of map keys.
 _SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
@@ -146,7 +147,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Composite
     return composite
 
 
-def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: int) -> Value:
+def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: int) -> Checked:
     """Return the value of a field, or None."""
     pos = decoder.pos
     kind = field.kind
@@ -177,7 +178,7 @@ def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: 
     return _plain(pos, spec, field, value)
 
 
-def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Value) -> Value:
+def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Checked:
     """Return the value of a field with a primitive type as a plain Python value."""
     kind = field.kind
     if kind == model.MAP:
@@ -186,7 +187,7 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Value) -> Val
         return _read_map(pos, spec, field, value)
     if type(value) is not _PYTHON_TYPES[kind]:
         raise _mismatch(pos, spec, field, value, model.KIND_NAMES[kind])
-    if kind in _INTEGERS and isinstance(value, int):
+    if kind in _INTEGERS:
         value = int(value)
     elif kind == model.SYMBOL:
         value = str(value)
