@@ -65,6 +65,7 @@ def test_values_of_every_kind() -> None:
     ("history", "files", "auto, segments or amqp"),
     ("stream", "", "a text that is not empty"),
     ("maxRate", "-1", "messages per second"),
+    ("maxRate", "0", "messages per second, above 0"),
 ])
 def test_an_invalid_value_is_named(name: str, value: str, expected: str) -> None:
     with pytest.raises(OptionError) as raised:

@@ -15,7 +15,7 @@ from leveret.broker.log import FAILED
 from leveret.broker.message import Entry
 from leveret.node.checking import DirectoryCheck
 from leveret.storage.batch import CHUNK_BYTES, RowImage, index_head
-from leveret.storage.checksums import row_columns
+from leveret.storage.checksums import chunk_sum, row_columns
 from leveret.storage.located import LogReader
 from leveret.storage.salvage import Salvage
 from leveret.storage.verification import LogCheck
@@ -355,3 +355,9 @@ def test_columns_end_with_their_checksums() -> None:
     assert first[2] == second[2] == b"data"
     assert first[1][:-4] == second[1][:-4]  # the checksum of the data is the same
     assert first[1][-4:] != second[1][-4:]  # the index entry has the position
+
+
+def test_the_content_of_another_row_or_chunk_is_damage_too() -> None:
+    assert chunk_sum(1, b"content") != chunk_sum(2, b"content")
+    columns = [row_columns(RowImage(id, b"settlements", index_head(0, 0, 0, 0), [])) for id in (1, 2)]
+    assert columns[0][0] != columns[1][0]
