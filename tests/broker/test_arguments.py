@@ -128,6 +128,11 @@ def test_quorum() -> None:
     assert parsed({"x-queue-type": "quorum", "x-delivery-limit": -1}).delivery_limit is None
 
 
+def test_a_misplaced_age_limit_names_the_argument_of_other_queues() -> None:
+    with pytest.raises(PreconditionFailed, match=r"'x-max-age'.*without.*'stream'.*'x-message-ttl' is that of"):
+        parsed({"x-max-age": "7D"})
+
+
 @pytest.mark.parametrize(("properties", "named"), [
     ({"durable": False}, "durable=false"), ({"exclusive": True}, "exclusive=true"),
     ({"auto_delete": True}, "auto-delete=true"),

@@ -13,6 +13,7 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
+from leveret.protocols.amqp09.content_policy import content_policies
 from leveret.protocols.amqp091.connection import Connection
 from leveret.protocols.header_readers import header_readers
 from leveret.protocols.opening import Protocols
@@ -53,6 +54,8 @@ class Site:
         self.broker.jobs.call_soon = self.posted.append
         self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
         self.broker.header_readers.update(header_readers())
+        for format, policy in content_policies().items():
+            self.broker.content_policies[format] = policy
         self.users = UserStore(hasher=hasher or QuickHasher())
         self.allow("user", "/", Permission(".*", ".*", ".*"))
         settings.setdefault("heartbeat", 0)

@@ -26,10 +26,8 @@ REJECT_PUBLISH_DLX: Final = 2
 OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "reject-publish-dlx": REJECT_PUBLISH_DLX}
 
 CLASSIC: Final = "classic"
-QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 BROWSE: Final = "x-browse"
-QUORUM_DELIVERY_LIMIT: Final = 20
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
@@ -48,12 +46,14 @@ class Argument:
     compared  whether a redeclaration must repeat it
     default   the value that a redeclaration without it implies
     needs     another argument that this one requires, "" for none
+    hint      what the error adds when a queue type does not have the argument, "" for nothing
     """
 
-    __slots__ = ("choices", "compared", "default", "highest", "kind", "lowest", "name", "needs", "unit")
+    __slots__ = ("choices", "compared", "default", "highest", "hint", "kind", "lowest", "name", "needs", "unit")
 
     def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = MAX_INT64, unit: str = "",
-                 choices: tuple[str, ...] = (), compared: bool = True, default: FieldValue = None, needs: str = "") -> None:
+                 choices: tuple[str, ...] = (), compared: bool = True, default: FieldValue = None, needs: str = "",
+                 hint: str = "") -> None:
         self.name = name
         self.kind = kind
         self.lowest = lowest
@@ -63,6 +63,7 @@ class Argument:
         self.compared = compared
         self.default = default
         self.needs = needs
+        self.hint = hint
 
     def expected(self) -> str:
         """Describe the accepted values, for error messages."""
@@ -205,8 +206,7 @@ class QueueSettings:
     dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
     at_least_once            whether a dead letter leaves this queue only when it is stored in the next
     max_priority             0 to 255
-    delivery_limit           failed deliveries after which a message is dead-lettered; QUORUM_DELIVERY_LIMIT by default
-                             for the type QUORUM
+    delivery_limit           failed deliveries after which a message is dead-lettered
     single_active_consumer   whether all consumers but one wait
     consumer_timeout         maximum time that a delivery may stay unacknowledged, 0 for no limit
     max_age                  retention of messages in a stream
@@ -230,7 +230,7 @@ class QueueSettings:
         self.dead_letter_routing_key: str | None = known.get("x-dead-letter-routing-key")
         self.at_least_once: bool = known.get("x-dead-letter-strategy") == "at-least-once"
         self.max_priority: int | None = known.get("x-max-priority")
-        limit: int | None = known.get("x-delivery-limit", QUORUM_DELIVERY_LIMIT if self.type == QUORUM else None)
+        limit: int | None = known.get("x-delivery-limit")
         self.delivery_limit: int | None = None if limit == -1 else limit
         self.single_active_consumer: bool = known.get("x-single-active-consumer", False)
         self.consumer_timeout: int | None = known.get("x-consumer-timeout")

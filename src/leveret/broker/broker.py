@@ -19,13 +19,14 @@ from leveret.broker import branch_recovery, metadata
 from leveret.broker.bodies import Body
 from leveret.broker.branch import BranchSettings
 from leveret.broker.consumer import Holder, Output
+from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
 from leveret.broker.jobs import STEP_WORK, Jobs
 from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters, removal, shares
 from leveret.broker.queues.classic import paging
@@ -43,7 +44,7 @@ from leveret.broker.vhost import MIXED, Vhost
 logger = logging.getLogger("leveret.broker")
 
 DEFAULT_PAGE_ABOVE: Final = 64 << 20
-DEFAULT_STREAM_BACKLOG: Final = 64 << 20
+DEFAULT_DROPPABLE_BACKLOG: Final = 64 << 20
 MAX_CONVERTED: Final = 1 << 16
 DEFAULT_ROUTING_KEYS: Final = 1000
 DEFAULT_ROUTING_QUEUES: Final = 10_000
@@ -120,7 +121,8 @@ class Broker:
     overflow     stores transient messages that a deep queue pages out; None: they stay in memory
     page_above   bytes in memory above which a queue pages out; `share_memory` changes it
     event_sample  of this many events of one kind, one is published
-    stream_backlog  bytes above which a queue drops messages of class stream of 0-9
+    content_policies  special treatment of messages by their format
+    droppable_backlog  bytes above which a queue drops messages of the rule DROP_FIRST
     max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
     work         units of work done in this turn: delivering a message to a queue is one, about 1 µs
     inputs       number of times in this turn that a client was read or became ready for more output: each allows more work
@@ -147,9 +149,10 @@ class Broker:
         self.paging: dict[int, Queue] = {}
         self.holders: dict[Holder, None] = {}
         self.header_readers: dict[int, HeaderReader] = {}
+        self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
         self.page_above = DEFAULT_PAGE_ABOVE
         self.event_sample = 1
-        self.stream_backlog = DEFAULT_STREAM_BACKLOG
+        self.droppable_backlog = DEFAULT_DROPPABLE_BACKLOG
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
         self.max_routing_queues = DEFAULT_ROUTING_QUEUES
@@ -280,6 +283,15 @@ class Broker:
     def content_of(self, message: Message) -> Body:
         reader = self.header_readers.get(message.format)
         return reader.content(message) if reader is not None else message.body
+
+    def audience_of(self, message: Message) -> int:
+        policy = self.content_policies[message.format]
+        return policy.audience(message) if policy is not None else 0
+
+    def overflow_rule(self, message: Message) -> int:
+        """The rule of a message's content policy for overflow."""
+        policy = self.content_policies[message.format]
+        return policy.overflow_rule(message) if policy is not None else DROP_IN_ORDER
 
     def times_of(self, message: Message, now: int) -> tuple[int, int]:
         reader = self.header_readers.get(message.format)

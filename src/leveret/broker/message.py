@@ -28,14 +28,14 @@ NOT_BASIC: Final = 1
 PROTOCOLS: Final = ("0-9-1", "1.0", "0-9", "0-9")
 
 # The parts of `Message.publisher`.
-KIND_SHIFT: Final = 48
-CONNECTION: Final = (1 << KIND_SHIFT) - 1
+AUDIENCE_SHIFT: Final = 48
+CONNECTION: Final = (1 << AUDIENCE_SHIFT) - 1
 
 
-def is_for(publisher: int, kind: int) -> bool:
-    """Return whether a consumer of a 0-9 content class takes a message: it is of that class, or of none."""
-    its = publisher >> KIND_SHIFT
-    return its == 0 or its == kind
+def is_for(publisher: int, audience: int) -> bool:
+    """Return whether consumers of an audience take a message: it is for that audience, or for all consumers."""
+    its = publisher >> AUDIENCE_SHIFT
+    return its == 0 or its == audience
 
 
 DEFAULT_PRIORITY: Final = 4
@@ -60,8 +60,8 @@ class Message:
     priority    -1 if the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
     headers_at  a hint for decoders of `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
-    publisher   number of the publishing connection (for no-local), 0 if it was in another process; from KIND_SHIFT on,
-                the content class of 0-9: all that is known of a paged-out message
+    publisher   number of the publishing connection (for no-local), 0 if it was in another process; from AUDIENCE_SHIFT on,
+                the audience that its content policy gives: all that is known of a paged-out message
     row, slot   position of the message record in the log; None while it is in memory only. A slot of -1: it has no record,
                 but counts as stored once the row is on disk
     """

@@ -37,6 +37,7 @@ from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
+from leveret.protocols.amqp09.content_policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.protocols.amqp10.settings import Amqp10Settings
@@ -114,7 +115,7 @@ class Composition:
         self.broker = Broker(self.log, self.overflow)
         self.broker.event_sample = config.events.sample
         _apply_routing_limits(self.broker, config.limits)
-        self.broker.stream_backlog = config.amqp09.stream_backlog
+        self.broker.droppable_backlog = config.amqp09.stream_backlog
         store = make_store(config, self.log)
         if isinstance(store, str):
             self.broker.unsealed = store
@@ -132,6 +133,8 @@ class Composition:
         self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.max_branches,
                                                      config.dtx.max_bytes)
         self.broker.header_readers.update(header_readers())
+        for format, policy in content_policies().items():
+            self.broker.content_policies[format] = policy
         self.services = Services(
             self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
             anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,

@@ -546,7 +546,7 @@ def test_dropped_messages_are_dead_lettered(site: Site, channel: Channel) -> Non
 
 
 def test_a_slow_consumer_loses_the_lowest_priorities(site: Site, channel: Channel, clock: Clock) -> None:
-    site.broker.stream_backlog = 1000
+    site.broker.droppable_backlog = 1000
     channel.declare()
     qos(channel, 100)
     consume(channel)
@@ -561,7 +561,7 @@ def test_a_slow_consumer_loses_the_lowest_priorities(site: Site, channel: Channe
 
 
 def test_the_limit_of_streams_does_not_affect_other_messages(site: Site, channel: Channel) -> None:
-    site.broker.stream_backlog = 1000
+    site.broker.droppable_backlog = 1000
     channel.declare()
     for _ in range(20):
         channel.publish(body=bytes(100))
@@ -572,7 +572,7 @@ def test_the_limit_of_streams_does_not_affect_other_messages(site: Site, channel
 
 
 def test_the_limit_of_streams_applies_to_transactions(site: Site, channel: Channel) -> None:
-    site.broker.stream_backlog = 1000
+    site.broker.droppable_backlog = 1000
     channel.declare()
     channel.call("tx.select", "tx.select-ok")
     for _ in range(20):

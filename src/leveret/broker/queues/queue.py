@@ -16,8 +16,9 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import settlement
-from leveret.broker.arguments import DROP_HEAD, QUORUM, QueueSettings
+from leveret.broker.arguments import DROP_HEAD, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
+from leveret.broker.content_policy import DROP_FIRST
 from leveret.broker.errors import NotImplementedByBroker
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading
@@ -25,7 +26,6 @@ from leveret.broker.message import (
     AT_ONCE,
     DEFAULT_PRIORITY,
     ENTRY_OVERHEAD,
-    FORMAT_CLASS_AMQP09,
     Entry,
     Message,
     Overlay,
@@ -79,11 +79,13 @@ class Queue:
     unsupported  the operations of `capabilities` that it leaves out, each with the reason: what the queue is
     replayable   consumers remove nothing: each reads from an offset of its own
     pageable     entries may be paged out
+    counts_deliveries  consumers see how often a message was returned, in `x-delivery-count`
     """
 
     unsupported: ClassVar[dict[str, str]] = {}
     replayable: ClassVar[bool] = False
     pageable: ClassVar[bool] = True
+    counts_deliveries: ClassVar[bool] = False
 
     def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
                  arguments: FieldTable, settings: QueueSettings) -> None:
@@ -141,8 +143,8 @@ class Queue:
         self.has_expiring = False
         # The same for messages that become visible later.
         self.has_delayed = False
-        # Whether there may be messages of class stream of 0-9 in memory, which overflow drops first.
-        self.streams = False
+        # Whether there may be messages in memory that overflow drops first, as their content policy says.
+        self.droppable = False
         self.had_consumer = False
         self.epoch = 0
         self.delivered_until = 0
@@ -181,7 +183,7 @@ class Queue:
 
     def _has_guards(self) -> bool:
         return (self.message_ttl >= 0 or self.max_length >= 0 or self.max_bytes >= 0
-                or self.settings.type == QUORUM)
+                or self.counts_deliveries)
 
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""
@@ -221,8 +223,8 @@ class Queue:
 
     @property
     def announces_activity(self) -> bool:
-        """Whether to notify consumers when they become active, as RabbitMQ does for quorum queues."""
-        return self.settings.single_active_consumer or self.settings.type == QUORUM
+        """Whether to notify consumers when they become active."""
+        return self.settings.single_active_consumer
 
     # Figures
 
@@ -296,6 +298,10 @@ class Queue:
             self.broker.active.append(self)
         return True
 
+    def note_droppable(self) -> None:
+        """Note that a message was pushed which overflow drops first."""
+        self.droppable = True
+
     def delay(self, message: Message, due: int) -> bool:
         """Append a message that becomes visible at `due`; False where the queue refuses it."""
         if self.rejects_publish and limits.turns_away(self, message, due):
@@ -318,7 +324,7 @@ class Queue:
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
         entry.overlay = overlay
-        if self.settings.type == QUORUM:
+        if self.counts_deliveries:
             self._show_deliveries(entry)
         if self.message_ttl >= 0:
             due = expiry.expires_at(entry)
@@ -374,8 +380,8 @@ class Queue:
         self.offered_until = min(self.offered_until, entry.seq)
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
-        if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
-            self.streams = True
+        if self.broker.overflow_rule(message) == DROP_FIRST:
+            self.droppable = True
         if self.browsers:
             browsing.came_late(self, entry)
         if self.max_length >= 0 or self.max_bytes >= 0:
@@ -407,8 +413,8 @@ class Queue:
             self.memory += message.size + ENTRY_OVERHEAD
             if message.expires_at or overlay is not None:
                 self.expiring = True
-            if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
-                self.streams = True
+            if self.broker.overflow_rule(message) == DROP_FIRST:
+                self.droppable = True
         self._insert_run(backlog, run)
         if self.max_length >= 0 or self.max_bytes >= 0:
             limits.shorten(self)
@@ -485,8 +491,8 @@ class Queue:
         else:
             draining.drain_backlog(self, self.backlog)
         self.offered_until = self.next_seq
-        if self.streams:
-            limits.drop_streams(self)
+        if self.droppable:
+            limits.drop_droppable(self)
         if self.expiring:
             expiry.schedule(self)
 
@@ -525,15 +531,15 @@ class Queue:
             self.unacked += 1
             consumer.deliver(entry)
 
-    def get(self, no_ack: bool, kind: int = 0, scope: object | None = None) -> Entry | None:
-        """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
-        for this content class of 0-9, with a `scope` the next that this one has not refused."""
+    def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
+        """Acquire the next entry for `basic.get`, None where there is none in memory. With an `audience` it is the next for
+        this audience, with a `scope` the next that this one has not refused."""
         self.check_supports(capabilities.GET)
-        return getting.get(self, no_ack, kind, scope)
+        return getting.get(self, no_ack, audience, scope)
 
-    def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
+    def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
         """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
-        return getting.needs_loading(self, kind, scope)
+        return getting.needs_loading(self, audience, scope)
 
     def wait_loaded(self, waiting: paging.Waiting) -> None:
         self.waiting.append(waiting)
@@ -601,7 +607,7 @@ class Queue:
                 entry.holder = None
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
-            if self.settings.type == QUORUM:
+            if self.counts_deliveries:
                 self._show_deliveries(entry)
         settlement.requeue(entry)
         message = entry.message
@@ -609,14 +615,13 @@ class Queue:
         self.memory += message.size + ENTRY_OVERHEAD
         if message.expires_at or entry.overlay is not None:
             self.expiring = True
-        if message.format == FORMAT_CLASS_AMQP09 and limits.is_stream(message):
-            self.streams = True
+        if self.broker.overflow_rule(message) == DROP_FIRST:
+            self.droppable = True
         if self.max_length >= 0 or self.max_bytes >= 0:
             limits.shorten(self)
         self.activate()
 
     def _show_deliveries(self, entry: Entry) -> None:
-        """RabbitMQ's quorum queues tell consumers how often a message has come back."""
         overlay = own_overlay(entry)
         overlay.headers["x-delivery-count"] = entry.delivery_count
         overlay.rendered = None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.arguments import (
     CLASSIC,
     INTERVAL,
-    QUORUM,
     SHARED_QUEUE_ARGUMENTS,
     STREAM,
     TEXT,
@@ -19,6 +18,7 @@ from leveret.broker.arguments import (
 )
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import last_value
+from leveret.broker.queues.classic.quorum import QuorumQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.values import FieldTable
@@ -32,23 +32,26 @@ class QueueType:
 
     make      the class
     own       arguments that only this type has
+    defaults  values of arguments that a declaration leaves out
     refused   shared arguments that it refuses, and `because` why: what follows the name of the type in the error
     durable   its queues are durable, and neither exclusive nor auto-delete
     """
 
-    __slots__ = ("because", "durable", "make", "own", "refused")
+    __slots__ = ("because", "defaults", "durable", "make", "own", "refused")
 
-    def __init__(self, make: type[Queue], own: tuple[Argument, ...] = (), *, durable: bool = False,
-                 refused: tuple[str, ...] = (), because: str = "") -> None:
+    def __init__(self, make: type[Queue], own: tuple[Argument, ...] = (), *, defaults: dict[str, Any] | None = None,
+                 durable: bool = False, refused: tuple[str, ...] = (), because: str = "") -> None:
         self.make = make
         self.own = own
+        self.defaults = defaults or {}
         self.durable = durable
         self.refused = refused
         self.because = because
 
 
 STREAM_TYPE: Final = QueueType(
-    StreamQueue, (Argument("x-max-age", INTERVAL), Argument("x-stream-max-segments", WHOLE, 1, unit="segments")),
+    StreamQueue, (Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
+                  Argument("x-stream-max-segments", WHOLE, 1, unit="segments")),
     durable=True,
     refused=("x-message-ttl", "x-expires", "x-max-length", "x-overflow", "x-dead-letter-exchange",
              "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-max-priority", "x-delivery-limit",
@@ -57,7 +60,7 @@ STREAM_TYPE: Final = QueueType(
 
 TYPES: Final[dict[str, QueueType]] = {
     CLASSIC: QueueType(Queue),
-    QUORUM: QueueType(Queue, durable=True),
+    "quorum": QueueType(QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True),
     STREAM: STREAM_TYPE,
     last_value.LAST_VALUE: QueueType(last_value.LastValueQueue, last_value.ARGUMENTS),
 }
@@ -76,8 +79,8 @@ def parse_queue_arguments(arguments: FieldTable, *, durable: bool, exclusive: bo
     not have, and with `strict` for an unknown argument.
     """
     known, unknown = parse_arguments(QUEUE_ARGUMENTS, arguments, strict)
-    settings = QueueSettings(known, unknown)
-    queue_type = TYPES[settings.type]
+    queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
+    settings = QueueSettings({**queue_type.defaults, **known}, unknown)
     if queue_type.durable:
         bad = ("durable=false" if not durable else "exclusive=true" if exclusive else
                "auto-delete=true" if auto_delete else "")
@@ -93,7 +96,7 @@ def parse_queue_arguments(arguments: FieldTable, *, durable: bool, exclusive: bo
             for argument in its_type.own:
                 if argument.name in known:
                     raise PreconditionFailed(f"invalid arg '{argument.name}': received without 'x-queue-type' '{other}',"
-                                             " expected together with it")
+                                             f" expected together with it{argument.hint}")
     return settings
 
 

@@ -575,7 +575,7 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def needs_loading(self, kind: int = 0, scope: object | None = None) -> bool:
+    def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
         return False
 
     def can_deliver_now(self, message: Message) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import CONNECTION, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, KIND_SHIFT, Entry, Message
+from leveret.broker.message import AUDIENCE_SHIFT, CONNECTION, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
 from leveret.broker.queues import rings
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
@@ -44,7 +44,7 @@ def is_of_class(message: Message, kind: int) -> bool:
 
 def publisher_of(connection: Connection, kind: int) -> int:
     """`Message.publisher` of a content of this class: by it consumers know what they need not read back."""
-    return kind << KIND_SHIFT | connection.number
+    return kind << AUDIENCE_SHIFT | connection.number
 
 
 class ClassConsumer(ChannelConsumer):
@@ -70,7 +70,7 @@ class ClassConsumer(ChannelConsumer):
         return wanted
 
     def wants_of(self, publisher: int) -> bool:
-        kind = publisher >> KIND_SHIFT
+        kind = publisher >> AUDIENCE_SHIFT
         return kind in (0, self.kind) and self._wants_from(publisher)
 
     def _wants_from(self, publisher: int) -> bool:

@@ -71,7 +71,7 @@ def publish(channel: Channel, command: ContentMethod) -> None:
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
     else:
         for queue in class_methods.publish(channel, route, message, flags):
-            queue.streams = True
+            queue.note_droppable()
     connection.published(channel)
 
 

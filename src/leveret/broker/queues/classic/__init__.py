@@ -1,1 +1,1 @@
-"""Classic queues, and quorum queues, which differ only in their defaults."""
+"""Classic queues, and quorum queues, which are a variant of them."""

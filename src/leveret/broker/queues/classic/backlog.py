@@ -114,10 +114,10 @@ class Chunk:
 
 class Backlog:
     """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their bytes; `cancelled`
-    those loads that nobody waits for any more. `no_streams` is a sequence number below which nothing in memory is a message
-    of class stream of 0-9, so that overflow, which drops these first, need not look there again."""
+    those loads that nobody waits for any more. `not_droppable` is a sequence number below which nothing in memory has
+    the rule DROP_FIRST, so that overflow need not look there again."""
 
-    __slots__ = ("cancelled", "chunks", "head", "loading", "no_streams", "paged", "paged_bytes", "passed", "priority",
+    __slots__ = ("cancelled", "chunks", "head", "loading", "not_droppable", "paged", "paged_bytes", "passed", "priority",
                  "young")
 
     def __init__(self, priority: int) -> None:
@@ -130,7 +130,7 @@ class Backlog:
         self.loading = False
         self.cancelled = 0
         self.passed = 0
-        self.no_streams = 0
+        self.not_droppable = 0
 
     def __len__(self) -> int:
         young = self.young
@@ -148,7 +148,7 @@ class Backlog:
         head = self.head
         seq = entry.seq
         self.passed = 0
-        self.no_streams = min(self.no_streams, seq)
+        self.not_droppable = min(self.not_droppable, seq)
         if not head or head[0].seq > seq:
             head.appendleft(entry)
             return
@@ -181,7 +181,7 @@ class Backlog:
         head = self.head
         young = self.young
         self.passed = 0
-        self.no_streams = min(self.no_streams, entries[0].seq)
+        self.not_droppable = min(self.not_droppable, entries[0].seq)
         last = head[len(head) - 1].seq if head else 0
         # Behind the head, where the chunks (if any) follow: only what came after the chunks goes to `young`.
         chunked = self.chunks[len(self.chunks) - 1].seqs[-1] if self.chunks else 0
@@ -195,31 +195,31 @@ class Backlog:
             count += 1
         return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
-    def take_of(self, kind: int) -> Entry | None:
-        """Take the first entry whose message is for a content class of 0-9, None where it is not in memory: then it is the
+    def take_of(self, audience: int) -> Entry | None:
+        """Take the first entry whose message is for an audience, None where it is not in memory: then it is the
         next to be read, if there is one."""
         for entry in self.head:
-            if is_for(entry.message.publisher, kind):
+            if is_for(entry.message.publisher, audience):
                 self.head.remove(entry)
                 return entry
         if self.loading:
             return None
         for index, chunk in enumerate(self.chunks):
-            wanted = [position for position in range(len(chunk.seqs)) if is_for(chunk.publisher_of(position), kind)]
+            wanted = [position for position in range(len(chunk.seqs)) if is_for(chunk.publisher_of(position), audience)]
             if wanted:
                 self.take_out(index, wanted)
                 return None
         young = self.young
         if young is not None:
             for entry in young:
-                if is_for(entry.message.publisher, kind):
+                if is_for(entry.message.publisher, audience):
                     young.remove(entry)
                     return entry
         return None
 
-    def next_is_for(self, kind: int) -> bool:
+    def next_is_for(self, audience: int) -> bool:
         """Whether the next chunk begins with a message for a content class."""
-        return bool(self.chunks) and is_for(self.chunks[0].publisher_of(0), kind)
+        return bool(self.chunks) and is_for(self.chunks[0].publisher_of(0), audience)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
@@ -291,7 +291,7 @@ class Backlog:
         """Add what was read back: it follows the head, but for entries that were read ahead of their turn."""
         head = self.head
         if entries:
-            self.no_streams = min(self.no_streams, entries[0].seq)
+            self.not_droppable = min(self.not_droppable, entries[0].seq)
         if head and entries and head[len(head) - 1].seq > entries[0].seq:
             merged = sorted([*head, *entries], key=SEQ)
             head.clear()

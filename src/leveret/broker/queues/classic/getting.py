@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
 
 
-def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | None:
-    """Acquire the next entry for `basic.get`, None where there is none in memory. With a `kind` it is the next that is
-    for this content class of 0-9, with a `scope` the next that this one has not refused."""
+def get(queue: Queue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
+    """Acquire the next entry for `basic.get`, None where there is none in memory. With an `audience` it is the
+    next for this audience, with a `scope` the next that this one has not refused."""
     if queue.frozen:
         return None
     begun = queue.broker.work
@@ -42,15 +42,15 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
                     if queue.frozen:
                         return None
                 continue
-            if picks and not _is_wanted(entry, kind, scope):
-                wanted = _take_wanted(backlog, kind, scope)
+            if picks and not _is_wanted(entry, audience, scope):
+                wanted = _take_wanted(backlog, audience, scope)
                 if wanted is None:
                     break
                 entry = wanted
-            elif kind and not is_for(entry.message.publisher, kind):
-                found = backlog.take_of(kind)
+            elif audience and not is_for(entry.message.publisher, audience):
+                found = backlog.take_of(audience)
                 if found is None:
-                    if not backlog.loading and backlog.next_is_for(kind):
+                    if not backlog.loading and backlog.next_is_for(audience):
                         paging.load(queue, backlog)
                     break
                 entry = found
@@ -83,23 +83,23 @@ def get(queue: Queue, no_ack: bool, kind: int, scope: object | None) -> Entry | 
     return None
 
 
-def _is_wanted(entry: Entry, kind: int, scope: object | None) -> bool:
-    """Whether an entry is for this class, if there is one, and was not refused by the scope."""
+def _is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
+    """Whether an entry is for this audience, if there is one, and was not refused by the scope."""
     overlay = entry.overlay
-    return (not kind or is_for(entry.message.publisher, kind)) and (overlay is None or scope not in overlay.refused)
+    return (not audience or is_for(entry.message.publisher, audience)) and (overlay is None or scope not in overlay.refused)
 
 
-def _take_wanted(backlog: Backlog, kind: int, scope: object | None) -> Entry | None:
+def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry | None:
     """Take the first such entry; None where it is not in memory."""
     backlog.settle_young()
     for entry in backlog.head:
-        if _is_wanted(entry, kind, scope):
+        if _is_wanted(entry, audience, scope):
             backlog.head.remove(entry)
             return entry
     return None
 
 
-def needs_loading(queue: Queue, kind: int, scope: object | None) -> bool:
+def needs_loading(queue: Queue, audience: int, scope: object | None) -> bool:
     """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
     if queue.deleted:
         return False
@@ -108,12 +108,12 @@ def needs_loading(queue: Queue, kind: int, scope: object | None) -> bool:
     picks = scope is not None and queue.refusing
     for backlog in queue.all_levels():
         if picks:
-            if any(_is_wanted(entry, kind, scope) for entry in backlog.head):
+            if any(_is_wanted(entry, audience, scope) for entry in backlog.head):
                 return False
             if backlog.chunks:
                 return True
             continue
-        if kind and backlog.loading:
+        if audience and backlog.loading:
             return True
         if backlog.head:
             return False

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
+from leveret.broker.content_policy import DROP_FIRST, DROP_NEVER
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_CLASS_AMQP09, Entry, Message
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
 
 MAXLEN: Final = "maxlen"
-# The classes of contents of 0-9, in the second byte of their headers.
-FILE: Final = 70
-STREAM: Final = 80
 # So many levels of priority, as a power of two, are added up or sorted in 1 µs.
 LEVELS_SHIFT: Final = 4
 # Higher than any level of priority.
@@ -26,13 +24,14 @@ ANY_LEVEL: Final = 256
 
 def turns_away(queue: Queue, message: Message, due: int = 0) -> bool:
     """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
-    if is_file(message):
+    if not queue.rejects_publish:
         return False
-    if not refuses(queue, message, due):
+    rule = queue.broker.overflow_rule(message)
+    if rule == DROP_NEVER or not refuses(queue, message, due):
         return False
-    if queue.streams:
-        below = queue.priority_of(message.priority) if is_stream(message) else ANY_LEVEL
-        while drop_stream(queue, below):
+    if queue.droppable:
+        below = queue.priority_of(message.priority) if rule == DROP_FIRST else ANY_LEVEL
+        while drop_first(queue, below):
             if not refuses_publish(queue, message.size):
                 return False
     if queue.settings.overflow == REJECT_PUBLISH_DLX:
@@ -40,41 +39,31 @@ def turns_away(queue: Queue, message: Message, due: int = 0) -> bool:
     return True
 
 
-def is_file(message: Message) -> bool:
-    """Whether it is a content of class file of 0-9, which overflow never discards: its publishers are slowed down."""
-    return message.format == FORMAT_CLASS_AMQP09 and message.header[1] == FILE
-
-
-def is_stream(message: Message) -> bool:
-    """Whether it is a content of class stream of 0-9, which is the first to go, by its priority."""
-    return message.format == FORMAT_CLASS_AMQP09 and message.header[1] == STREAM
-
-
-def drop_stream(queue: Queue, below: int = ANY_LEVEL) -> bool:
-    """Drop the message of class stream that is worth least: of the lowest level of priority, if that is lower than `below`,
-    the oldest in memory. False where there is none."""
+def drop_first(queue: Queue, below: int = ANY_LEVEL) -> bool:
+    """Drop the message of the rule DROP_FIRST that is worth least: of the lowest level of priority, if that is lower than
+    `below`, the oldest in memory. False if there is none."""
     for backlog in reversed(queue.all_levels()):
         if below != ANY_LEVEL and queue.priority_of(backlog.priority) >= below:
             return False
-        entry = _take_stream(backlog)
+        entry = _take_droppable(queue, backlog)
         if entry is not None:
             queue.memory -= entry.message.size + ENTRY_OVERHEAD
             queue.dead_letter(entry, MAXLEN)
             return True
     if below == ANY_LEVEL:
-        queue.streams = False
+        queue.droppable = False
     return False
 
 
-def drop_streams(queue: Queue) -> None:
-    """Drop messages of class stream while the queue holds more than one with such messages may."""
-    most = queue.broker.stream_backlog
+def drop_droppable(queue: Queue) -> None:
+    """Drop messages of the rule DROP_FIRST while the queue holds more than one with such messages may."""
+    most = queue.broker.droppable_backlog
     begun = queue.broker.work
-    while queue.streams and queue.ready_bytes > most:
+    while queue.droppable and queue.ready_bytes > most:
         if queue.broker.work - begun > STEP_WORK:
             queue.broker.jobs.again.add(queue)
             return
-        if not drop_stream(queue):
+        if not drop_first(queue):
             return
 
 
@@ -152,7 +141,7 @@ def shorten(queue: Queue) -> None:
             if queue.ring:
                 queue.drain()
                 continue
-        if queue.streams and drop_stream(queue):
+        if queue.droppable and drop_first(queue):
             continue
         backlog = _next_level(queue)
         if not backlog.head:
@@ -164,8 +153,8 @@ def shorten(queue: Queue) -> None:
             if not backlog.head:
                 return
         entry = backlog.head[0]
-        if is_file(entry.message):
-            found = _take_what_may_go(backlog)
+        if broker.overflow_rule(entry.message) == DROP_NEVER:
+            found = _take_in_order(queue, backlog)
             if found is None:
                 break
             entry = found
@@ -177,32 +166,32 @@ def shorten(queue: Queue) -> None:
         queue.vhost.dead_letters.let_go(queue)
 
 
-def _take_stream(backlog: Backlog) -> Entry | None:
-    """Take the first entry in memory that is of class stream."""
+def _take_droppable(queue: Queue, backlog: Backlog) -> Entry | None:
+    """Take the first entry in memory of the rule DROP_FIRST."""
     for entries in (backlog.head, backlog.young):
         if entries is None:
             continue
-        position = bisect_left(entries, backlog.no_streams, key=SEQ)
+        position = bisect_left(entries, backlog.not_droppable, key=SEQ)
         while position < len(entries):
             entry = entries[position]
-            backlog.no_streams = entry.seq + 1
-            if is_stream(entry.message):
+            backlog.not_droppable = entry.seq + 1
+            if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
                 del entries[position]
                 return entry
             position += 1
     return None
 
 
-def _take_what_may_go(backlog: Backlog) -> Entry | None:
-    """Take the first entry in memory that is no file."""
+def _take_in_order(queue: Queue, backlog: Backlog) -> Entry | None:
+    """Take the first entry in memory that may be dropped."""
     for entry in backlog.head:
-        if not is_file(entry.message):
+        if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
             backlog.head.remove(entry)
             return entry
     young = backlog.young
     if young is not None:
         for entry in young:
-            if not is_file(entry.message):
+            if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
                 young.remove(entry)
                 return entry
     return None

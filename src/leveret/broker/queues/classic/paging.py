@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_BASIC_AMQP09, KIND_SHIFT, Entry, Overlay
+from leveret.broker.message import AUDIENCE_SHIFT, ENTRY_OVERHEAD, Entry, Overlay
 from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.classic import delayed, expiry, limits
 from leveret.broker.queues.classic.backlog import Backlog
@@ -200,7 +200,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     backlog.add_loaded(entries)
     queue.memory += memory
     if queue.vhost.mixed:
-        queue.streams = True
+        queue.droppable = True
     if queue.deleted:
         pending_dead_letters.move(queue)
         queue.broker.end_turn()
@@ -224,9 +224,7 @@ def entry_of(queue: Queue, item: Loaded, publisher: int, delivered_until: int) -
         delivered_until: Sequence number up to which all entries count as delivered before.
     """
     message = item.message
-    if not publisher and message.format >= FORMAT_BASIC_AMQP09:
-        publisher = message.header[1] << KIND_SHIFT
-    message.publisher = publisher
+    message.publisher = publisher or queue.broker.audience_of(message) << AUDIENCE_SHIFT
     entry = Entry(queue, item.message, item.seq)
     entry.row = item.row
     entry.slot = item.slot

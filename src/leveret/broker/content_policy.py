@@ -1,0 +1,31 @@
+"""Content policies: what a protocol says about the messages of a format that need special treatment in queues.
+
+A protocol registers one policy a format in `Broker.content_policies`. Messages of formats without a policy are for all
+consumers, and overflow drops them in their order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Message
+
+# Rules for a message in a queue that has more than its limits allow.
+DROP_IN_ORDER: Final = 0
+# Before all others, those of the lowest priority first.
+DROP_FIRST: Final = 1
+# Never: publishers are slowed down instead.
+DROP_NEVER: Final = 2
+
+
+class ContentPolicy:
+    """Policy for the messages of one format."""
+
+    def audience(self, message: Message) -> int:
+        """Return the group of consumers that the message is for; 0 for all consumers. See `Message.publisher`."""
+        return 0
+
+    def overflow_rule(self, message: Message) -> int:
+        """Return DROP_IN_ORDER, DROP_FIRST or DROP_NEVER."""
+        return DROP_IN_ORDER
