@@ -16,11 +16,13 @@ from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.consumer import Consumer, Holder
 from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
 from leveret.storage.memory import MemoryLog, MemoryRow
+from tests.support.queues import classic
 
 START = 1_700_000_000_000
 
@@ -332,9 +334,13 @@ class World:
         assert isinstance(self.log, HeldLog)
         return self.log
 
-    def queue(self, name: str = "q", *, durable: bool = False, owner: object = None, exclusive: bool = False,
-              auto_delete: bool = False, **arguments: Any) -> Queue:
-        """Declare a queue; `max_length=3` is the argument `x-max-length`."""
+    def queue(self, name: str = "q", **properties: Any) -> ClassicQueue:
+        """Declare a queue, which is no stream."""
+        return classic(self.declare(name, **properties))
+
+    def declare(self, name: str = "q", *, durable: bool = False, owner: object = None, exclusive: bool = False,
+                auto_delete: bool = False, **arguments: Any) -> Queue:
+        """Declare a queue of any type; `max_length=3` is the argument `x-max-length`."""
         named = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
         return self.vhost.declare_queue(name, owner, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                                         arguments=named)

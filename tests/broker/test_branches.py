@@ -23,6 +23,7 @@ from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE
 from tests.broker.support import HeldLog, Taker, World, figures
+from tests.support.queues import classic
 
 MANY = 2 * LARGE
 
@@ -156,7 +157,7 @@ def test_a_commit_after_starts(world: World, clean: bool, restarts: int) -> None
     prepared(world, branch)
     for _ in range(restarts):
         world = again(world, clean)
-        one, two = world.vhost.queues["one"], world.vhost.queues["two"]
+        one, two = classic(world.vhost.queues["one"]), classic(world.vhost.queues["two"])
         assert (one.ready_count, one.unacked, two.ready_count, len(one.hidden)) == (3, 3, 0, 0)
         assert one.next_seq == 7
     assert commit(world) == [DONE]
@@ -179,7 +180,7 @@ def test_a_rollback_after_starts(world: World, restarts: int) -> None:
     prepared(world, branch)
     for _ in range(restarts):
         world = again(world)
-        queue = world.vhost.queues["q"]
+        queue = classic(world.vhost.queues["q"])
     assert rollback(world) == [DONE]
     consumer = Taker(queue)
     world.run()
@@ -222,7 +223,7 @@ def test_transient_content_does_not_survive(world: World) -> None:
     publish(world, branch, [transient, durable], "kept", persistent=True)
     prepared(world, branch)
     world = again(world)
-    durable = world.vhost.queues["durable"]
+    durable = classic(world.vhost.queues["durable"])
     assert figures(durable) == (0, 0, 0)
     assert commit(world) == [DONE]
     assert world.contents(durable) == ["kept"]
@@ -426,7 +427,7 @@ def test_a_dead_letter_is_part_of_the_commit(world: World) -> None:
     branch.settle(take(queue), REJECT)
     prepared(world, branch)
     world = again(world)
-    dead = world.vhost.queues["dead"]
+    dead = classic(world.vhost.queues["dead"])
     assert dead.ready_count == 0
     assert commit(world) == [DONE]
     assert world.contents(dead) == ["a"]
@@ -586,9 +587,9 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
     before = source.ready_count
     assert before <= STEP_WORK
     while world.posted:
-        assert source.frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
+        assert classic(source).frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
         world.posted.pop(0)()
-        assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not source.frozen
+        assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not classic(source).frozen
         before = source.ready_count
         world.end_turn()
     world.run()

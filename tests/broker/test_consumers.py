@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, figures
 
 
@@ -231,7 +231,7 @@ class TestSelective:
         picky = Taker(queue, "picky", only=b"x")
         other = Taker(queue, "other")
         queue.remove_consumer(picky)
-        assert not queue.selective
+        assert not queue.dispatcher.selective
         world.push(queue, "a", "x")
         world.run()
         assert other.bodies() == ["a", "x"]
@@ -393,7 +393,7 @@ def test_unwanted_messages_do_not_hide_paged_or_new_ones(world: World) -> None:
 
 
 def test_draining_in_the_middle_of_a_turn_keeps_the_figures_right(world: World) -> None:
-    queue: Queue = world.queue(max_length_bytes=3)
+    queue: ClassicQueue = world.queue(max_length_bytes=3)
     consumer = Taker(queue, credit=2)
     world.push(queue, *"abcdef")
     assert consumer.bodies() == ["a", "b"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.message import Entry
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from tests.broker.support import START, Taker, World, deaths_in, text_of
 
@@ -363,7 +364,7 @@ def test_a_quorum_queue_reports_the_delivery_count(world: World) -> None:
     assert queue.delivery_limit == 20
 
 
-def mesh(world: World, count: int, **arguments: Any) -> list[Queue]:
+def mesh(world: World, count: int, **arguments: Any) -> list[ClassicQueue]:
     """Queues that keep one message each, and dead-letter to all others."""
     world.vhost.declare_exchange("mesh", "fanout")
     queues = [world.queue(f"q{number}", max_length=1, dead_letter_exchange="mesh", **arguments) for number in range(count)]
@@ -372,7 +373,7 @@ def mesh(world: World, count: int, **arguments: Any) -> list[Queue]:
     return queues
 
 
-def ready(queues: list[Queue]) -> int:
+def ready(queues: list[ClassicQueue]) -> int:
     return sum(queue.ready_count for queue in queues)
 
 
@@ -429,7 +430,7 @@ class TestCopies:
         assert rounds(world, queues) == [6, 6, 0]
 
 
-def expiring_mesh(world: World, count: int) -> list[Queue]:
+def expiring_mesh(world: World, count: int) -> list[ClassicQueue]:
     """Queues without length limits whose messages expire, and become dead letters in the others."""
     world.vhost.declare_exchange("mesh", "fanout")
     queues = [world.queue(f"q{number}", message_ttl=10, dead_letter_exchange="mesh") for number in range(count)]
@@ -438,7 +439,7 @@ def expiring_mesh(world: World, count: int) -> list[Queue]:
     return queues
 
 
-def rounds(world: World, queues: list[Queue]) -> list[int]:
+def rounds(world: World, queues: list[ClassicQueue]) -> list[int]:
     """Let messages expire until there are none; how many there are after each round."""
     world.run()
     counts = []

@@ -10,9 +10,10 @@ import pytest
 
 from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
 from leveret.broker.message import make_address
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions import ACCEPT, Transaction
 from tests.broker.support import Taker, World, body_of
+from tests.support.queues import classic
 
 Event = dict[str, Any]
 
@@ -22,14 +23,14 @@ def world() -> World:
     return World()
 
 
-def listen(world: World, *patterns: str, name: str = "events", **arguments: Any) -> Queue:
+def listen(world: World, *patterns: str, name: str = "events", **arguments: Any) -> ClassicQueue:
     queue = world.queue(name, **arguments)
     for pattern in patterns or ("#",):
         world.vhost.bind(queue, EVENTS, pattern, {})
     return queue
 
 
-def heard(world: World, queue: Queue) -> list[Event]:
+def heard(world: World, queue: ClassicQueue) -> list[Event]:
     """The events since the last time, at the end of a turn."""
     world.broker.end_turn()
     events = []
@@ -209,7 +210,7 @@ class TestWhatIsTold:
         assert (event["event"], event["age_ms"]) == ("delivered", 1000)
 
     def test_streams(self, world: World) -> None:
-        queue = world.queue("s", durable=True, queue_type="stream")
+        queue = world.declare("s", durable=True, queue_type="stream")
         events = listen(world)
         for _ in range(2):
             reader = Taker(queue, join=False)
@@ -229,7 +230,7 @@ class TestWhoIsAsked:
         queue = world.queue()
         world.publish("", "q")
         world.broker.end_turn()
-        assert queue.watch is None and not queue.guarded and not queue.selective
+        assert queue.watch is None and not queue.guarded and not queue.dispatcher.selective
         assert not world.vhost.route(make_address("", "q")).dynamic
         assert not world.vhost.events.bound
 
@@ -239,7 +240,7 @@ class TestWhoIsAsked:
         listen(world, "published.#")
         assert queue.watch is None and not queue.guarded
         listen(world, "routed.q", "expired.q")
-        assert queue.watch is not None and not queue.selective and other.watch is None
+        assert queue.watch is not None and not queue.dispatcher.selective and other.watch is None
         assert (queue.watch.delivered_kind, queue.watch.settled_kind) == (None, None)
 
     @pytest.mark.parametrize(("pattern", "watched"), [
@@ -280,7 +281,7 @@ class TestWhoIsAsked:
         world.vhost.unbind(events, EVENTS, "#", {})
         world.publish("", "q")
         assert heard(world, events) == []
-        assert queue.watch is None and not queue.guarded and not queue.selective
+        assert queue.watch is None and not queue.guarded and not queue.dispatcher.selective
         assert not world.vhost.route(make_address("", "q")).dynamic
 
     def test_deleting_a_queue_removes_its_bindings(self, world: World) -> None:
@@ -301,7 +302,7 @@ class TestWhoIsAsked:
         Taker(picky, only=b"a")
         events = listen(world)
         world.vhost.unbind(events, EVENTS, "#", {})
-        assert limited.guarded and picky.selective
+        assert limited.guarded and picky.dispatcher.selective
 
     def test_through_another_exchange(self, world: World) -> None:
         world.vhost.declare_exchange("chosen", "topic", internal=True)
@@ -344,7 +345,7 @@ class TestWhoIsAsked:
         world.broker.end_turn()
         log, recovery = world.held_log.recovery()
         again = World(log=log, recovery=recovery)
-        events = again.vhost.queues["events"]
+        events = classic(again.vhost.queues["events"])
         Taker(again.vhost.queues["q"])
         again.publish("", "q")
         again.broker.end_turn()

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from leveret.broker.consumer import Consumer
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World
 
 
@@ -86,7 +86,7 @@ def test_a_requeued_message_does_not_refer_to_its_consumer(world: World) -> None
     assert alive(references) == []
 
 
-def leave(queue: Queue, consumer: Taker) -> None:
+def leave(queue: ClassicQueue, consumer: Taker) -> None:
     """As a channel that closes does it."""
     consumer.active = False
     queue.leave_ring(consumer)

@@ -10,8 +10,9 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.leases import operations
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, deaths_in, figures
+from tests.support.queues import classic
 
 
 class Large(int):
@@ -27,8 +28,8 @@ def restart(world: World, *, clean: bool = False, strict: bool = False, page_abo
     return after
 
 
-def queue_of(world: World, name: str = "q") -> Queue:
-    return world.vhost.queues[name]
+def queue_of(world: World, name: str = "q") -> ClassicQueue:
+    return classic(world.vhost.queues[name])
 
 
 class TestDefinitions:

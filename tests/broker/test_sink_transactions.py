@@ -17,7 +17,7 @@ from leveret.broker.errors import (
     ResourceError,
 )
 from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.sink_transactions import SinkTransactions
 from leveret.broker.transactions import Transaction
 from tests.broker.support import HeldLog, Taker, World, deaths_in
@@ -111,9 +111,8 @@ def test_all_exchange_types_and_bindings_between_exchanges(world: World) -> None
     for name, kind in (("topic", "topic"), ("headers", "headers"), ("behind", "fanout"), ("alternate", "fanout")):
         vhost.declare_exchange(name, kind, durable=True,
                                arguments={"alternate-exchange": "alternate"} if name == "topic" else {})
-    one, two, three, four, stream = (world.queue(name, durable=True) for name in ("one", "two", "three", "four", "stream"))
-    vhost.remove_queue(stream)
-    stream = world.queue("stream", durable=True, queue_type="stream")
+    one, two, three, four = (world.queue(name, durable=True) for name in ("one", "two", "three", "four"))
+    stream = world.declare("stream", durable=True, queue_type="stream")
     vhost.bind(one, "topic", "a.#", {})
     vhost.bind(vhost.exchange("behind"), "topic", "a.b", {})
     vhost.bind(two, "behind", "", {})
@@ -637,7 +636,7 @@ def test_deleting_a_vhost_aborts_its_transactions(world: World) -> None:
 
 
 def test_entries_are_hidden_until_they_are_on_disk(world: World) -> None:
-    queue: Queue = world.queue(durable=True)
+    queue: ClassicQueue = world.queue(durable=True)
     taker = Taker(queue)
     transaction(world, "s", "a")
     world.held_log.held = True

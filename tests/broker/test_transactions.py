@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE, Transaction
 from tests.broker.support import HeldLog, Taker, World, figures
 
@@ -21,7 +21,7 @@ def held() -> World:
 class Commit:
     """A transaction of these publishes and settlements, committed at once."""
 
-    def __init__(self, world: World, publishes: list[tuple[Queue, str]], settlements: list[tuple[Entry, int]] = [],  # noqa: B006
+    def __init__(self, world: World, publishes: list[tuple[ClassicQueue, str]], settlements: list[tuple[Entry, int]] = [],  # noqa: B006
                  *, persistent: bool = True) -> None:
         self.done = False
         transaction = Transaction(world.log)
@@ -36,7 +36,7 @@ class Commit:
         self.done = True
 
 
-def kept(log: HeldLog, queue: Queue) -> list[int]:
+def kept(log: HeldLog, queue: ClassicQueue) -> list[int]:
     """Sequence numbers that a start would find in a queue."""
     return sorted(seq for queue_id, seq in log.kept if queue_id == queue.id)
 

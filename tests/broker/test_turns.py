@@ -15,6 +15,7 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic import delayed
 from leveret.broker.queues.classic.browsing import ASK_SHIFT, PORTION, VISIT_WORK
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
 from tests.broker.support import Taker, World
@@ -195,7 +196,7 @@ def test_the_search_for_an_immediate_consumer_is_limited(world: World) -> None:
 
 
 def test_readers_of_a_stream_are_served_over_several_turns(world: World) -> None:
-    stream = world.queue("s", durable=True, queue_type="stream")
+    stream = world.declare("s", durable=True, queue_type="stream")
     readers = [Taker(stream, credit=10) for _ in range(STEP_WORK + 500)]
     world.run()
     world.push(stream, "a", persistent=True)
@@ -208,7 +209,7 @@ def test_readers_of_a_stream_are_served_over_several_turns(world: World) -> None
 
 
 def test_a_stream_reader_skips_messages_over_several_turns(world: World) -> None:
-    stream = world.queue("s", durable=True, queue_type="stream")
+    stream = world.declare("s", durable=True, queue_type="stream")
     world.push(stream, *(["m"] * 3000), persistent=True)
     world.push(stream, "mine", persistent=True)
     world.run()
@@ -264,7 +265,7 @@ def test_browsers_get_existing_messages_over_several_turns(world: World) -> None
     assert queue.ready_count == STEP_WORK // 2
 
 
-def browse(queue: Queue, count: int, credit: int = -1) -> list[Taker]:
+def browse(queue: ClassicQueue, count: int, credit: int = -1) -> list[Taker]:
     takers = [Taker(queue, no_ack=True, credit=credit, join=False) for _ in range(count)]
     for taker in takers:
         taker.seen = {}

@@ -11,7 +11,8 @@ from leveret.broker.message import Entry
 from leveret.broker.transactions import LARGE
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Client as Client09
-from tests.protocols.support import Channel, Client, Site
+from tests.protocols.support import Channel, Client, Site, bytes_of
+from tests.support.queues import classic
 
 MANY = 3 * LARGE
 CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
@@ -125,8 +126,8 @@ def test_consumers_see_all_of_it_at_once(site: Site) -> None:
     partly = False
     while step(site):
         partly = partly or 0 < queue.ready_count < MANY
-        assert queue.delivered == 0 or not queue.frozen
-        assert queue.delivered + queue.ready_count in (0, MANY) or queue.frozen
+        assert queue.delivered == 0 or not classic(queue).frozen
+        assert queue.delivered + queue.ready_count in (0, MANY) or classic(queue).frozen
     assert partly
     assert reader.delivered() == [b"%d" % number for number in range(MANY)]
 
@@ -148,7 +149,7 @@ def test_publishes_in_between_are_in_their_place(site: Site, page_above: int, pr
             sent += 1
     queue = site.vhost.queues["to"]
     assert queue.ready_count == MANY + sent and queue.next_seq >= expected
-    for level in queue.all_levels():
+    for level in classic(queue).all_levels():
         seqs = [entry.seq for entry in level.head]
         for chunk in level.chunks:
             seqs += chunk.seqs
@@ -195,7 +196,7 @@ def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: Failing
     site.run()
     assert counts(site, log) == (0, MANY)
     assert site.vhost.queues["to"].ready_count == MANY and site.vhost.queues["from"].unacked == 0
-    assert not site.vhost.queues["from"].frozen and not client.session.releasing
+    assert not classic(site.vhost.queues["from"]).frozen and not client.session.releasing
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -220,7 +221,7 @@ def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: Failin
     assert counts(site, log) == (MANY, 0)
     queue = site.vhost.queues["from"]
     assert (queue.ready_count, queue.unacked) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
-    assert [bytes(entry.message.body) for entry in queue.backlog.head] == [  # type: ignore[arg-type]
+    assert [bytes_of(entry.message.body) for entry in classic(queue).backlog.head] == [
         b"%d" % number for number in range(MANY)]
 
 
@@ -238,11 +239,11 @@ def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: Fail
     channel.run()
     assert log.calls == -1 and channel.client.refusal()[0] == 541
     assert counts(site, log) == (MANY, MANY)  # nothing of the first one, all of the second one
-    assert [bytes(entry.message.body) for entry in site.vhost.queues["from"].backlog.head] == [  # type: ignore[arg-type]
+    assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["from"]).backlog.head] == [
         b"%d" % number for number in range(MANY)]
     assert not site.vhost.queues["to"].hidden.bytes
     assert second.client.take("tx.commit-ok", second.number) is not None
-    assert not any(queue.frozen for queue in site.vhost.queues.values()) and log.completion is None
+    assert not any(classic(queue).frozen for queue in site.vhost.queues.values()) and log.completion is None
     assert site.vhost.queues["from"].unacked == 0
 
 

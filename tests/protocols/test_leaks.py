@@ -10,6 +10,7 @@ from leveret.broker.vhost import MAX_NOTED
 from leveret.protocols.amqp091.channel import MAX_CANCELLED_TAGS
 from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
+from tests.support.queues import classic
 
 KINDS = ("Connection", "Channel", "ChannelConsumer", "Engine", "Queue", "Entry", "Message", "Route", "Binding",
          "WireChannel", "ConsumerTimeout", "PendingPublish", "MemoryRow")
@@ -166,7 +167,7 @@ def test_added_and_cancelled_consumers(site: Site) -> None:
     for _ in range(10):
         once()
     assert census(site, KINDS) == before
-    assert len(site.vhost.queues["shared"].rings) <= 1
+    assert len(classic(site.vhost.queues["shared"]).dispatcher.rings) <= 1
 
 
 def test_added_and_removed_consumer_priorities(site: Site) -> None:
@@ -175,7 +176,7 @@ def test_added_and_removed_consumer_priorities(site: Site) -> None:
     for priority in range(300):
         tag = channel.consume("shared", arguments={"x-priority": priority})
         channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=tag)
-    assert len(site.vhost.queues["shared"].rings) <= 1
+    assert len(classic(site.vhost.queues["shared"]).dispatcher.rings) <= 1
 
 
 def test_consumers_of_deleted_queues_that_are_never_cancelled(site: Site) -> None:

@@ -12,6 +12,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.wire.amqp0.commands import Method
 from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.support import Channel, Client, Site, bytes_of
+from tests.support.queues import classic
 
 MANY = 5000
 CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
@@ -44,7 +45,7 @@ def holding(site: Site, count: int = MANY) -> Channel:
 
 
 def bodies(queue: Queue) -> list[bytes]:
-    return [bytes_of(entry.message.body) for entry in queue.backlog.head]
+    return [bytes_of(entry.message.body) for entry in classic(queue).backlog.head]
 
 
 def test_an_acknowledgement_of_many_is_done_in_steps_and_later_methods_wait(site: Site) -> None:
@@ -94,12 +95,12 @@ def test_messages_requeued_in_steps_are_delivered_in_order(site: Site, how: str)
         else:
             channel.client.peer.closed = True
             channel.client.session.connection_lost()
-    assert queue.frozen and 0 < queue.ready_count < MANY
+    assert classic(queue).frozen and 0 < queue.ready_count < MANY
     site.broker.end_turn()
-    assert not other.deliveries() or not queue.frozen
+    assert not other.deliveries() or not classic(queue).frozen
     channel.run()
     other.run()
-    assert not queue.frozen and queue.ready_count == MANY - 5
+    assert not classic(queue).frozen and queue.ready_count == MANY - 5
     first = list(other.client.session.channels[other.number].unacked.values())
     assert [bytes_of(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
     assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]

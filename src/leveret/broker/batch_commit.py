@@ -18,7 +18,6 @@ from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, Precond
 from leveret.broker.jobs import Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
-from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import resolve
 
@@ -179,7 +178,7 @@ class BatchCommit(Job):
     def _count(self, queues: list[Queue], address: bytes, count: int, transaction: SinkTransaction, number: int) -> None:
         """Check the queues of some messages, and count the messages if they are unroutable."""
         for queue in queues:
-            if queue.rejects_publish and not self._takes_over(queue) and limits.refuses_publish(queue, 1):
+            if not self._takes_over(queue) and queue.refuses_publish(1):
                 raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
                                          " (x-overflow): the batch is not committed")
         if queues:
@@ -384,13 +383,13 @@ class BatchCommit(Job):
     def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into all of its queues; return False, and put it into none, if one has no room."""
         for queue in queues:
-            if queue.rejects_publish and not self._takes_over(queue) and limits.refuses(queue, message, due):
+            if not self._takes_over(queue) and queue.refuses(message, due):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         plain = not (due or message.expires_at) and not (
             message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
         for queue in queues:
-            if queue.rejects_publish and limits.turns_away(queue, message, due):
+            if queue.turns_away(message, due):
                 continue  # the queue dead-letters it
             entry = queue.prepare(message, None if plain else self._overlay(message, due))
             queue.hidden.add(entry.seq, message.size)
@@ -418,7 +417,7 @@ class BatchCommit(Job):
         message = leaving.message
         queues = self._dead_letter_queues(message.address) if self.rule == DEAD_LETTER else []
         for queue in queues:
-            if limits.refuses(queue, message):
+            if queue.refuses(message):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         self.unroutable += 1

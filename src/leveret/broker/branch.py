@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
-from leveret.broker import metadata, settlement
+from leveret.broker import metadata
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
-from leveret.broker.queues.classic import paging
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.timers import Timed
 
@@ -367,13 +367,12 @@ class Branch:
     def _settlements_loaded(self, queue_id: int, outcome: int, loaded: list[Loaded]) -> None:
         queue = self.queues.get(queue_id) or make_store(self.branches.vhost, "", queue_id)
         for item in loaded:
-            entry = paging.entry_of(queue, item, 0, 0)
+            entry = queue.make_entry(item, 0, 0)
             if queue.deleted or queue_id not in self.queues:
                 item.row.log.settle(entry)
                 continue
             queue.hidden.discard(item.seq)
-            settlement.restore(entry)
-            queue.unacked += 1
+            queue.restore_acquired(entry)
             self.settlements.append((entry, outcome))
         self._read()
 
@@ -384,7 +383,7 @@ class Branch:
         for count, ids in targets:
             queues = [queue for queue in (self.queues.get(number) for number in ids) if queue is not None]
             for item in loaded[at : at + count]:
-                self.stored.append(paging.entry_of(store, item, 0, 0))
+                self.stored.append(store.make_entry(item, 0, 0))
                 self.publish(item.message, queues)
             at += count
         self._read()
@@ -438,7 +437,7 @@ class _TimeOut(Timed):
 
 def make_store(vhost: Vhost, name: str, number: int) -> Queue:
     """Return the hidden queue under whose number the log keeps the publishes of a branch."""
-    store = Queue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
+    store = ClassicQueue(vhost, number, name, True, None, False, {}, QueueSettings({}, {}))
     store.stored = True
     return store
 

@@ -21,7 +21,6 @@ from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed,
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
-from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import LARGE, Transaction
 
@@ -89,7 +88,7 @@ class _Prepare:
             return
         for message, queues in branch.publishes:
             for queue in queues:
-                if not queue.deleted and limits.refuses(queue, message):
+                if not queue.deleted and queue.refuses(message):
                     self.refusing = queue
                     return
             yield 1

@@ -29,7 +29,6 @@ from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters, removal, shares
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
@@ -254,11 +253,11 @@ class Broker:
             for vhost in self.vhosts.values():
                 for queue in vhost.queues.values():
                     if queue.memory > self.page_above:
-                        paging.page_down(queue, self.page_above)
+                        queue.page_down(self.page_above)
         for vhost in self.vhosts.values():
             vhost.sink_transactions.page_down()
         for queue in list(self.paging.values()):
-            if not paging.page_more(queue):
+            if not queue.page_more():
                 del self.paging[queue.id]
 
     # Messages

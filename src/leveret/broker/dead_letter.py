@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay, make_address
-from leveret.broker.queues.classic import expiry, limits
+from leveret.broker.queues.classic import expiry
 from leveret.broker.routing import check_keys, resolve
 from leveret.broker.values import FieldTable, FieldValue
 
@@ -112,14 +112,14 @@ class DeadLetters:
         try:
             # Without cycles, and queues that are full.
             routed = [target for target in self._route(exchange, keys, merged, message)
-                      if target.name not in passed and not limits.refuses(target, message)]
+                      if target.name not in passed and not target.refuses(message)]
             if len(routed) > 1:
-                queue.max_copies = max(queue.max_copies, len(routed))
+                queue.note_copies(len(routed))
                 if reason == expiry.EXPIRED and len(passed) > 1 and self._copies(passed, len(routed)) > self.max_copies:
                     self._prune(queue)
                     routed = []
             for target in routed:
-                if self.overflow >= self.max_overflow and limits.is_overflowing(target):
+                if self.overflow >= self.max_overflow and target.is_overflowing():
                     self._drop(target)
                     continue
                 overlay = Overlay(address, dict(changes), True, 0)
@@ -130,9 +130,7 @@ class DeadLetters:
                     self.prepared.append(dead_letter)
                     continue
                 target.insert_new(dead_letter)
-                if limits.is_overflowing(target):
-                    self.overflow += len(deaths)
-                    target.overflow += len(deaths)
+                self.overflow += target.count_overflow(len(deaths))
         finally:
             self.publishing = nested
         self.vhost.broker.work += targets
@@ -170,10 +168,9 @@ class DeadLetters:
                         self.vhost.name, self.max_overflow)
         self.dropped += 1
 
-    def let_go(self, queue: Queue) -> None:
-        """Note that a queue is within its length limits again, or deleted."""
-        self.overflow -= queue.overflow
-        queue.overflow = 0
+    def end_overflow(self, deaths: int) -> None:
+        """Note that a queue with so many deaths of the overflow is within its length limits again, or deleted."""
+        self.overflow -= deaths
         if not self.overflow and self.dropped:
             log.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
             self.dropped = 0

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from leveret.broker import settlement
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import ARCHIVED, Entry, Message, Overlay
-from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 
 ACCEPT: Final = 0
@@ -116,9 +114,8 @@ class Transaction(CommitWaiter):
         if self.settling:
             self.settling = False
             entry = left[0][0]
-            entry.queue.unacked = self.unacked
+            entry.queue.restore_interrupted(entry, self.unacked)
             entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
-            settlement.undo(entry)
         while settlements:
             yield from logged(self._restoring(settlements, left))
         self.settled = 0
@@ -130,16 +127,8 @@ class Transaction(CommitWaiter):
             entry, outcome = settlements.pop()
             left.append((entry, outcome))
             if entry.state == ARCHIVED:
-                queue = entry.queue
-                row = entry.row
-                if row is not None and not queue.replayable:  # what has gone through a stream stays there
-                    entry.row = None
-                    if not queue.deleted:
-                        row.log.store(entry)
-                settlement.undo(entry)
+                entry.queue.restore_settled(entry)
                 entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
-                queue.unacked += 1
-                queue.settled -= 1
             yield 2
 
     def returning(self) -> Iterator[int]:
@@ -192,7 +181,7 @@ class Transaction(CommitWaiter):
 
     def _write(self, message: Message, queues: list[Queue], due: int) -> None:
         for queue in queues:
-            if queue.deleted or (not self.forced and limits.turns_away(queue, message, due)):
+            if queue.deleted or (not self.forced and queue.turns_away(message, due)):
                 continue
             overlay: Overlay | None = None
             if due:

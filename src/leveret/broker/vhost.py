@@ -38,6 +38,7 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
@@ -84,7 +85,7 @@ class Vhost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         # Deleted queues with pending dead letters, by id.
-        self.pending_dead_letters: dict[int, Queue] = {}
+        self.pending_dead_letters: dict[int, ClassicQueue] = {}
         self.routes: dict[bytes, Route] = {}
         # Cache: whether routes of an exchange depend on more than the address.
         self.depending: dict[str, bool] = {}
@@ -128,7 +129,7 @@ class Vhost:
         if self.strict:
             for queue in self.queues.values():
                 self._limit_deliveries(queue.name, queue.settings)
-                queue.delivery_limit = -1 if queue.settings.delivery_limit is None else queue.settings.delivery_limit
+                queue.apply_settings()
             if DEAD_QUEUE not in self.queues:
                 self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
 
@@ -412,10 +413,7 @@ class Vhost:
         """Write the definition of a queue to the log, unless it is deleted: its name may belong to another queue."""
         if queue.deleted:
             return
-        self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack({
-            "id": queue.id, "auto_delete": queue.auto_delete, "arguments": queue.arguments,
-            "has_expiring": queue.has_expiring, "has_delayed": queue.has_delayed,
-            "handed_out_until": queue.delivered_until}))
+        self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), metadata.pack(queue.record()))
 
     def add_reply_queue(self, name: str, settings: QueueSettings) -> Queue:
         """Create a queue for direct replies to one channel: transient, deleted with its consumer."""
@@ -457,7 +455,7 @@ class Vhost:
                 del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
-        return pending_dead_letters.delete(queue) if keep_pending else queue.delete()
+        return queue.delete(keep_pending)
 
     def transfer_exclusive(self, owner: object, heir: object) -> None:
         """Transfer the exclusive queues of a connection to another owner."""
@@ -643,13 +641,12 @@ class Vhost:
                                              auto_delete=value["auto_delete"], strict=False)
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
-            queue.has_expiring = value.get("has_expiring", False)
-            queue.has_delayed = value.get("has_delayed", False)
-            queue.delivered_until = value.get("handed_out_until", 0)
+            queue.restore(value)
+            record = queue.record()
             leases.restore(queue)
             queue.begin()
             self._restore_entries(queue, recovery, streams)
-            if queue.delivered_until != value.get("handed_out_until", 0):
+            if queue.record() != record:
                 self.keep_queue(queue)  # its entries must survive the next clean stop, too
             self.queues[names[0]] = queue
         elif kind == metadata.PENDING_DEAD_LETTERS:
@@ -657,10 +654,10 @@ class Vhost:
                                              strict=False)
             settings.dead_letter_exchange = value["exchange"]
             settings.dead_letter_routing_key = value["routing_key"]
-            queue = Queue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
-            queue.stored = queue.deleted = True
-            self._restore_entries(queue, recovery, streams)
-            self.pending_dead_letters[queue.id] = queue
+            pending = ClassicQueue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
+            pending.stored = pending.deleted = True
+            self._restore_entries(pending, recovery, streams)
+            self.pending_dead_letters[pending.id] = pending
         elif kind == metadata.SINK_TRANSACTION:
             self.sink_transactions.restore_sink_transaction(names[0], value, recovery)
         elif kind == metadata.SINK_APP:

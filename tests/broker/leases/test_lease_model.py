@@ -14,10 +14,11 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
 from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.backlog import Chunk
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.leases.support import LeaseReader, ask, restart
 from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World
+from tests.support.queues import classic
 
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 
@@ -63,11 +64,11 @@ class LeaseMachine(QueueMachine):
         self.return_chunks = returning._return_to_queue
         self.patch.setattr(batch_builder, "Batch", WatchedBatch)
 
-        def return_chunks(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+        def return_chunks(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
             notify = paging.notify_waiting
 
-            def notify_waiting(queue: Queue) -> None:
+            def notify_waiting(queue: ClassicQueue) -> None:
                 """Called between the return of the entries and what else becomes of them."""
                 machine.came_back(seqs)
                 seqs.clear()
@@ -288,7 +289,7 @@ class LeaseMachine(QueueMachine):
                 for batch in lease.batches.values():
                     assert list(batch.seqs()) in self.made
                     leased.extend(batch.seqs())
-        ready = [seq for level in queue.all_levels() for seq in (
+        ready = [seq for level in classic(queue).all_levels() for seq in (
             *(entry.seq for entry in level.head), *(seq for chunk in level.chunks for seq in chunk.seqs),
             *(entry.seq for entry in level.young or ()))]
         assert len({*leased, *ready}) == len(leased) + len(ready) == len(log.kept)

@@ -15,6 +15,7 @@ from leveret.broker.log import Loaded
 from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask, plan, read, restart
 from tests.broker.support import Keeper, Taker, World, figures
+from tests.support.queues import classic
 
 BODIES = [f"{number:04}" for number in range(60)]
 
@@ -256,7 +257,7 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
     ({"durable": True}, {"queue_type": "stream"}, "a stream"),
 ], ids=["transient", "exclusive", "auto-delete", "single", "stream"])
 def test_queues_without_leases(world: World, options: dict[str, Any], arguments: dict[str, Any], text: str) -> None:
-    queue = world.queue(**options, **arguments)
+    queue = world.declare(**options, **arguments)
     with pytest.raises(PreconditionFailed, match=f"queue 'q' in vhost '/' does not support leases: it is .*{text}"):
         acquire(queue)
     assert queue.leases is None
@@ -358,7 +359,7 @@ def test_delayed_messages_are_not_leased_after_a_start(world: World) -> None:
         else:
             queue.push(message)
     after = restart(world, clean=True)
-    queue = after.vhost.queues["q"]
+    queue = classic(after.vhost.queues["q"])
     epoch = acquire(queue)
     planned = plan(after, queue, "l", epoch, 0, 100)
     assert planned is not None and planned["count"] == 5
@@ -377,7 +378,7 @@ def test_batches_follow_priorities_as_consumers_do(world: World) -> None:
     wanted = [*BODIES[2::3], *BODIES[1::3], *BODIES[0::3]]
     assert read(world, queue, "l", epoch, 1).bodies == wanted[:30]
     after = restart(world)
-    queue = after.vhost.queues["q"]
+    queue = classic(after.vhost.queues["q"])
     assert read(after, queue, "l", epoch, 1).bodies == wanted[:30]
     operations.commit(queue, "l", epoch, 1, [25])
     after.run()
@@ -444,7 +445,7 @@ def test_transient_messages_are_written_when_they_are_planned() -> None:
     world.overflow.flush()
     assert not world.overflow.rows
     after = restart(world)
-    queue = after.vhost.queues["q"]
+    queue = classic(after.vhost.queues["q"])
     assert read(after, queue, "l", epoch, 1).bodies == BODIES
     operations.commit(queue, "l", epoch, 1)
     after.run()

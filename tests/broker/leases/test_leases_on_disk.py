@@ -8,6 +8,7 @@ from leveret.broker.leases import operations
 from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask
 from tests.broker.queues.test_queues_on_disk import DiskWorld
+from tests.support.queues import classic
 
 COUNT = 3000
 
@@ -72,7 +73,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
         assert queue.leased_count == first
         world.close()
         world = DiskWorld(tmp_path)
-        queue = world.vhost.queues["q"]
+        queue = classic(world.vhost.queues["q"])
         assert queue.leased_count == first
     assert operations.commit(queue, "l", epoch, 1, [7]) == 1
     operations.release(queue, "l")

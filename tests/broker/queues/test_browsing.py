@@ -10,7 +10,7 @@ import pytest
 import leveret
 from leveret.broker.message import AVAILABLE, Entry
 from leveret.broker.queues.classic import browsing
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, figures, text_of
 
 BODIES = [f"{number:04}" for number in range(60)]
@@ -19,7 +19,7 @@ BODIES = [f"{number:04}" for number in range(60)]
 class Reader(Taker):
     """A consumer that browses."""
 
-    def __init__(self, queue: Queue, *, credit: int = -1, only: bytes | None = None) -> None:
+    def __init__(self, queue: ClassicQueue, *, credit: int = -1, only: bytes | None = None) -> None:
         super().__init__(queue, credit=credit, only=only, join=False)
         self.seen = {}
         self.counts: list[tuple[int, int]] = []
@@ -38,7 +38,7 @@ def small() -> World:
     return World(page_above=10_000)
 
 
-def deep(world: World, **options: Any) -> Queue:
+def deep(world: World, **options: Any) -> ClassicQueue:
     """A queue that is mostly paged out."""
     queue = world.queue(durable=True)
     world.push(queue, *BODIES, persistent=True, **options)

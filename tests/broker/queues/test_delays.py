@@ -7,11 +7,12 @@ import random
 import pytest
 
 from leveret.broker.queues.classic import delayed
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, figures
+from tests.support.queues import classic
 
 
-def delay(world: World, queue: Queue, body: str, after: int, **options: object) -> bool:
+def delay(world: World, queue: ClassicQueue, body: str, after: int, **options: object) -> bool:
     return queue.delay(world.message(body, key=queue.name, **options), world.clock.now() + after)  # type: ignore[arg-type]
 
 
@@ -107,7 +108,7 @@ def test_it_survives_a_crash(world: World) -> None:
     world.run()
     log, recovery = world.held_log.recovery()
     again = World(log=log, recovery=recovery, time=world.clock.now() + 2000)
-    queue = again.vhost.queues["q"]
+    queue = classic(again.vhost.queues["q"])
     taker = Taker(queue)
     again.run()
     assert taker.history == ["soon", "now"]

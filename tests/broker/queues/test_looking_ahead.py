@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, figures
 
 
 class NoLocal(Taker):
     """A consumer that accepts messages of other connections than `number`."""
 
-    def __init__(self, queue: Queue, *, number: int, credit: int = -1) -> None:
+    def __init__(self, queue: ClassicQueue, *, number: int, credit: int = -1) -> None:
         super().__init__(queue, credit=credit, join=False)
         self.number = number
         self.selective = True
@@ -31,7 +31,7 @@ def small() -> World:
 
 
 @pytest.fixture
-def deep(small: World) -> Queue:
+def deep(small: World) -> ClassicQueue:
     queue = small.queue(durable=True)
     for number in range(100):
         small.push(queue, f"{number:03}", persistent=True, publisher=2 if number % 30 == 29 else 1)
@@ -41,7 +41,7 @@ def deep(small: World) -> Queue:
     return queue
 
 
-def test_messages_of_other_connections_are_found(small: World, deep: Queue) -> None:
+def test_messages_of_other_connections_are_found(small: World, deep: ClassicQueue) -> None:
     picky = NoLocal(deep, number=1)
     small.run()
     assert picky.history == ["029", "059", "089"]
@@ -51,7 +51,7 @@ def test_messages_of_other_connections_are_found(small: World, deep: Queue) -> N
     assert figures(deep) == (0, 0, 3) and deep.memory == 0
 
 
-def test_with_credit_of_one(small: World, deep: Queue) -> None:
+def test_with_credit_of_one(small: World, deep: ClassicQueue) -> None:
     picky = NoLocal(deep, number=1, credit=1)
     small.run()
     assert picky.history == ["029"]
@@ -68,7 +68,7 @@ def test_with_credit_of_one(small: World, deep: Queue) -> None:
     assert picky.history == ["029", "029", "059", "089", "new"]
 
 
-def test_loaded_but_refused_messages_keep_their_place(small: World, deep: Queue) -> None:
+def test_loaded_but_refused_messages_keep_their_place(small: World, deep: ClassicQueue) -> None:
     picky = NoLocal(deep, number=1, credit=1)
     small.end_turn()
     picky.credit = 0  # while it is being read
@@ -79,7 +79,7 @@ def test_loaded_but_refused_messages_keep_their_place(small: World, deep: Queue)
     assert everybody.history == [f"{number:03}" for number in range(100)]
 
 
-def test_a_purge_meanwhile(small: World, deep: Queue) -> None:
+def test_a_purge_meanwhile(small: World, deep: ClassicQueue) -> None:
     picky = NoLocal(deep, number=1)
     small.end_turn()
     assert deep.purge() == 100
@@ -88,7 +88,7 @@ def test_a_purge_meanwhile(small: World, deep: Queue) -> None:
     assert small.log.rows == {}
 
 
-def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: Queue) -> None:
+def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: ClassicQueue) -> None:
     refusing = Taker(deep, credit=40)
     small.run()
     for entry in reversed(refusing.taken):

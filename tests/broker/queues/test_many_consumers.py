@@ -7,7 +7,7 @@ import random
 import pytest
 
 from leveret.broker.queues import rings
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World
 
 
@@ -36,7 +36,7 @@ def test_leaving_is_not_a_search(world: World) -> None:
         queue.leave_ring(taker)
         queue.remove_consumer(taker)
     assert CountingTaker.compared == 0
-    assert not queue.consumers and not queue.rings and not queue.ring and queue.strays == 0
+    assert not queue.consumers and not queue.dispatcher.rings and not queue.dispatcher.ring and queue.dispatcher.strays == 0
 
 
 def test_consumers_that_left_are_cleared_out_of_the_ring(world: World) -> None:
@@ -45,7 +45,7 @@ def test_consumers_that_left_are_cleared_out_of_the_ring(world: World) -> None:
     for _ in range(500):
         taker = Taker(queue)
         queue.remove_consumer(taker)
-    assert len(queue.ring) <= rings.MIN_STRAYS + 2
+    assert len(queue.dispatcher.ring) <= rings.MIN_STRAYS + 2
     staying.give(3)
     world.push(queue, "a", "b")
     world.run()
@@ -66,10 +66,10 @@ def test_the_longest_waiting_consumer_becomes_the_single_active_consumer(world: 
     for _ in range(300):  # a waiting consumer that leaves is forgotten
         taker = Taker(queue)
         queue.remove_consumer(taker)
-    assert len(queue.rings[0].succession) <= 2 * rings.MIN_STRAYS + len(queue.consumers) * 2
+    assert len(queue.dispatcher.rings[0].succession) <= 2 * rings.MIN_STRAYS + len(queue.consumers) * 2
 
 
-def _model_of(queue: Queue) -> list[int]:
+def _model_of(queue: ClassicQueue) -> list[int]:
     return [-priority for priority in sorted({-taker.priority for taker in queue.consumers if not taker.parked})]
 
 
@@ -97,7 +97,7 @@ def test_many_priorities_are_served_in_order(world: World) -> None:
         else:
             world.run()
         queue.purge()
-        assert len(queue.serving) <= rings.MIN_STRAYS + 2 * len(queue.rings) + 1
+        assert len(queue.dispatcher.serving) <= rings.MIN_STRAYS + 2 * len(queue.dispatcher.rings) + 1
     for taker in takers:
         queue.remove_consumer(taker)
-    assert not queue.rings and not queue.ring
+    assert not queue.dispatcher.rings and not queue.dispatcher.ring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Keeper, Taker, World, figures
 
 BODIES = [f"{number:04}" for number in range(60)]
@@ -16,7 +16,7 @@ def small() -> World:
     return World(page_above=10_000)
 
 
-def fill(world: World, queue: Queue, *, persistent: bool = True, bodies: list[str] = BODIES) -> None:
+def fill(world: World, queue: ClassicQueue, *, persistent: bool = True, bodies: list[str] = BODIES) -> None:
     world.push(queue, *bodies, persistent=persistent)
     world.run()
     world.broker.page_down()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, figures
 
 
-def push(world: World, queue: Queue, **priorities: int) -> None:
+def push(world: World, queue: ClassicQueue, **priorities: int) -> None:
     for body, priority in priorities.items():
         world.push(queue, body, priority=priority)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.queues.classic.paging import Waiting
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.loading import Waiting
 from tests.broker.support import Keeper, Taker, World, deaths_in, figures, text_of
 
 
-def paged(world: World, count: int = 40, **arguments: Any) -> Queue:
+def paged(world: World, count: int = 40, **arguments: Any) -> ClassicQueue:
     """A durable queue whose newer messages are on disk only."""
     queue = world.queue(durable=True, **arguments)
     world.push(queue, *(f"{number:03}" for number in range(count)), persistent=True)
@@ -26,7 +26,7 @@ def small_world() -> World:
 
 
 class Waiter(Waiting):
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: ClassicQueue) -> None:
         self.queue = queue
         self.calls = 0
 
@@ -184,7 +184,7 @@ class TestStrictDeletion:
     def strict(self) -> World:
         return World(strict=True, page_above=10_000, overflow=True)
 
-    def fill(self, world: World, *, persistent: bool = True, durable: bool = True) -> Queue:
+    def fill(self, world: World, *, persistent: bool = True, durable: bool = True) -> ClassicQueue:
         queue = world.queue(durable=durable)
         world.push(queue, *self.BODIES, persistent=persistent)
         for _ in range(2):

@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import backlog, paging
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Keeper, Taker, World, text_of
 
 PAGE_ABOVE = 8_000
@@ -67,7 +67,7 @@ class QueueMachine(RuleBasedStateMachine):
             arguments["max_length"] = max_length
         self.max_priority = max_priority
         self.max_length = max_length
-        self.queue: Queue = self.world.queue(durable=True, **arguments)
+        self.queue: ClassicQueue = self.world.queue(durable=True, **arguments)
         self.ready: dict[str, Expected] = {}
         self.unacked: dict[str, tuple[Entry, Expected]] = {}
         self.count = 0

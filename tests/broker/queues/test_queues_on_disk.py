@@ -21,6 +21,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions import ACCEPT, REQUEUE, Transaction
 from leveret.storage.sqlite import SqliteLog
 from tests.broker.support import Clock, JsonReader, Keeper, World, text_of
+from tests.support.queues import classic
 
 NAMES = ("one", "two", "dead")
 
@@ -51,7 +52,7 @@ class DiskWorld(World):
             for log in (self.disk, self.paging):
                 log.flush()
             busy = any(log.pending() or log._in_flight is not None for log in (self.disk, self.paging)) or any(
-                level.loading for queue in self.vhost.queues.values() for level in queue.all_levels())
+                level.loading for queue in self.vhost.queues.values() for level in classic(queue).all_levels())
             try:
                 self.calls.get(timeout=10 if busy else 0)()
             except queues.Empty:

@@ -6,13 +6,14 @@ import pytest
 
 from leveret.broker.broker import VhostSettings
 from leveret.broker.queues.classic import paging
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World
+from tests.support.queues import classic
 
 MANY = 5_000
 
 
-def dropping(world: World) -> tuple[Queue, Queue]:
+def dropping(world: World) -> tuple[ClassicQueue, ClassicQueue]:
     """A queue that expires entries in steps, and its dead-letter queue."""
     dead = world.queue("dead")
     queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -49,7 +50,7 @@ def test_entries_after_a_purge_are_delivered() -> None:
     assert taker.bodies() == ["later"]
 
 
-def moving(world: World) -> Queue:
+def moving(world: World) -> ClassicQueue:
     """A deleted queue of a strict vhost, whose entries are dead-lettered in steps."""
     vhost = world.broker.add_vhost("v", VhostSettings(strict=True))
     vhost.declare_queue("dead", None)
@@ -60,7 +61,7 @@ def moving(world: World) -> Queue:
     world.end_turn()
     vhost.delete_queue("q", None)
     assert vhost.pending_dead_letters and 0 < vhost.queues["dead"].ready_count < MANY
-    return queue
+    return classic(queue)
 
 
 def test_a_vhost_can_be_deleted_while_a_deleted_queue_is_dead_lettered(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,7 @@ def sealed_world(*, size: int = 100, age: int = 10 * MINUTE, merge_below: int = 
 
 
 def stream(world: World, **arguments: Any) -> StreamQueue:
-    queue = world.queue("s", durable=True, queue_type="stream", **arguments)
+    queue = world.declare("s", durable=True, queue_type="stream", **arguments)
     assert isinstance(queue, StreamQueue)
     return queue
 

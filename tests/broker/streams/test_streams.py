@@ -16,7 +16,7 @@ from tests.broker.support import HeldLog, Taker, World
 
 
 def stream(world: World, name: str = "s", **arguments: Any) -> StreamQueue:
-    queue = world.queue(name, durable=True, queue_type="stream", **arguments)
+    queue = world.declare(name, durable=True, queue_type="stream", **arguments)
     assert isinstance(queue, StreamQueue)
     return queue
 
@@ -317,7 +317,7 @@ def test_unsupported_operations() -> None:
 ], ids=str)
 def test_unsupported_arguments(options: dict[str, Any], named: str) -> None:
     with pytest.raises(PreconditionFailed, match=named):
-        World().queue("s", queue_type="stream", owner=object(), **options)
+        World().declare("s", queue_type="stream", owner=object(), **options)
 
 
 def test_a_maximum_age_is_for_streams() -> None:

@@ -20,6 +20,7 @@ from tests.protocols.amqp09.support import Channel, Clock
 from tests.protocols.amqp10 import support as amqp10
 from tests.protocols.support import Channel as Channel091
 from tests.protocols.support import Site, bytes_of, properties_of
+from tests.support.queues import classic
 
 NOW = 1_700_000_000_000
 TABLE = {"n": 1, "s": "x"}
@@ -310,7 +311,7 @@ def test_paged_out_contents(site: Site, channel: Channel, other: Channel091, kin
         assert site.broker.overflow is not None
         site.broker.overflow.flush()
         site.run()
-    assert site.vhost.queues["q"].backlog.chunks
+    assert classic(site.vhost.queues["q"]).backlog.chunks
     body, properties = basic(other)
     assert body == b"0" and properties == BASIC[kind]
     options: dict[str, Any] = {} if kind == "stream" else {"no_ack": True}

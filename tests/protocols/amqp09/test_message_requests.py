@@ -11,6 +11,7 @@ from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Channel, Client
 from tests.protocols.amqp09.test_message import count, unacked
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 BIG = bytes(range(256)) * 2000
 
@@ -123,7 +124,7 @@ def test_transfers_are_answered_in_any_order(site: Site, channel: Channel) -> No
     answer(channel, "message.reject", one, code=0, text="no")
     assert unacked(site) == 1
     channel.client.drop()
-    assert count(site) == 1 and site.vhost.queues["q"].backlog.head[0].message.body == b"3"
+    assert count(site) == 1 and classic(site.vhost.queues["q"]).backlog.head[0].message.body == b"3"
 
 
 def test_an_answer_to_many(site: Site, channel: Channel) -> None:

@@ -7,6 +7,7 @@ import pytest
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from tests.protocols.amqp09.support import Channel, Client, connect
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 IN_REQUESTS_TOO = True
 
@@ -128,7 +129,7 @@ def test_the_rejecting_channels_of_a_message_are_limited(channel: Channel) -> No
         other.consume()
         other.reject(other.deliveries()[0].delivery_tag)
         other.close()
-    (entry,) = channel.client.site.vhost.queues["q"].backlog.head
+    (entry,) = classic(channel.client.site.vhost.queues["q"]).backlog.head
     assert entry.overlay is not None and len(entry.overlay.refused) == 2
     assert staying.deliveries() == []
 

@@ -16,6 +16,7 @@ from tests.broker.support import Clock
 from tests.protocols.amqp10.support import Client, connect, make_site, message
 from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 MAX_UINT = (1 << 32) - 1
 MAX_LONG = (1 << 63) - 1
@@ -77,7 +78,7 @@ def test_the_largest_expiry_time_goes_through_a_transaction() -> None:
     assert isinstance(clock, Clock)
     clock.time += 1000
     assert isinstance(controller.discharge(transaction), Accepted)
-    backlog = [entry for level in site.vhost.queues["q"].all_levels() for entry in level.head]
+    backlog = [entry for level in classic(site.vhost.queues["q"]).all_levels() for entry in level.head]
     assert [entry.message.expires_at - clock.time for entry in backlog] == [MAX_UINT, MAX_DELAY]
 
 

@@ -17,10 +17,11 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import expiry, paging
 from leveret.broker.queues.classic.backlog import Backlog
+from leveret.broker.queues.loading import Waiting
 
 if TYPE_CHECKING:
     from leveret.broker.leases.lease import Lease
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 # Called with the batch, with None if nothing was ready, or with the error.
 Done = Callable[[Batch | None, BrokerError | None], None]
@@ -42,7 +43,7 @@ class _Later(Job):
         return False
 
 
-class _Loading(paging.Waiting):
+class _Loading(Waiting):
     """Callback that resumes a builder when more of its queue is loaded."""
 
     def __init__(self, builder: BatchBuilder) -> None:
@@ -66,7 +67,7 @@ class Written(CommitWaiter):
 class BatchBuilder:
     """Builds a batch of at most `max_messages` messages and `max_bytes` of bodies, but at least one message."""
 
-    def __init__(self, queue: Queue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, queue: ClassicQueue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
         self.queue = queue
         self.lease = lease
         self.batch = Batch(number, queue.delivered_until, queue.broker.timers.now())
@@ -109,7 +110,7 @@ class BatchBuilder:
             for seq in batch.seqs():
                 queue.refusals.pop(seq, None)
         paging.read_heads(queue)
-        if queue.ring or queue.expiring or queue.levels is not None:
+        if queue.dispatcher.ring or queue.expiring or queue.levels is not None:
             queue.activate()
 
     def fail(self, error: BrokerError) -> None:
@@ -198,12 +199,12 @@ class BatchBuilder:
         return True
 
 
-def _may_differ(queue: Queue) -> bool:
+def _may_differ(queue: ClassicQueue) -> bool:
     """Return whether a paged-out entry may have to be loaded to find out whether it has expired or is delayed."""
     return queue.message_ttl >= 0 or queue.has_expiring or queue.has_delayed
 
 
-def _store(queue: Queue, entry: Entry) -> None:
+def _store(queue: ClassicQueue, entry: Entry) -> None:
     """Store an entry in the log of the queue unless it is there, which a transient entry may not be."""
     row = entry.row
     if row is not None:

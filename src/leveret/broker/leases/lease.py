@@ -15,6 +15,7 @@ from leveret.broker.timers import Timed
 if TYPE_CHECKING:
     from leveret.broker.leases.batch_builder import BatchBuilder
     from leveret.broker.leases.reading import Reader
+    from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.queue import Queue
 
 
@@ -29,9 +30,9 @@ class Lease(Timed):
     builder    creates the next batch; None if no batch is being created
     """
 
-    def __init__(self, queue: Queue, name: str, now: int) -> None:
+    def __init__(self, queue: ClassicQueue, name: str, now: int) -> None:
         super().__init__()
-        self.queue: Queue | None = queue
+        self.queue: ClassicQueue | None = queue
         self.name = name
         self.epoch = 0
         self.committed = 0
@@ -120,7 +121,7 @@ class Leases:
     `count` and `bytes` are of all leased entries, including those that return to the queue with the next commit.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: ClassicQueue) -> None:
         self.queue = queue
         self.by_name: dict[str, Lease] = {}
         self.count = 0
@@ -131,7 +132,7 @@ class Leases:
         """Return the lease with this name. Raises NotFound."""
         lease = self.by_name.get(name)
         if lease is None:
-            raise NotFound(f"no lease '{name}' of {place_of(self.queue)}: it was released, or never acquired")
+            raise no_lease(self.queue, name)
         return lease
 
     def take_back(self, lease: Lease, batches: list[Batch]) -> None:
@@ -172,6 +173,11 @@ def settle(queue: Queue, rows: array[int], slots: array[int]) -> None:
     """Settle entries of a lease by their positions."""
     if rows:
         queue.log.settle_range(queue.id, 0, queue.next_seq - 1, (), rows, slots)
+
+
+def no_lease(queue: Queue, name: str) -> NotFound:
+    """Return the error for a lease that does not exist."""
+    return NotFound(f"no lease '{name}' of {place_of(queue)}: it was released, or never acquired")
 
 
 def place_of(queue: Queue | None) -> str:

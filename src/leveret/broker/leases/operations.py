@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.leases.batch_builder import BatchBuilder, Done, Written
-from leveret.broker.leases.lease import Lease, Leases, place_of, settle
+from leveret.broker.leases.lease import Lease, no_lease, place_of, settle
 from leveret.broker.leases.returning import return_pieces
 from leveret.broker.queues import capabilities
 
@@ -48,15 +48,13 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
         raise PreconditionFailed(f"invalid lease name: expected 1 to {MAX_NAME_BYTES} bytes of UTF-8")
     if timeout is not None and not timeout > 0:
         raise PreconditionFailed(f"invalid timeout {timeout} of lease '{name}': expected more than 0 seconds, or none")
-    leases = queue.leases
-    if leases is None:
-        leases = queue.leases = Leases(queue)
+    leases = queue.make_leases()
     lease = leases.by_name.get(name)
     now = queue.broker.timers.now()
     if lease is None:
         if len(leases.by_name) >= MAX_LEASES:
             raise ResourceError(f"{place_of(queue)} has the maximum of {MAX_LEASES} leases: release unused ones")
-        lease = leases.by_name[name] = Lease(queue, name, now)
+        lease = leases.by_name[name] = Lease(leases.queue, name, now)
     lease.epoch = queue.broker.new_lease_epoch()
     lease.since = now
     lease.end_readers()
@@ -112,12 +110,10 @@ def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: i
     if len(lease.batches) >= MAX_BATCHES:
         raise ResourceError(f"{lease} has the maximum of {MAX_BATCHES} uncommitted batches: commit the first ones")
     _check_alone(queue)
-    # Waiting consumers take precedence, as with `get`.
-    if queue.active and queue.expiring:
-        queue.drain()
-    else:
-        queue.catch_up()
-    lease.builder = BatchBuilder(queue, lease, after + 1, max_messages, MAX_BYTES if max_bytes is None else max_bytes)
+    source = lease.queue
+    assert source is not None
+    source.serve_consumers()  # waiting consumers take precedence, as with `get`
+    lease.builder = BatchBuilder(source, lease, after + 1, max_messages, MAX_BYTES if max_bytes is None else max_bytes)
     lease.builder.waiting.append(done)
     lease.builder.resume()
 
@@ -162,7 +158,7 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
     lease.committed = number
     lease.forget_batch(queue, number)
     lease.write(queue)
-    return_pieces(queue, returned, returned)
+    return_pieces(leases.queue, returned, returned)
     lease.call(queue)
     return number
 
@@ -171,7 +167,7 @@ def release(queue: Queue, name: str) -> int:
     """Release a lease: its messages return to the queue, and its name is free. Returns the number of messages."""
     leases = queue.leases
     if leases is None:
-        leases = Leases(queue)
+        raise no_lease(queue, name)
     lease = leases.find(name)
     if lease.builder is not None:
         lease.builder.finish()
@@ -187,7 +183,7 @@ def find(queue: Queue, name: str, epoch: int) -> Lease:
     """Return a lease of the queue. Raises NotFound, or PreconditionFailed for an older epoch."""
     leases = queue.leases
     if leases is None:
-        leases = Leases(queue)
+        raise no_lease(queue, name)
     lease = leases.find(name)
     lease.check_epoch(epoch)
     return lease

@@ -23,6 +23,7 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.leases.lease import Lease
+    from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.queue import Queue
 
 LEASE: Final = "x-lease"
@@ -45,7 +46,7 @@ class Reader(CommitWaiter):
     packed     whether it gets record batches (leveret.broker.queues.record_batches)
     """
 
-    def __init__(self, queue: Queue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
+    def __init__(self, queue: ClassicQueue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
         self.queue = queue
         self.lease = lease
         self.batch = batch
@@ -139,7 +140,7 @@ class Reader(CommitWaiter):
         batch = self.batch
         piece = batch.pieces[number]
         for index, item in enumerate(loaded):
-            entry = paging.entry_of(queue, item, piece.publisher_of(first + index), batch.mark)
+            entry = queue.make_entry(item, piece.publisher_of(first + index), batch.mark)
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
@@ -175,7 +176,7 @@ def check(queue: Queue, arguments: FieldTable, no_ack: bool) -> None:
     _slice_of(queue, arguments)
 
 
-def add(queue: Queue, consumer: Consumer) -> None:
+def add(queue: ClassicQueue, consumer: Consumer) -> None:
     """Add a reader. Its first delivery waits until the log has a record that the batch is read."""
     lease, batch, first, count = _slice_of(queue, consumer.arguments)
     reader = Reader(queue, lease, batch, consumer, first, count)

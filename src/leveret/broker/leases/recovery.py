@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from leveret.broker import metadata
 from leveret.broker.leases.batch import Batch, decode_runs
-from leveret.broker.leases.lease import Lease, Leases
+from leveret.broker.leases.lease import Lease
 from leveret.broker.log import RecoveredQueue, Recovery
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
+    from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.queue import Queue
 
 log = logging.getLogger("leveret.broker")
@@ -57,10 +58,10 @@ class Restoring:
         found = self.leases.get(queue.id)
         if found is None:
             return
-        leases = queue.leases = Leases(queue)
+        leases = queue.make_leases()
         now = queue.broker.timers.now()
         for name, value in found.items():
-            lease = leases.by_name[name] = Lease(queue, name, now)
+            lease = leases.by_name[name] = Lease(leases.queue, name, now)
             lease.epoch = value["epoch"]
             lease.committed = value["committed"]
             lease.timeout = value["timeout"]
@@ -68,7 +69,7 @@ class Restoring:
         recovered = self.recovery.queues.get(queue.id, RecoveredQueue())
         taken: list[tuple[int, int]] = []
         for stored in sorted(self.batches.get(queue.id, ()), key=_number_of):
-            batch = _restore_batch(queue, stored, recovered, taken)
+            batch = _restore_batch(leases.queue, stored, recovered, taken)
             leases.by_name[stored.lease].batches[batch.number] = batch
             leases.count += batch.count
             leases.bytes += batch.bytes
@@ -84,16 +85,17 @@ class Restoring:
 
 def start(queue: Queue) -> None:
     """Start the timeouts of the leases of a recovered queue."""
-    if queue.leases is not None:
-        for lease in queue.leases.by_name.values():
-            lease.call(queue)
+    leases = queue.leases
+    if leases is not None:
+        for lease in leases.by_name.values():
+            lease.call(leases.queue)
 
 
 def _number_of(stored: RestoredBatch) -> int:
     return stored.number
 
 
-def _restore_batch(queue: Queue, stored: RestoredBatch, recovered: RecoveredQueue,
+def _restore_batch(queue: ClassicQueue, stored: RestoredBatch, recovered: RecoveredQueue,
                    taken: list[tuple[int, int]]) -> Batch:
     value = stored.value
     batch = Batch(stored.number, value["mark"], value["planned_at"])
@@ -116,7 +118,7 @@ def _restore_batch(queue: Queue, stored: RestoredBatch, recovered: RecoveredQueu
     return batch
 
 
-def _take(queue: Queue, batch: Batch, recovered: RecoveredQueue, at: int, end: int) -> None:
+def _take(queue: ClassicQueue, batch: Batch, recovered: RecoveredQueue, at: int, end: int) -> None:
     """Add recovered positions to a batch, in pieces of one priority."""
     while at < end:
         until = min(at + CHUNK_ENTRIES, end)

@@ -11,13 +11,13 @@ from leveret.broker.queues.classic import limits, paging
 from leveret.broker.queues.classic.backlog import Chunk, merged
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 
 class Return(CommitWaiter):
     """Positions that are being returned, in pieces with their priorities."""
 
-    def __init__(self, queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+    def __init__(self, queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
         self.queue = queue
         self.pieces = pieces
 
@@ -34,7 +34,7 @@ class Return(CommitWaiter):
         queue.broker.end_turn()
 
 
-def return_pieces(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
+def return_pieces(queue: ClassicQueue, pieces: list[tuple[int, Chunk]], read: list[tuple[int, Chunk]]) -> None:
     """Return entries with the commit that is being filled.
 
     Entries of `read` may have been delivered, so they count as redelivered; so do older paged-out entries, because the
@@ -53,7 +53,7 @@ def return_pieces(queue: Queue, pieces: list[tuple[int, Chunk]], read: list[tupl
     queue.log.wait(on_its_way)
 
 
-def _return_to_queue(queue: Queue, pieces: list[tuple[int, Chunk]]) -> None:
+def _return_to_queue(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
     broker = queue.broker
     for priority in {priority for priority, _ in pieces}:
         level = queue.level_of(priority)

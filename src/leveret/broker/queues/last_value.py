@@ -21,8 +21,8 @@ from leveret.broker.jobs import MAX_AT_ONCE, logged
 from leveret.broker.message import ARCHIVED, AVAILABLE, ENTRY_OVERHEAD, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic import paging
-from leveret.broker.queues.classic.paging import Waiting
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Reading(Waiting):
         self.queue.read_next()
 
 
-class LastValueQueue(Queue):
+class LastValueQueue(ClassicQueue):
     """One last-value queue of one vhost.
 
     header   the name of the header with the key, and `needle` its bytes: a message without them has no key
@@ -246,8 +246,8 @@ class LastValueQueue(Queue):
         self._forget_all()
         return count
 
-    def delete(self) -> int:
-        count = super().delete()
+    def delete(self, keep_pending: bool = False) -> int:
+        count = super().delete(keep_pending)
         self._forget_all()
         return count
 

@@ -16,18 +16,18 @@ from leveret.broker.queues import removal
 from leveret.broker.queues.classic import delayed, paging
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 logger = logging.getLogger("leveret.broker")
 
 DELETED: Final = "deleted"
 
 
-def delete(queue: Queue) -> int:
+def delete(queue: ClassicQueue) -> int:
     """Delete a queue and dead-letter its ready entries, in steps. Return the number of these entries."""
     count = queue.ready_count
     delayed.drop(queue)
-    removal.detach(queue)
+    queue.detach()
     queue.vhost.pending_dead_letters[queue.id] = queue
     move(queue)
     if queue.stored and queue.id in queue.vhost.pending_dead_letters:
@@ -38,13 +38,13 @@ def delete(queue: Queue) -> int:
     return count
 
 
-def move(queue: Queue) -> None:
+def move(queue: ClassicQueue) -> None:
     """Dead-letter the entries in memory, then read more."""
     if queue.id in queue.vhost.pending_dead_letters and not queue.moving:
         queue.broker.jobs.run_steps(_moving(queue))
 
 
-def _moving(queue: Queue) -> Iterator[int]:
+def _moving(queue: ClassicQueue) -> Iterator[int]:
     queue.moving = True
     try:
         yield from _move_levels(queue)
@@ -52,7 +52,7 @@ def _moving(queue: Queue) -> Iterator[int]:
         queue.moving = False
 
 
-def _move_levels(queue: Queue) -> Iterator[int]:
+def _move_levels(queue: ClassicQueue) -> Iterator[int]:
     pending = queue.vhost.pending_dead_letters
     for backlog in queue.all_levels():
         while True:
@@ -76,18 +76,18 @@ def _move_levels(queue: Queue) -> Iterator[int]:
     _end(queue)
 
 
-def drop(queue: Queue) -> None:
+def drop(queue: ClassicQueue) -> None:
     """Drop the pending entries, because the vhost is deleted too."""
     removal.purge(queue)
     _end(queue)
 
 
-def _end(queue: Queue) -> None:
+def _end(queue: ClassicQueue) -> None:
     del queue.vhost.pending_dead_letters[queue.id]
     removal.forget(queue)
     if queue.stored:
         queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), None)
 
 
-def _key(queue: Queue) -> str:
+def _key(queue: ClassicQueue) -> str:
     return metadata.make_key(queue.vhost.name, str(queue.id))

@@ -18,6 +18,7 @@ from leveret.broker.arguments import (
 )
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import last_value
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.classic.quorum import QuorumQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
@@ -39,7 +40,7 @@ class QueueType:
 
     __slots__ = ("because", "defaults", "durable", "make", "own", "refused")
 
-    def __init__(self, make: type[Queue], own: tuple[Argument, ...] = (), *, defaults: dict[str, Any] | None = None,
+    def __init__(self, make: type[Queue], own: tuple[Argument, ...] = (), *, defaults: FieldTable | None = None,
                  durable: bool = False, refused: tuple[str, ...] = (), because: str = "") -> None:
         self.make = make
         self.own = own
@@ -59,7 +60,7 @@ STREAM_TYPE: Final = QueueType(
     because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only")
 
 TYPES: Final[dict[str, QueueType]] = {
-    CLASSIC: QueueType(Queue),
+    CLASSIC: QueueType(ClassicQueue),
     "quorum": QueueType(QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True),
     STREAM: STREAM_TYPE,
     last_value.LAST_VALUE: QueueType(last_value.LastValueQueue, last_value.ARGUMENTS),

@@ -17,6 +17,7 @@ from leveret.broker.queues.classic.backlog import Backlog
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Log, Recovery
+    from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.queue import Queue
 
 logger = logging.getLogger("leveret.broker")
@@ -25,7 +26,7 @@ logger = logging.getLogger("leveret.broker")
 PIECE: Final = 512
 
 
-def purge(queue: Queue) -> int:
+def purge(queue: ClassicQueue) -> int:
     """Drop all ready entries, and those that become so later; those with consumers stay (0-9-1 queue.purge.02). Returns how
     many. They are gone at once; what remains to be done about them follows in steps."""
     count = queue.ready_count
@@ -37,8 +38,7 @@ def purge(queue: Queue) -> int:
     queue.levels = None
     queue.backlog = Backlog(-1)
     queue.memory = 0
-    if queue.overflow:
-        queue.vhost.dead_letters.let_go(queue)
+    queue.end_overflow()
     refusals = queue.refusals
     queue.refusals = {}
     if delays is not None:
@@ -49,7 +49,7 @@ def purge(queue: Queue) -> int:
     return count
 
 
-def _take_apart(queue: Queue, backlogs: list[Backlog], delays: delayed.Delays | None,
+def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: delayed.Delays | None,
                 refusals: dict[int, list[object]]) -> Iterator[int]:
     """Settle entries that their queue has dropped, and let go of them."""
     overflow = queue.broker.overflow
@@ -98,11 +98,11 @@ def _take_apart(queue: Queue, backlogs: list[Backlog], delays: delayed.Delays | 
         yield 1
 
 
-def delete(queue: Queue) -> int:
+def delete(queue: ClassicQueue) -> int:
     """Delete a queue and its entries; return the number of ready entries."""
     _forget_leases(queue)  # before a plan that waits sees the queue empty
     count = purge(queue)
-    detach(queue)
+    queue.detach()
     removals = queue.broker.jobs.removals
     removals.add(_forget_last(queue))
     if queue.stored and removals.pending:
@@ -111,7 +111,7 @@ def delete(queue: Queue) -> int:
     return count
 
 
-def _forget_last(queue: Queue) -> Iterator[int]:
+def _forget_last(queue: ClassicQueue) -> Iterator[int]:
     forget(queue)
     if queue.leftover:
         queue.log.put(metadata.REMOVAL, _key(queue.vhost.name, queue.id), None)
@@ -152,38 +152,17 @@ def _forget_leases(queue: Queue) -> None:
         queue.leases = None
 
 
-def detach(queue: Queue) -> None:
-    """Detach the consumers and the timers of a deleted queue, and settle its acquired entries."""
+def detach(queue: Queue, consumers: list[Consumer]) -> None:
+    """Detach the consumers of a deleted queue, and settle its acquired entries."""
     queue.deleted = True
-    if queue.overflow:
-        queue.vhost.dead_letters.let_go(queue)
     queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
     if queue.unacked:
         queue.broker.jobs.removals.add(_settle_held(queue))
     _forget_leases(queue)
-    consumers = queue.consumers
-    queue.consumers = {}
-    queue.exclusive_consumer = queue.active_consumer = None
-    queue.ring = deque()
-    queue.rings = {}
-    queue.serving = []
-    queue.strays = 0
-    browsers = queue.browsers
-    queue.browsers = {}
-    consumers_left = [*consumers, *browsers]
-    for consumer in consumers_left:
+    for consumer in consumers:
         consumer.left = True
-    consumers_left.reverse()
-    queue.broker.jobs.removals.add(_notify_deleted(consumers_left))
-    # The timers may remember theirs for a while, and must not keep the queue.
-    if queue.expiry is not None:
-        queue.broker.timers.cancel(queue.expiry)
-        queue.expiry.queue = None
-        queue.expiry = None
-    if queue.unused is not None:
-        queue.broker.timers.cancel(queue.unused)
-        queue.unused.queue = None
-        queue.unused = None
+    consumers.reverse()
+    queue.broker.jobs.removals.add(_notify_deleted(consumers))
 
 
 def _settle_held(queue: Queue) -> Iterator[int]:

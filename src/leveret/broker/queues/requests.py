@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.control import CONTROL
-from leveret.broker.message import Entry, Message
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
@@ -42,16 +42,22 @@ class RequestQueue(Queue):
             self.activate()
         return True
 
-    def delay(self, message: Message, due: int) -> bool:
-        return self.push(message)
+    def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return Entry(self, message, seq)
 
     def insert_new(self, entry: Entry) -> None:
         """A request that was published in a transaction."""
         self.push(entry.message)
 
-    def insert_many(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self.insert_new(entry)
+    @property
+    def ready_count(self) -> int:
+        return 0
+
+    @property
+    def ready_bytes(self) -> int:
+        return 0
 
     def can_deliver_now(self, message: Message) -> bool:
         return True

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import ENTRY_OVERHEAD
-
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.queue import Queue
 
 # No queue gets less, bytes: with fewer entries in memory, paging costs more than it frees.
 MIN_SHARE: Final = 32 << 10
@@ -29,7 +26,7 @@ def share(broker: Broker, budget: int, most: int) -> int:
         for queue in vhost.queues.values():
             demand = queue.memory
             if paging and queue.id in paging:
-                demand += _paged(queue)
+                demand += queue.paged_memory()
             if demand:
                 demand = min(demand, most)
                 demands.append(demand)
@@ -45,8 +42,3 @@ def share(broker: Broker, budget: int, most: int) -> int:
         rest -= demand
         left -= 1
     return most
-
-
-def _paged(queue: Queue) -> int:
-    """What the entries that are paged out would take in memory."""
-    return sum(level.paged_bytes + level.paged * ENTRY_OVERHEAD for level in queue.all_levels())

@@ -137,6 +137,10 @@ class SinkTransaction(Queue):
     def ready_count(self) -> int:
         return 0
 
+    @property
+    def ready_bytes(self) -> int:
+        return 0
+
     # Publishing
 
     def push(self, message: Message) -> bool:
@@ -170,10 +174,6 @@ class SinkTransaction(Queue):
 
     def insert_new(self, entry: Entry) -> None:
         """Do nothing: `prepare` has appended the entry, and it stays hidden."""
-
-    def insert_many(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self.insert_new(entry)
 
     def can_deliver_now(self, message: Message) -> bool:
         return True

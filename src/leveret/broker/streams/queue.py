@@ -23,10 +23,11 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import removal, rings
+from leveret.broker.queues import removal
 from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.record_batches import PACKED, UNTIL
+from leveret.broker.queues.rings import Rings
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
@@ -89,6 +90,7 @@ class StreamQueue(Queue):
     chunks    the visible chunks after the segments, oldest first
     pending   appended messages that are not committed yet
     cached    chunks whose messages are in memory, in the order of loading
+    rings     the consumers, and whose turn it is
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
     newest_time  append time of the newest message
@@ -119,6 +121,7 @@ class StreamQueue(Queue):
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
+        self.rings = Rings(self.broker, settings.single_active_consumer)
         self.readers: dict[Consumer, Reader] = {}
         # Units of work of a turn above which no reader is served.
         self.max_work = 0
@@ -131,7 +134,7 @@ class StreamQueue(Queue):
         self.waiter = _Appended(self)
         self.aging: _Aging | None = None
         self.max_age = -1 if settings.max_age is None else settings.max_age
-        self.guarded = False
+        self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
 
     def begin(self) -> None:
         """Start to seal the stream if the broker seals streams."""
@@ -153,7 +156,6 @@ class StreamQueue(Queue):
 
     @property
     def ready_count(self) -> int:
-        """Return the number of retained messages."""
         return self.count + self.sealed.count
 
     @property
@@ -224,10 +226,6 @@ class StreamQueue(Queue):
 
     def insert_new(self, entry: Entry) -> None:
         """Make a prepared entry visible."""
-
-    def insert_many(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self.insert_new(entry)
 
     def show(self, batch: int) -> None:
         """Make messages up to this batch visible: it is on disk."""
@@ -444,11 +442,31 @@ class StreamQueue(Queue):
         if isinstance(until, int):
             reader.until = until + 1
         self.readers[consumer] = reader
-        rings.add(self, consumer)
+        self.rings.add(consumer)
+        self.activate()
+
+    @property
+    def consumers(self) -> dict[Consumer, None]:
+        return self.rings.consumers
+
+    @property
+    def exclusive_consumer(self) -> Consumer | None:
+        return self.rings.exclusive_consumer
+
+    def leave_ring(self, consumer: Consumer) -> None:
+        self.rings.leave(consumer)
+
+    def unpark(self, consumer: Consumer) -> None:
+        if self.rings.unpark(consumer):
+            self.activate()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         # Its unacknowledged messages may still be acknowledged: the channel exists.
-        rings.remove(self, consumer)
+        if consumer in self.rings.consumers:
+            successor = self.rings.remove(consumer)
+            if successor is not None:
+                self.activate()
+                successor.activated()
         if not consumer.unacked:
             self._forget_reader(consumer)
 
@@ -495,7 +513,8 @@ class StreamQueue(Queue):
     def drain(self) -> None:
         """Deliver to every reader with credit, up to the limit of a turn."""
         broker = self.broker
-        lines = rings.lines(self)
+        rings = self.rings
+        lines = rings.lines()
         self.max_work = broker.work + STEP_WORK * (1 + broker.inputs)
         for ring in lines:
             for _ in range(len(ring)):
@@ -505,7 +524,7 @@ class StreamQueue(Queue):
                 reader = self.readers.get(consumer)
                 if consumer.left or (reader is not None and not serve(self, reader)):
                     if ring and ring[0] is consumer:
-                        rings.step_out(self, ring)
+                        rings.step_out(ring)
                 else:
                     ring.rotate(-1)
                 if broker.work > self.max_work:
@@ -568,20 +587,22 @@ class StreamQueue(Queue):
     def fail_readers(self, chunk: StreamChunk, text: str) -> None:
         """Fail the readers of a chunk that cannot be read."""
         for consumer, reader in list(self.readers.items()):
-            if reader.chunk is chunk and consumer in self.consumers:
+            if reader.chunk is chunk and consumer in self.rings.consumers:
                 self.leave_ring(consumer)
                 self.remove_consumer(consumer)
                 consumer.failed(text)
         self.activate()
         self.broker.end_turn()
 
-    def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
-        return False
-
     def can_deliver_now(self, message: Message) -> bool:
-        return any(consumer.can_take(message.size) for consumer in self.consumers)
+        return any(consumer.can_take(message.size) for consumer in self.rings.consumers)
 
     # Settlement: credit, and offsets of named readers
+
+    def restore_settled(self, entry: Entry) -> None:
+        settlement.undo(entry)  # its message never left
+        self.unacked += 1
+        self.settled -= 1
 
     def settle(self, entry: Entry) -> None:
         self._settled(entry, ACCEPTED)
@@ -616,18 +637,12 @@ class StreamQueue(Queue):
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         self._given_back(entry, RELEASED)
 
-    def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
-        self._given_back(entry, RELEASED)
-
-    def refuse(self, entry: Entry, scope: object) -> None:
-        """Ignore a refusal: each message of a stream is delivered once to a reader anyway."""
-
     def reject(self, entry: Entry, reason: str = "") -> None:
         self._settled(entry, REJECTED)
 
     # Deletion
 
-    def delete(self) -> int:
+    def delete(self, keep_pending: bool = False) -> int:
         count = self.ready_count
         if self.sealing is not None:
             self.sealing.stop()
@@ -647,6 +662,6 @@ class StreamQueue(Queue):
             self.broker.timers.cancel(self.aging)
             self.aging.stream = None
             self.aging = None
-        removal.detach(self)
+        removal.detach(self, self.rings.clear())
         removal.forget(self)
         return count

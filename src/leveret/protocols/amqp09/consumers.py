@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import AUDIENCE_SHIFT, CONNECTION, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
-from leveret.broker.queues import rings
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
@@ -121,9 +120,6 @@ def mix(vhost: Vhost) -> None:
     for queue in vhost.queues.values():
         for consumer in queue.consumers:
             if isinstance(consumer, ClassConsumer) and not consumer.selective:
-                consumer.selective = True
-                queue.selective_consumers += 1
-        if not queue.selective:
-            rings.set_selective(queue)
+                queue.become_selective(consumer)
 
 

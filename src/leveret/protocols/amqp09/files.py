@@ -15,7 +15,6 @@ from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
 from leveret.broker.message import Entry, Message
-from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 from leveret.broker.uploads import Upload
@@ -238,7 +237,7 @@ class Files:
 
     def slow_down(self, queues: list[Queue]) -> None:
         """Ask the client to pause where a queue holds more than its limits allow, for its files are not discarded."""
-        full = [queue for queue in queues if queue.guarded and limits.is_over(queue)]
+        full = [queue for queue in queues if queue.is_over()]
         if full:
             self.full.extend(queue for queue in full if queue not in self.full)
             self.channel.ask_to_pause()
@@ -246,7 +245,7 @@ class Files:
             timers.at(timers.now() + OVERFLOW_CHECK_INTERVAL, self.overflow)
 
     def check_overflow(self, now: int) -> None:
-        self.full = [queue for queue in self.full if not queue.deleted and limits.is_over(queue)]
+        self.full = [queue for queue in self.full if not queue.deleted and queue.is_over()]
         channel = self.channel
         if channel.closing:
             return

@@ -18,7 +18,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
-from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.answers import Answer

@@ -15,7 +15,7 @@ from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import NOT_BASIC
 from leveret.broker.queues import capabilities
-from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols import direct_reply

@@ -16,6 +16,7 @@ from leveret.wire.amqp10.values import Described, Symbol
 from tests.protocols.amqp10.support import Receiver, Session, connect, make_site, message
 from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_closing_forgets_the_copies(session: Session) -> None:
     assert len(endpoint.copies) == 3
     receiver.detach()
     assert not endpoint.copies
-    assert not queue_of(session).browsers
+    assert not classic(queue_of(session)).browsers
     assert queue_of(session).ready_count == 3
 
 
@@ -150,7 +151,7 @@ def test_a_connection_that_breaks(site: Site, session: Session) -> None:
     other = connect(site)
     assert len(browse(other.begin()).deliveries()) == 3
     other.drop()
-    assert not queue_of(session).browsers
+    assert not classic(queue_of(session)).browsers
     again = session.receiver(credit=10).deliveries()
     assert [split(frame.payload).delivery_count for frame in again] == [0, 0, 0]
 

@@ -21,6 +21,7 @@ from leveret.wire.amqp10.transport import Close, Detach, Disposition, End, Flow,
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.protocols.amqp10.support import Client, Session, body_of, connect, make_site, message
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_ttl_is_the_remaining_time(site: Site, session: Session) -> None:
     from leveret.wire.amqp10.messaging import Header
 
     session.sender().send(message(header=Header(ttl=60000)))
-    entry = site.vhost.queues["q"].backlog.head[0]
+    entry = classic(site.vhost.queues["q"]).backlog.head[0]
     entry.message.expires_at -= 40000
     assert 19000 < split(session.receiver(credit=1).deliveries()[0].payload).ttl <= 20000
 

@@ -15,6 +15,7 @@ from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Detach, Disposition, End, Transfer
 from tests.protocols.amqp10.support import Client, Session, body_of, connect, make_site, message
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 MANY = 5000
 
@@ -55,7 +56,7 @@ def in_order(site: Site) -> None:
     """All messages are requeued, and a consumer gets them in order."""
     site.run()
     queue = queue_of(site)
-    assert (queue.frozen, queue.ready_count, queue.unacked) == (0, MANY, 0)
+    assert (classic(queue).frozen, queue.ready_count, queue.unacked) == (0, MANY, 0)
     session = connect(site, container="after").begin(incoming_window=1 << 31)
     session.receiver("q").flow(MANY, window=1 << 30)
     session.client.run()
@@ -67,7 +68,7 @@ def test_released_messages_are_requeued_in_steps(site: Site, outcome: Composite)
     session = holding(site)
     one_turn(session.client, Disposition(True, 0, MANY - 1, True, outcome))
     queue = queue_of(site)
-    assert queue.frozen and 0 < queue.ready_count <= STEP_WORK // 2
+    assert classic(queue).frozen and 0 < queue.ready_count <= STEP_WORK // 2
     assert not session.client.session.sessions[0].unacked
     in_order(site)
 
@@ -82,7 +83,7 @@ def test_unsettled_messages_of_a_link_or_session_are_requeued_in_steps(site: Sit
     else:
         session.client.session.connection_lost()
     queue = queue_of(site)
-    assert queue.frozen and 0 < queue.ready_count <= STEP_WORK
+    assert classic(queue).frozen and 0 < queue.ready_count <= STEP_WORK
     in_order(site)
 
 

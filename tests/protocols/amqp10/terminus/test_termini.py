@@ -17,6 +17,7 @@ from leveret.wire.amqp10.transport import Attach, Detach, End
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.protocols.amqp10.support import Receiver, Session, body_of, connect, make_site, message
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 POLICIES = ("link-detach", "session-end", "connection-close", "never")
 
@@ -408,15 +409,15 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
         assert site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender") == many
     steps = 0
     while queue.unacked:
-        assert queue.frozen and queue.ready_count - before <= STEP_WORK // 2
+        assert classic(queue).frozen and queue.ready_count - before <= STEP_WORK // 2
         before = queue.ready_count
         site.broker.end_turn()
         site.posted.pop(0)()
         steps += 1
     assert steps > 1 and queue.ready_count == many
     site.run()
-    assert not queue.frozen and [entry.seq for entry in queue.backlog.head] == sorted(
-        entry.seq for entry in queue.backlog.head)
+    assert not classic(queue).frozen and [entry.seq for entry in classic(queue).backlog.head] == sorted(
+        entry.seq for entry in classic(queue).backlog.head)
 
 
 @pytest.mark.parametrize("unsettled", [None, {}])
@@ -436,7 +437,7 @@ def test_deliveries_that_the_client_lost_go_back_in_steps(site: Site, unsettled:
                        channel=session.channel))
     client.session.data_received(client.output.to_send())
     counts = [queue.ready_count]
-    while site.posted and queue.frozen:
+    while site.posted and classic(queue).frozen:
         site.broker.end_turn()
         site.posted.pop(0)()
         counts.append(queue.ready_count)

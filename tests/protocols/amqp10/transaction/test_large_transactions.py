@@ -16,6 +16,7 @@ from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Session, connect, make_site, message
 from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Site
+from tests.support.queues import classic
 
 MANY = 2 * LARGE
 # More than one step of work.
@@ -154,7 +155,7 @@ def test_a_session_ends_while_acquisitions_are_committed(site: Site, log: Failin
     acquiring.session.client.drop()
     site.run()
     queue = site.vhost.queues["from"]
-    assert (queue.unacked, queue.ready_count, queue.frozen) == (0, 0 if settled else ACQUIRED, 0)
+    assert (queue.unacked, queue.ready_count, classic(queue).frozen) == (0, 0 if settled else ACQUIRED, 0)
     assert counts(site, log) == (queue.ready_count, 0) and log.completion is None
 
 
@@ -173,9 +174,9 @@ def test_it_is_one_record_of_the_log(site: Site, log: FailingLog) -> None:
         seen.add(counts(site, log))
     assert steps > 3 and seen == {(MANY, 0), (0, MANY)}
     assert isinstance(started.outcome(), Accepted)
-    queue = site.vhost.queues["to"]
+    queue = classic(site.vhost.queues["to"])
     assert [entry.seq for entry in queue.backlog.head] == sorted(entry.seq for entry in queue.backlog.head)
-    assert queue.ready_count == MANY and not queue.frozen and site.vhost.queues["from"].unacked == 0
+    assert queue.ready_count == MANY and not classic(queue).frozen and site.vhost.queues["from"].unacked == 0
 
 
 def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog) -> None:
@@ -183,7 +184,7 @@ def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog)
     other = connect(site).begin().receiver("/queues/from", 5)
     assert other.bodies() == [b"%d" % number for number in range(5)]
     assert isinstance(started.outcome(), Accepted)
-    assert counts(site, log) == (MANY, MANY) and not site.vhost.queues["from"].frozen
+    assert counts(site, log) == (MANY, MANY) and not classic(site.vhost.queues["from"]).frozen
 
 
 @pytest.mark.parametrize("steps", [0, 3])
@@ -197,7 +198,7 @@ def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(s
     queue = site.vhost.queues["from"]
     assert counts(site, log) in ((0, MANY), (MANY, 0))
     assert counts(site, log) == (queue.ready_count, site.vhost.queues["to"].ready_count)
-    assert queue.unacked == 0 and not queue.frozen and log.completion is None
+    assert queue.unacked == 0 and not classic(queue).frozen and log.completion is None
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -210,16 +211,16 @@ def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) 
     while started.step():
         assert before - len(session.retiring) <= STEP_WORK
         before = len(session.retiring)
-        assert not queue.ready_count or queue.frozen or queue.ready_count == MANY
+        assert not queue.ready_count or classic(queue).frozen or queue.ready_count == MANY
     assert isinstance(started.outcome(), Accepted)
-    assert counts(site, log) == (MANY, 0) and not queue.frozen and not session.retiring
+    assert counts(site, log) == (MANY, 0) and not classic(queue).frozen and not session.retiring
     assert (queue.ready_count, len(session.unacked)) == ((MANY, 0) if settled else (0, MANY))
 
 
 def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:
     started = Started(site)
     queue = site.vhost.queues["to"]
-    queue.max_length, queue.rejects_publish = MANY - 1, True
+    classic(queue).max_length, classic(queue).rejects_publish = MANY - 1, True
     outcome = started.outcome()
     assert isinstance(outcome, Rejected) and outcome.error is not None
     assert (outcome.error.condition, outcome.error.description) == ("amqp:transaction:rollback", "a queue is full")
@@ -236,4 +237,4 @@ def test_a_failure_ends_the_control_link(site: Site, log: FailingLog, outcome: A
     assert counts(site, log) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
     assert site.vhost.queues["from"].ready_count == MANY
     queue = site.vhost.queues["from"]
-    assert queue.unacked == 0 and not queue.frozen and log.completion is None
+    assert queue.unacked == 0 and not classic(queue).frozen and log.completion is None

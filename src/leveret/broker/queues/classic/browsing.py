@@ -25,7 +25,7 @@ from leveret.broker.queues.record_batches import PACKED, RecordBatch
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Loaded, Log
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 # What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
 READ_ENTRIES: Final = 256
@@ -56,7 +56,7 @@ class Browser:
 
     __slots__ = ("chunk", "consumer", "ended", "late", "queue", "read", "reading", "record_batch", "seen")
 
-    def __init__(self, queue: Queue, consumer: Consumer) -> None:
+    def __init__(self, queue: ClassicQueue, consumer: Consumer) -> None:
         self.queue = queue
         self.consumer = consumer
         self.seen: dict[int, int] = consumer.seen if consumer.seen is not None else {}
@@ -87,7 +87,7 @@ class _Reading:
             return
         if self.epoch == queue.epoch:
             browser.chunk = self.chunk
-            browser.read = deque(paging.entry_of(queue, item, self.chunk.publisher_of(self.first + index),
+            browser.read = deque(queue.make_entry(item, self.chunk.publisher_of(self.first + index),
                                                  queue.delivered_until)
                                  for index, item in enumerate(loaded))
         paging.notify_waiting(queue)
@@ -95,7 +95,7 @@ class _Reading:
         queue.broker.end_turn()
 
 
-def add(queue: Queue, consumer: Consumer) -> None:
+def add(queue: ClassicQueue, consumer: Consumer) -> None:
     """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
     queue.browsers[consumer] = Browser(queue, consumer)
     if queue.unused is not None:
@@ -103,7 +103,7 @@ def add(queue: Queue, consumer: Consumer) -> None:
     queue.activate()
 
 
-def remove(queue: Queue, consumer: Consumer) -> None:
+def remove(queue: ClassicQueue, consumer: Consumer) -> None:
     """A consumer that browses leaves."""
     if queue.browsers.pop(consumer, None) is None:
         return
@@ -111,13 +111,13 @@ def remove(queue: Queue, consumer: Consumer) -> None:
         expiry.touch(queue)
 
 
-def is_reading(queue: Queue, consumer: Consumer) -> bool:
+def is_reading(queue: ClassicQueue, consumer: Consumer) -> bool:
     """Whether something is on its way into memory that this consumer may want."""
     browser = queue.browsers.get(consumer)
     return browser is not None and browser.reading
 
 
-def came_late(queue: Queue, entry: Entry) -> None:
+def came_late(queue: ClassicQueue, entry: Entry) -> None:
     """An entry is ready whose sequence number the browsers may have passed."""
     if entry.seq == queue.next_seq - 1:
         return  # the newest one
@@ -128,7 +128,7 @@ def came_late(queue: Queue, entry: Entry) -> None:
             insort(browser.late, entry.seq)
 
 
-def serve(queue: Queue) -> None:
+def serve(queue: ClassicQueue) -> None:
     """Give the browsers what they have credit for, in steps. However many clients are read in a pass of the event loop, it
     makes one step."""
     if queue.serving_browsers:
@@ -138,7 +138,7 @@ def serve(queue: Queue) -> None:
     queue.broker.jobs.run_steps(_serving(queue))
 
 
-def _serving(queue: Queue) -> Iterator[int]:
+def _serving(queue: ClassicQueue) -> Iterator[int]:
     """Serve one browser after the other, each a portion, until none of them can take more."""
     broker = queue.broker
     more = True
@@ -248,7 +248,7 @@ def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: in
     return True
 
 
-def _entries_above(queue: Queue, entries: deque[Entry], seen: int) -> Iterable[Entry]:
+def _entries_above(queue: ClassicQueue, entries: deque[Entry], seen: int) -> Iterable[Entry]:
     """The entries with a sequence number above `seen`; the last one has."""
     if entries[0].seq > seen:
         return entries

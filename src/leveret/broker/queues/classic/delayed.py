@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import settlement
 from leveret.broker.log import Loaded, Log
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic import paging
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 # What is made visible at a time, and what of it is read back at a time.
 MAX_RELEASED_AT_ONCE: Final = 1000
@@ -35,9 +34,9 @@ class Delays(Timed):
     bytes   bytes of the bodies of all of them
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: ClassicQueue) -> None:
         super().__init__()
-        self.queue: Queue | None = queue
+        self.queue: ClassicQueue | None = queue
         self.recent: dict[int, Entry] = {}
         self.memory = 0
         self.bytes = 0
@@ -57,7 +56,7 @@ class Delays(Timed):
     def __len__(self) -> int:
         return len(self._heap) + len(self._coming)
 
-    def hold(self, queue: Queue, entry: Entry, due: int) -> None:
+    def hold(self, queue: ClassicQueue, entry: Entry, due: int) -> None:
         """Keep an entry until it is due."""
         overflow = queue.broker.overflow
         if entry.row is None and overflow is not None:
@@ -88,13 +87,13 @@ class Delays(Timed):
             self._make_ready(queue, entry)
         return not self.recent
 
-    def _make_ready(self, queue: Queue, entry: Entry) -> None:
+    def _make_ready(self, queue: ClassicQueue, entry: Entry) -> None:
         del self.recent[entry.seq]
         size = entry.message.size + ENTRY_OVERHEAD
         self.memory -= size
         queue.memory -= size
 
-    def _schedule(self, queue: Queue) -> None:
+    def _schedule(self, queue: ClassicQueue) -> None:
         if self._heap:
             queue.broker.timers.at(self._dues[self._heap[0]], self)
 
@@ -117,7 +116,7 @@ class Delays(Timed):
         if not self._reading:
             self._show(queue)
 
-    def _show(self, queue: Queue) -> None:
+    def _show(self, queue: ClassicQueue) -> None:
         """Show those that are due, in their order, as far as they are in memory; have the next ones read."""
         coming = self._coming
         shown = 0
@@ -135,7 +134,7 @@ class Delays(Timed):
         elif coming:
             self._read(queue)
 
-    def _read(self, queue: Queue) -> None:
+    def _read(self, queue: ClassicQueue) -> None:
         """Read the first of those that are due, which are not in memory."""
         coming = self._coming
         rows: array[int] = array("Q")
@@ -166,7 +165,7 @@ class Delays(Timed):
         del self._coming[: self._reading]
         self._reading = 0
         for number, item in zip(numbers, loaded, strict=True):
-            entry = paging.entry_of(queue, item, self._publishers[number], queue.delivered_until)
+            entry = queue.make_entry(item, self._publishers[number], queue.delivered_until)
             self._release(number)
             queue.insert_new(entry)
         self._show(queue)
@@ -182,7 +181,7 @@ class Delays(Timed):
 
     # Positions
 
-    def _note(self, queue: Queue, entry: Entry, due: int) -> int:
+    def _note(self, queue: ClassicQueue, entry: Entry, due: int) -> int:
         row = entry.row
         number = self._free.pop() if self._free else len(self._dues)
         values = (due, entry.seq, 0 if row is None else row.id, entry.message.publisher)
@@ -257,7 +256,7 @@ class _Reading:
         self.delays.loaded(loaded, self.epoch)
 
 
-def hold(queue: Queue, entry: Entry, due: int) -> None:
+def hold(queue: ClassicQueue, entry: Entry, due: int) -> None:
     """An entry of the queue, which is in no backlog, becomes visible at `due`."""
     delays = queue.delays
     if delays is None:
@@ -265,7 +264,7 @@ def hold(queue: Queue, entry: Entry, due: int) -> None:
     delays.hold(queue, entry, due)
 
 
-def clear(queue: Queue) -> None:
+def clear(queue: ClassicQueue) -> None:
     """The queue has no delayed entries any more."""
     delays = queue.delays
     if delays is None:
@@ -279,7 +278,7 @@ def clear(queue: Queue) -> None:
     queue.delays = None
 
 
-def drop(queue: Queue) -> None:
+def drop(queue: ClassicQueue) -> None:
     """Drop the delayed entries."""
     delays = queue.delays
     if delays is None:

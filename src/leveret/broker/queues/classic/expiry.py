@@ -12,7 +12,7 @@ from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 EXPIRED: Final = "expired"
 
@@ -20,9 +20,9 @@ EXPIRED: Final = "expired"
 class Expiry(Timed):
     """When the head of a queue expires."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: ClassicQueue) -> None:
         super().__init__()
-        self.queue: Queue | None = queue
+        self.queue: ClassicQueue | None = queue
 
     def fire(self, now: int) -> None:
         if self.queue is not None:
@@ -32,9 +32,9 @@ class Expiry(Timed):
 class Unused(Timed):
     """When a queue with `x-expires` has been without use for long enough."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: ClassicQueue) -> None:
         super().__init__()
-        self.queue: Queue | None = queue
+        self.queue: ClassicQueue | None = queue
 
     def fire(self, now: int) -> None:
         queue = self.queue
@@ -54,7 +54,7 @@ def expires_at(entry: Entry) -> int:
     return entry.message.expires_at
 
 
-def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
+def drop_expired(queue: ClassicQueue, backlog: Backlog, entry: Entry) -> bool:
     """Drop the head where its time is over."""
     due = expires_at(entry)
     if due <= AT_ONCE:
@@ -68,12 +68,12 @@ def drop_expired(queue: Queue, backlog: Backlog, entry: Entry) -> bool:
     return True
 
 
-def drop_in_steps(queue: Queue) -> None:
+def drop_in_steps(queue: ClassicQueue) -> None:
     """Many entries have expired: the queue hands out nothing until all of them are dropped."""
     queue.broker.jobs.run_steps(_dropping(queue))
 
 
-def _dropping(queue: Queue) -> Iterator[int]:
+def _dropping(queue: ClassicQueue) -> Iterator[int]:
     queue.freeze()
     try:
         epoch = queue.epoch
@@ -86,7 +86,7 @@ def _dropping(queue: Queue) -> Iterator[int]:
         queue.thaw()
 
 
-def expire(queue: Queue, now: int) -> None:
+def expire(queue: ClassicQueue, now: int) -> None:
     """Drop everything at the heads whose time is over; what is too much for a turn, in the next ones."""
     broker = queue.broker
     begun = broker.work
@@ -111,7 +111,7 @@ def expire(queue: Queue, now: int) -> None:
     queue.activate()
 
 
-def schedule(queue: Queue) -> None:
+def schedule(queue: ClassicQueue) -> None:
     """Set the timer to when the first head expires."""
     due = 0
     for backlog in queue.all_levels():
@@ -131,7 +131,7 @@ def schedule(queue: Queue) -> None:
         queue.expiring = queue.message_ttl >= 0
 
 
-def touch(queue: Queue) -> None:
+def touch(queue: ClassicQueue) -> None:
     """The queue was used: its `x-expires` starts again."""
     expires = queue.settings.expires
     if expires is not None:

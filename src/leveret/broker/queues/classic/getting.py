@@ -13,10 +13,10 @@ from leveret.broker.queues.classic.limits import LEVELS_SHIFT
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.backlog import Backlog
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 
-def get(queue: Queue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
+def get(queue: ClassicQueue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
     """Acquire the next entry for `basic.get`, None where there is none in memory. With an `audience` it is the
     next for this audience, with a `scope` the next that this one has not refused."""
     if queue.frozen:
@@ -24,11 +24,8 @@ def get(queue: Queue, no_ack: bool, audience: int, scope: object | None) -> Entr
     begun = queue.broker.work
     if queue.levels is not None:
         queue.broker.work += len(queue.levels) >> LEVELS_SHIFT
-    picks = scope is not None and queue.refusing
-    if queue.active and queue.expiring:
-        queue.drain()  # what expires at once is for consumers only
-    else:
-        queue.catch_up()
+    picks = scope is not None and queue.dispatcher.refusing
+    queue.serve_consumers()
     for backlog in queue.all_levels():
         while True:
             if not backlog.head:
@@ -99,13 +96,13 @@ def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry
     return None
 
 
-def needs_loading(queue: Queue, audience: int, scope: object | None) -> bool:
+def needs_loading(queue: ClassicQueue, audience: int, scope: object | None) -> bool:
     """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
     if queue.deleted:
         return False
     if queue.frozen:
         return True
-    picks = scope is not None and queue.refusing
+    picks = scope is not None and queue.dispatcher.refusing
     for backlog in queue.all_levels():
         if picks:
             if any(_is_wanted(entry, audience, scope) for entry in backlog.head):

@@ -13,7 +13,7 @@ from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 MAXLEN: Final = "maxlen"
 # So many levels of priority, as a power of two, are added up or sorted in 1 µs.
@@ -22,7 +22,7 @@ LEVELS_SHIFT: Final = 4
 ANY_LEVEL: Final = 256
 
 
-def turns_away(queue: Queue, message: Message, due: int = 0) -> bool:
+def turns_away(queue: ClassicQueue, message: Message, due: int = 0) -> bool:
     """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
     if not queue.rejects_publish:
         return False
@@ -39,7 +39,7 @@ def turns_away(queue: Queue, message: Message, due: int = 0) -> bool:
     return True
 
 
-def drop_first(queue: Queue, below: int = ANY_LEVEL) -> bool:
+def drop_first(queue: ClassicQueue, below: int = ANY_LEVEL) -> bool:
     """Drop the message of the rule DROP_FIRST that is worth least: of the lowest level of priority, if that is lower than
     `below`, the oldest in memory. False if there is none."""
     for backlog in reversed(queue.all_levels()):
@@ -55,7 +55,7 @@ def drop_first(queue: Queue, below: int = ANY_LEVEL) -> bool:
     return False
 
 
-def drop_droppable(queue: Queue) -> None:
+def drop_droppable(queue: ClassicQueue) -> None:
     """Drop messages of the rule DROP_FIRST while the queue holds more than one with such messages may."""
     most = queue.broker.droppable_backlog
     begun = queue.broker.work
@@ -67,25 +67,20 @@ def drop_droppable(queue: Queue) -> None:
             return
 
 
-def is_over(queue: Queue) -> bool:
+def is_over(queue: ClassicQueue) -> bool:
     """Whether the queue holds more than its limits allow."""
     if queue.levels is not None:
         queue.broker.work += len(queue.levels) >> LEVELS_SHIFT
     return (0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)
 
 
-def is_overflowing(queue: Queue) -> bool:
-    """Whether the queue is about to drop what exceeds its limits."""
-    return queue.overfull and is_over(queue)
-
-
-def refuses(queue: Queue, message: Message, due: int = 0) -> bool:
+def refuses(queue: ClassicQueue, message: Message, due: int = 0) -> bool:
     """Return whether the queue would refuse a message now, unless the message replaces another one. A message that becomes
     visible later, at `due`, does not."""
     return refuses_publish(queue, message.size) and (due != 0 or not replaces(queue, message))
 
 
-def replaces(queue: Queue, message: Message) -> bool:
+def replaces(queue: ClassicQueue, message: Message) -> bool:
     """Return whether a message takes the room of the one that it replaces, so that a full queue keeps to its limits."""
     before = queue.replaced_by(message)
     if before is None:
@@ -94,29 +89,30 @@ def replaces(queue: Queue, message: Message) -> bool:
     return growth <= 0 or queue.max_bytes < 0 or queue.ready_bytes + growth <= queue.max_bytes
 
 
-def refuses_publish(queue: Queue, size: int) -> bool:
+def refuses_publish(queue: ClassicQueue, size: int) -> bool:
     """Whether the queue would refuse a message of `size` bytes now."""
     return queue.rejects_publish and _is_full(queue, size)
 
 
-def _is_full(queue: Queue, size: int) -> bool:
+def _is_full(queue: ClassicQueue, size: int) -> bool:
     """Whether one more message of `size` bytes would exceed a limit, even after consumers had their share."""
-    if not _exceeds(queue, size):
+    if not exceeds(queue, size):
         return False
     if queue.vhost.dead_letters.publishing:
         return True  # handing out may drop what has expired, to queues without end
     queue.drain()
-    return _exceeds(queue, size)
+    return exceeds(queue, size)
 
 
-def _exceeds(queue: Queue, size: int) -> bool:
+def exceeds(queue: ClassicQueue, size: int, count: int = 1) -> bool:
+    """Whether so many more messages, with so many bytes, would exceed a limit."""
     delays = queue.delays
     later = 0 if delays is None else delays.bytes
-    return ((0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(queue.hidden))
+    return ((0 <= queue.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count)
             or (0 <= queue.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
 
 
-def shorten(queue: Queue) -> None:
+def shorten(queue: ClassicQueue) -> None:
     """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is too
     much drops nothing.
 
@@ -138,7 +134,7 @@ def shorten(queue: Queue) -> None:
             return
         if not drained:
             drained = True
-            if queue.ring:
+            if queue.dispatcher.ring:
                 queue.drain()
                 continue
         if queue.droppable and drop_first(queue):
@@ -162,11 +158,10 @@ def shorten(queue: Queue) -> None:
             backlog.head.popleft()
         queue.memory -= entry.message.size + ENTRY_OVERHEAD
         queue.dead_letter(entry, MAXLEN)
-    if queue.overflow:
-        queue.vhost.dead_letters.let_go(queue)
+    queue.end_overflow()
 
 
-def _take_droppable(queue: Queue, backlog: Backlog) -> Entry | None:
+def _take_droppable(queue: ClassicQueue, backlog: Backlog) -> Entry | None:
     """Take the first entry in memory of the rule DROP_FIRST."""
     for entries in (backlog.head, backlog.young):
         if entries is None:
@@ -182,7 +177,7 @@ def _take_droppable(queue: Queue, backlog: Backlog) -> Entry | None:
     return None
 
 
-def _take_in_order(queue: Queue, backlog: Backlog) -> Entry | None:
+def _take_in_order(queue: ClassicQueue, backlog: Backlog) -> Entry | None:
     """Take the first entry in memory that may be dropped."""
     for entry in backlog.head:
         if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
@@ -197,7 +192,7 @@ def _take_in_order(queue: Queue, backlog: Backlog) -> Entry | None:
     return None
 
 
-def _next_level(queue: Queue) -> Backlog:
+def _next_level(queue: ClassicQueue) -> Backlog:
     """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
     levels = queue.levels
     if levels is None:

@@ -10,16 +10,14 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from leveret.broker.log import Loaded, RecoveredQueue
-from leveret.broker.message import AUDIENCE_SHIFT, ENTRY_OVERHEAD, Entry, Overlay
+from leveret.broker.message import ENTRY_OVERHEAD, Entry, Overlay
 from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.classic import delayed, expiry, limits
 from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.queue import ClassicQueue
 
 # A head shorter than this reads the next chunk if the queue's share of memory allows it.
 LOW_HEAD: Final = 2048
@@ -27,18 +25,10 @@ LOW_HEAD: Final = 2048
 YOUNG_ENTRIES: Final = 64
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Waiting:
-    """Callback for when the head of a queue is in memory."""
-
-    def loaded(self) -> None:
-        raise NotImplementedError
-
-
 class Load:
     """Read of a chunk that is being paged in."""
 
-    def __init__(self, queue: Queue, backlog: Backlog, epoch: int) -> None:
+    def __init__(self, queue: ClassicQueue, backlog: Backlog, epoch: int) -> None:
         self.queue = queue
         self.backlog = backlog
         self.epoch = epoch
@@ -49,7 +39,7 @@ class Load:
             chunk_loaded(self.queue, self.backlog, loaded)
 
 
-def page_out(queue: Queue, backlog: Backlog) -> None:
+def page_out(queue: ClassicQueue, backlog: Backlog) -> None:
     """Start to page out: from now on entries keep only their position once they are committed."""
     broker = queue.broker
     if backlog.young is None:
@@ -61,7 +51,7 @@ def page_out(queue: Queue, backlog: Backlog) -> None:
         page_young(queue, backlog)
 
 
-def page_young(queue: Queue, backlog: Backlog) -> None:
+def page_young(queue: ClassicQueue, backlog: Backlog) -> None:
     """Replace committed young entries by their positions, oldest first."""
     young = backlog.young
     if young is None or not queue.pageable:
@@ -86,7 +76,7 @@ def page_young(queue: Queue, backlog: Backlog) -> None:
         backlog.young = None
 
 
-def _store(queue: Queue, entries: Iterable[Entry]) -> None:
+def _store(queue: ClassicQueue, entries: Iterable[Entry]) -> None:
     """Write the entries that are in no log to the overflow log."""
     overflow = queue.broker.overflow
     if overflow is None:
@@ -96,14 +86,14 @@ def _store(queue: Queue, entries: Iterable[Entry]) -> None:
             overflow.store(entry)
 
 
-def note_refusals(queue: Queue, entry: Entry) -> None:
+def note_refusals(queue: ClassicQueue, entry: Entry) -> None:
     """Keep in memory which consumers rejected an entry; the log does not record it."""
     overlay = entry.overlay
     if overlay is not None and overlay.refused:
         queue.refusals[entry.seq] = overlay.refused
 
 
-def page_more(queue: Queue) -> bool:
+def page_more(queue: ClassicQueue) -> bool:
     """Page out entries that were committed meanwhile; return False once there is nothing left to page out."""
     paging = False
     for backlog in queue.all_levels():
@@ -116,7 +106,7 @@ def page_more(queue: Queue) -> bool:
     return paging
 
 
-def page_down(queue: Queue, share: int) -> None:
+def page_down(queue: ClassicQueue, share: int) -> None:
     """Page out the tail of each level of a queue that has more than `share` bytes in memory, down to half of it."""
     if not queue.pageable:
         return
@@ -154,14 +144,14 @@ def page_down(queue: Queue, share: int) -> None:
                 page_young(queue, backlog)
 
 
-def load_more(queue: Queue, backlog: Backlog) -> None:
+def load_more(queue: ClassicQueue, backlog: Backlog) -> None:
     """Read the next chunk if the head is empty, or short and the queue has memory left in its share."""
     length = len(backlog.head)
     if not length or (length < LOW_HEAD and queue.memory < queue.broker.page_above // 2):
         load(queue, backlog)
 
 
-def load(queue: Queue, backlog: Backlog) -> None:
+def load(queue: ClassicQueue, backlog: Backlog) -> None:
     """Read the next chunk."""
     backlog.loading = True
     chunk = backlog.chunks[0]
@@ -174,7 +164,7 @@ def load(queue: Queue, backlog: Backlog) -> None:
     log.load(chunk.rows, chunk.slots, load.done)
 
 
-def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
+def chunk_loaded(queue: ClassicQueue, backlog: Backlog, loaded: list[Loaded]) -> None:
     """Append a chunk that was read to the head."""
     backlog.loading = False
     chunk = backlog.take_chunk()
@@ -183,7 +173,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     memory = 0
     refusals = queue.refusals
     for index, item in enumerate(loaded):
-        entry = entry_of(queue, item, chunk.publisher_of(index), queue.delivered_until)
+        entry = queue.make_entry(item, chunk.publisher_of(index), queue.delivered_until)
         overlay = item.overlay
         if overlay is not None and overlay.visible_at and overlay.visible_at > queue.broker.timers.now():
             delayed.hold(queue, entry, overlay.visible_at)
@@ -214,29 +204,7 @@ def chunk_loaded(queue: Queue, backlog: Backlog, loaded: list[Loaded]) -> None:
     queue.broker.end_turn()
 
 
-def entry_of(queue: Queue, item: Loaded, publisher: int, delivered_until: int) -> Entry:
-    """Return the entry of a loaded item.
-
-    Args:
-        queue: Its queue.
-        item: The loaded item.
-        publisher: Its publisher.
-        delivered_until: Sequence number up to which all entries count as delivered before.
-    """
-    message = item.message
-    message.publisher = publisher or queue.broker.audience_of(message) << AUDIENCE_SHIFT
-    entry = Entry(queue, item.message, item.seq)
-    entry.row = item.row
-    entry.slot = item.slot
-    entry.overlay = item.overlay
-    entry.acquired_count = item.acquired_count
-    if item.seq <= delivered_until and not entry.acquired_count:
-        entry.acquired_count = 1
-    entry.delivery_count = item.delivery_count
-    return entry
-
-
-def notify_waiting(queue: Queue) -> None:
+def notify_waiting(queue: ClassicQueue) -> None:
     """Notify the callbacks that wait for the head: it is in memory, or removed."""
     waiting = queue.waiting
     if waiting:
@@ -246,7 +214,7 @@ def notify_waiting(queue: Queue) -> None:
 
 
 
-def recover(queue: Queue, recovered: RecoveredQueue, all_redelivered: bool) -> None:
+def recover(queue: ClassicQueue, recovered: RecoveredQueue, all_redelivered: bool) -> None:
     """Take over the recovered positions of a queue; nothing is read yet.
 
     With `all_redelivered` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
@@ -278,13 +246,13 @@ def recover(queue: Queue, recovered: RecoveredQueue, all_redelivered: bool) -> N
         queue.delivered_until = queue.next_seq - 1
 
 
-def start(queue: Queue) -> None:
+def start(queue: ClassicQueue) -> None:
     """Start a recovered queue: set its expiry timer, and read its head if entries expire."""
     expiry.touch(queue)
     read_heads(queue)
 
 
-def read_heads(queue: Queue) -> None:
+def read_heads(queue: ClassicQueue) -> None:
     """Read the heads of a queue whose entries expire, because the timer is set to their expiry."""
     if queue.message_ttl >= 0 or queue.has_expiring:
         for backlog in queue.all_levels():

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 
 
-class QuorumQueue(Queue):
+class QuorumQueue(ClassicQueue):
     """One quorum queue of one vhost."""
 
     counts_deliveries: ClassVar[bool] = True

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.consumer import Consumer
-from leveret.broker.leases import reading
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import entry_return
-from leveret.broker.queues.classic import browsing
-from leveret.broker.queues.classic.paging import Waiting
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.link.link import Link
@@ -383,14 +381,7 @@ class OutgoingLink(Link):
 
     def _is_reading(self) -> bool:
         """Return whether the queue is reading messages from disk for this link."""
-        queue = self.consumer.queue
-        if self.consumer.seen is not None:
-            return browsing.is_reading(queue, self.consumer)
-        if self.consumer.apart:
-            return reading.is_reading(queue, self.consumer)
-        if self.consumer.selective and not queue.deleted and any(level.loading for level in queue.all_levels()):
-            return True
-        return queue.needs_loading()
+        return self.consumer.queue.is_reading_for(self.consumer)
 
     def queue_deleted(self) -> None:
         """Detach the link because its queue was deleted."""

@@ -35,7 +35,7 @@ class DynamicNode:
     def _is_free(self) -> bool:
         queue = self.queue
         if self.policy in (descriptors.DELETE_ON_NO_LINKS, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES) \
-                and (queue.consumers or queue.browsers):
+                and (queue.consumers or queue.has_browsers()):
             return False
         if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
             return not queue.ready_count and not queue.delayed_count and not queue.unacked

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
-from leveret.broker.queues.classic import limits
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
@@ -302,13 +301,10 @@ class _Committing:
     def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
         """Return whether a queue that rejects publishes at its limit has no room for this message."""
         for queue in queues:
-            if not queue.rejects_publish or (not due and limits.replaces(queue, message)):
+            if queue.takes_always(message, due):
                 continue
             count, size = self.taken.get(queue, (0, 0))
-            hidden = queue.hidden
-            later = 0 if queue.delays is None else queue.delays.bytes
-            if (0 <= queue.max_length <= queue.ready_count + queue.delayed_count + len(hidden) + count) or (
-                    0 <= queue.max_bytes < queue.ready_bytes + later + hidden.bytes + size + message.size):
+            if queue.exceeds(size + message.size, count + 1):
                 return True
             self.taken[queue] = (count + 1, size + message.size)
         return False
