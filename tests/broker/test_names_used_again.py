@@ -117,7 +117,7 @@ def test_a_deleted_queue_does_not_write_its_definition_again(world: World) -> No
     queue = world.queue("q", durable=True)
     world.vhost.delete_queue("q", None)
     world.run()
-    queue.note_expiring()
+    queue.expiry.note_stored(queue)
     world.run()
     assert metadata.QUEUE not in kinds(world)
 

@@ -108,7 +108,7 @@ def test_overflow_moves_from_queue_to_queue_without_recursion(world: World) -> N
         world.broker.end_turn()
         turns += 1
     assert turns > 10
-    [entry] = last.backlog.head
+    [entry] = last.ready.backlog.head
     assert entry.overlay is not None
     deaths = entry.overlay.headers["x-death"]
     assert isinstance(deaths, list) and len(deaths) == length

@@ -85,7 +85,7 @@ class TestPaged:
         for _ in range(3):
             site.broker.page_down()
             site.run()
-        assert classic(site.vhost.queues["q"]).backlog.paged > 50
+        assert classic(site.vhost.queues["q"]).ready.backlog.paged > 50
         return channel
 
     def test_gets_return_everything_in_order(self, deep: Channel) -> None:
@@ -104,7 +104,7 @@ class TestPaged:
     def test_a_get_that_waits_is_answered_when_the_queue_is_purged(self, site: Site, deep: Channel) -> None:
         other = deep.client.channel()
         queue = site.vhost.queues["q"]
-        while classic(queue).backlog.head:
+        while classic(queue).ready.backlog.head:
             deep.send("basic.get", queue="q", no_ack=True)
             deep.client.flush()
         deep.send("basic.get", queue="q", no_ack=True)
@@ -122,7 +122,7 @@ class TestPaged:
     def test_a_get_that_waits_is_answered_when_the_queue_is_deleted(self, site: Site, deep: Channel) -> None:
         other = deep.client.channel()
         queue = site.vhost.queues["q"]
-        while classic(queue).backlog.head:
+        while classic(queue).ready.backlog.head:
             deep.send("basic.get", queue="q", no_ack=True)
             deep.client.flush()
         deep.send("basic.get", queue="q", no_ack=True)
@@ -136,7 +136,7 @@ class TestPaged:
 
     def test_a_channel_that_closes_while_its_get_waits(self, site: Site, deep: Channel) -> None:
         queue = site.vhost.queues["q"]
-        while classic(queue).backlog.head:
+        while classic(queue).ready.backlog.head:
             deep.send("basic.get", queue="q", no_ack=True)
             deep.client.flush()
         left = queue.ready_count

@@ -149,7 +149,7 @@ def test_publishes_in_between_are_in_their_place(site: Site, page_above: int, pr
             sent += 1
     queue = site.vhost.queues["to"]
     assert queue.ready_count == MANY + sent and queue.next_seq >= expected
-    for level in classic(queue).all_levels():
+    for level in classic(queue).ready.all_levels():
         seqs = [entry.seq for entry in level.head]
         for chunk in level.chunks:
             seqs += chunk.seqs
@@ -221,7 +221,7 @@ def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: Failin
     assert counts(site, log) == (MANY, 0)
     queue = site.vhost.queues["from"]
     assert (queue.ready_count, queue.unacked) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
-    assert [bytes_of(entry.message.body) for entry in classic(queue).backlog.head] == [
+    assert [bytes_of(entry.message.body) for entry in classic(queue).ready.backlog.head] == [
         b"%d" % number for number in range(MANY)]
 
 
@@ -239,7 +239,7 @@ def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: Fail
     channel.run()
     assert log.calls == -1 and channel.client.refusal()[0] == 541
     assert counts(site, log) == (MANY, MANY)  # nothing of the first one, all of the second one
-    assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["from"]).backlog.head] == [
+    assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["from"]).ready.backlog.head] == [
         b"%d" % number for number in range(MANY)]
     assert not site.vhost.queues["to"].hidden.bytes
     assert second.client.take("tx.commit-ok", second.number) is not None

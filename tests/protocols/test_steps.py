@@ -45,7 +45,7 @@ def holding(site: Site, count: int = MANY) -> Channel:
 
 
 def bodies(queue: Queue) -> list[bytes]:
-    return [bytes_of(entry.message.body) for entry in classic(queue).backlog.head]
+    return [bytes_of(entry.message.body) for entry in classic(queue).ready.backlog.head]
 
 
 def test_an_acknowledgement_of_many_is_done_in_steps_and_later_methods_wait(site: Site) -> None:

@@ -40,7 +40,7 @@ def test_a_burst_is_done_in_portions_and_in_order(publisher: Channel) -> None:
     vhost = publisher.client.site.broker.vhosts["/"]
     for number in (0, QUEUES - 1):
         queue = vhost.queues[f"q{number}"]
-        assert [entry.message.body for entry in queue.backlog.head] == [b"%d" % item for item in range(MESSAGES)]
+        assert [entry.message.body for entry in queue.ready.backlog.head] == [b"%d" % item for item in range(MESSAGES)]
 
 
 def test_an_alarm_stops_buffered_input_at_the_next_publish(publisher: Channel) -> None:

@@ -12,9 +12,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from leveret.broker.leases import batch_builder, operations, returning
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.backlog import Chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.classic.ready_list import ReadyList
 from tests.broker.leases.support import LeaseReader, ask, restart
 from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World
@@ -66,16 +66,16 @@ class LeaseMachine(QueueMachine):
 
         def return_chunks(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
-            notify = paging.notify_waiting
+            notify = ReadyList.notify_waiting
 
-            def notify_waiting(queue: ClassicQueue) -> None:
+            def notify_waiting(ready: ReadyList) -> None:
                 """Called between the return of the entries and what else becomes of them."""
                 machine.came_back(seqs)
                 seqs.clear()
-                notify(queue)
+                notify(ready)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(paging, "notify_waiting", notify_waiting)
+                patch.setattr(ReadyList, "notify_waiting", notify_waiting)
                 machine.return_chunks(queue, pieces)
 
         self.patch.setattr(returning, "_return_to_queue", return_chunks)
@@ -108,7 +108,7 @@ class LeaseMachine(QueueMachine):
             self.ready[expected.body] = expected
         by_seq = {expected.seq: expected for expected in self.ready.values()}
         early = any(expected.early for expected in self.ready.values())
-        for level in self.queue.all_levels():
+        for level in self.queue.ready.all_levels():
             highest = 0
             order = [entry.seq for entry in level.head]
             for chunk in level.chunks:
@@ -289,7 +289,7 @@ class LeaseMachine(QueueMachine):
                 for batch in lease.batches.values():
                     assert list(batch.seqs()) in self.made
                     leased.extend(batch.seqs())
-        ready = [seq for level in classic(queue).all_levels() for seq in (
+        ready = [seq for level in classic(queue).ready.all_levels() for seq in (
             *(entry.seq for entry in level.head), *(seq for chunk in level.chunks for seq in chunk.seqs),
             *(entry.seq for entry in level.young or ()))]
         assert len({*leased, *ready}) == len(leased) + len(ready) == len(log.kept)

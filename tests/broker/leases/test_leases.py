@@ -341,7 +341,7 @@ def test_expired_messages_are_not_leased(world: World) -> None:
         world.push(queue, body, persistent=True, ttl=100 if number % 2 else None)
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged
+    assert queue.ready.backlog.paged
     epoch = acquire(queue)
     world.clock.time += 200  # no timer has run
     planned = plan(world, queue, "l", epoch, 0, 100)
@@ -391,7 +391,7 @@ def test_a_paged_backlog_is_planned_without_reading_it() -> None:
     world.push(queue, *BODIES, persistent=True)
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     loads: list[int] = []
     load = world.log.load
 
@@ -419,7 +419,7 @@ def test_a_load_that_a_plan_overtakes_is_void() -> None:
     world.broker.page_down()
     while queue.get(True) is not None:
         pass
-    assert queue.backlog.loading
+    assert queue.ready.backlog.loading
     epoch = acquire(queue)
     ready = queue.ready_count
     planned = plan(world, queue, "l", epoch, 0, 10)
@@ -437,7 +437,7 @@ def test_transient_messages_are_written_when_they_are_planned() -> None:
     for _ in range(5):
         world.run()
         world.broker.page_down()
-    assert any(chunk.overflow for chunk in queue.backlog.chunks)
+    assert any(chunk.overflow for chunk in queue.ready.backlog.chunks)
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 60) == {"batch": 1, "count": 60, "octets": 240}
     assert read(world, queue, "l", epoch, 1).bodies == BODIES

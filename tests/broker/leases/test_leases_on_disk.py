@@ -50,7 +50,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
             world.run()
             world.broker.page_down()
     world.run()
-    assert queue.backlog.paged > COUNT // 2
+    assert queue.ready.backlog.paged > COUNT // 2
     epoch = operations.acquire(queue, "l").epoch
     counts: list[int] = []
     while sum(counts) < COUNT - 500:

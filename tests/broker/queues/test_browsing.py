@@ -44,7 +44,7 @@ def deep(world: World, **options: Any) -> ClassicQueue:
     world.push(queue, *BODIES, persistent=True, **options)
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     return queue
 
 
@@ -56,7 +56,7 @@ def test_copies_leave_the_queue_as_it_is(world: World) -> None:
     assert reader.history == ["a", "b"]
     assert figures(queue) == (2, 2, 0)
     assert all(entry.state == AVAILABLE and not entry.acquired_count and entry.holder is None
-               for entry in queue.backlog.head)
+               for entry in queue.ready.backlog.head)
     assert not queue.consumers
     taker = Taker(queue)
     world.run()
@@ -161,7 +161,7 @@ def test_paged_messages_in_their_order(small: World) -> None:
     small.run()
     assert reader.history == [*BODIES, "new"]
     # They stay paged out, beyond the share of memory that the queue has.
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     assert queue.memory < 15_000
     assert small.contents(queue) == [*BODIES, "new"]
 
@@ -174,7 +174,7 @@ def test_transient_messages_that_are_paged() -> None:
     for _ in range(3):
         world.broker.page_down()
         world.run()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     reader = Reader(queue)
     world.run()
     assert reader.history == BODIES
@@ -189,18 +189,19 @@ def test_loading_is_limited_by_credit(small: World, monkeypatch: pytest.MonkeyPa
     queue = deep(small)
     reader = Reader(queue, credit=0)
     small.run()
-    assert not next(iter(queue.browsers.values())).reading and not next(iter(queue.browsers.values())).read
+    browser = next(iter(queue.browsing.browsers.values()))
+    assert not browser.reading and not browser.read
     reader.give(20)
     small.run()
     assert reader.history == BODIES[:20]
-    assert len(next(iter(queue.browsers.values())).read) <= most
+    assert len(next(iter(queue.browsing.browsers.values())).read) <= most
 
 
 def test_a_purge_while_it_reads(small: World) -> None:
     queue = deep(small)
     reader = Reader(queue)
     small.broker.end_turn()
-    assert next(iter(queue.browsers.values())).reading
+    assert next(iter(queue.browsing.browsers.values())).reading
     shown = len(reader.history)
     assert queue.purge() == 60
     small.run()
@@ -213,19 +214,19 @@ def test_leaving_while_it_reads(small: World) -> None:
     queue = deep(small)
     reader = Reader(queue)
     small.broker.end_turn()
-    assert next(iter(queue.browsers.values())).reading
+    assert next(iter(queue.browsing.browsers.values())).reading
     shown = len(reader.history)
     queue.remove_consumer(reader)
     small.run()
     assert len(reader.history) == shown
-    assert not queue.browsers
+    assert not queue.browsing.browsers
 
 
 def test_a_consumer_that_loads_entries_being_read(small: World) -> None:
     queue = deep(small)
     reader = Reader(queue)
     small.broker.end_turn()
-    assert next(iter(queue.browsers.values())).reading
+    assert next(iter(queue.browsing.browsers.values())).reading
     taker = Taker(queue)
     small.run()
     assert taker.history == BODIES
@@ -275,7 +276,7 @@ def test_any_mixture(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             priority = choose.choice((-1, -1, -1, 4, 9, 0))
             for number in range(choose.randrange(1, 8)):
                 body = f"{choose.choice('xy')}{step}.{number}"
-                levels[body] = queue.priority_of(priority)
+                levels[body] = queue.ready.priority_of(priority)
                 world.push(queue, body, persistent=choose.random() < 0.7, priority=priority)
         elif what == 4:
             reader.give(choose.randrange(8))

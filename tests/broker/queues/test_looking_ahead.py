@@ -37,7 +37,7 @@ def deep(small: World) -> ClassicQueue:
         small.push(queue, f"{number:03}", persistent=True, publisher=2 if number % 30 == 29 else 1)
     small.run()
     small.broker.page_down()
-    assert queue.backlog.paged > 80
+    assert queue.ready.backlog.paged > 80
     return queue
 
 
@@ -97,7 +97,7 @@ def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: Clas
     small.broker.page_down()
     small.run()
     small.broker.page_down()
-    assert len(deep.refusals) > 20
+    assert len(deep.ready.refusals) > 20
     refusing.give(-1)
     small.run()
     assert refusing.history[40:] == [f"{number:03}" for number in range(40, 100)]

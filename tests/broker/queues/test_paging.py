@@ -25,7 +25,7 @@ def fill(world: World, queue: ClassicQueue, *, persistent: bool = True, bodies: 
 def test_a_deep_queue_keeps_positions_only(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     assert queue.memory < 15_000
     assert figures(queue) == (60, 240, 0)
     assert small.contents(queue) == BODIES
@@ -36,10 +36,10 @@ def test_entries_are_paged_only_after_their_commit(small: World) -> None:
     small.held_log.held = True
     queue = small.queue(durable=True)
     fill(small, queue)
-    assert queue.backlog.paged == 0
+    assert queue.ready.backlog.paged == 0
     small.held_log.release_all()
     small.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     assert small.contents(queue) == BODIES
 
 
@@ -69,7 +69,7 @@ def test_requeued_entries_return_to_their_place(small: World) -> None:
 def test_transient_messages_stay_in_memory_without_an_overflow_log(small: World) -> None:
     queue = small.queue()
     fill(small, queue, persistent=False)
-    assert queue.backlog.paged == 0
+    assert queue.ready.backlog.paged == 0
     assert small.contents(queue) == BODIES
 
 
@@ -79,7 +79,7 @@ def test_with_an_overflow_log_they_are_paged_too() -> None:
     fill(world, queue, persistent=False)
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     assert figures(queue) == (60, 240, 0)
     assert world.contents(queue) == BODIES
     world.run()
@@ -95,8 +95,8 @@ def test_a_mixture_of_both() -> None:
     for _ in range(5):
         world.broker.page_down()
         world.run()
-    assert queue.backlog.paged > 40
-    assert {chunk.overflow for chunk in queue.backlog.chunks} == {True, False}
+    assert queue.ready.backlog.paged > 40
+    assert {chunk.overflow for chunk in queue.ready.backlog.chunks} == {True, False}
     assert world.contents(queue) == BODIES
 
 
@@ -121,7 +121,7 @@ def test_each_priority_is_paged(small: World) -> None:
         small.push(queue, body, persistent=True, priority=int(body) % 3)
     small.run()
     small.broker.page_down()
-    assert queue.levels is not None and sum(level.paged for level in queue.levels.values()) > 40
+    assert queue.ready.levels is not None and sum(level.paged for level in queue.ready.levels.values()) > 40
     assert figures(queue) == (60, 240, 0)
     expected = sorted(BODIES, key=lambda body: (-(int(body) % 3), body))
     assert small.contents(queue) == expected
@@ -140,10 +140,10 @@ def test_page_down_pages_out_entries_in_memory(world: World) -> None:
     queue = world.queue(durable=True)
     world.push(queue, *BODIES, persistent=True)
     world.run()
-    assert queue.backlog.paged == 0
+    assert queue.ready.backlog.paged == 0
     world.broker.page_above = 10_000
     world.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     assert figures(queue) == (60, 240, 0)
     assert world.contents(queue) == BODIES
 
@@ -154,7 +154,7 @@ def test_page_down_spares_queues_below_their_share(world: World) -> None:
     world.run()
     world.broker.page_above = 10_000
     world.broker.page_down()
-    assert len(queue.backlog.head) == 1
+    assert len(queue.ready.backlog.head) == 1
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -164,13 +164,13 @@ def test_page_down_shortens_the_head_of_a_queue_that_pages_already(persistent: b
     fill(world, queue, persistent=persistent)
     world.run()
     world.broker.page_down()
-    paged = queue.backlog.paged
+    paged = queue.ready.backlog.paged
     assert paged > 10 and queue.memory > 10_000
     world.broker.page_above = 4_000
     for _ in range(2):
         world.broker.page_down()
         world.run()
-    assert queue.backlog.paged > paged and queue.memory <= 4_000
+    assert queue.ready.backlog.paged > paged and queue.memory <= 4_000
     assert figures(queue) == (60, 240, 0)
     assert world.contents(queue) == BODIES
     assert queue.memory == 0
@@ -179,9 +179,9 @@ def test_page_down_shortens_the_head_of_a_queue_that_pages_already(persistent: b
 def test_the_head_stays_while_the_next_entries_are_read(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
-    consumer = Taker(queue, credit=len(queue.backlog.head) - 3)
+    consumer = Taker(queue, credit=len(queue.ready.backlog.head) - 3)
     small.end_turn()
-    assert queue.backlog.loading and len(queue.backlog.head) == 3
+    assert queue.ready.backlog.loading and len(queue.ready.backlog.head) == 3
     small.broker.page_above = 1000
     small.broker.page_down()
     consumer.give(-1)
@@ -196,7 +196,7 @@ def test_the_publisher_is_known_after_paging(small: World) -> None:
         small.push(queue, body, persistent=True, publisher=publisher)
     small.run()
     small.broker.page_down()
-    assert queue.backlog.paged > 40
+    assert queue.ready.backlog.paged > 40
     consumer = Taker(queue)
     small.run()
     assert [entry.message.publisher for entry in consumer.taken] == publishers
@@ -214,7 +214,7 @@ def test_a_rejecting_channel_does_not_get_it_after_paging() -> None:
     world.broker.page_down()
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged > 55
+    assert queue.ready.backlog.paged > 55
     world.broker.page_above = 64 << 20
     consumer.give(-1)
     world.run()
@@ -222,7 +222,7 @@ def test_a_rejecting_channel_does_not_get_it_after_paging() -> None:
     assert queue.ready_count == 10
     Taker(queue, "other", credit=0).give(-1)
     world.run()
-    assert queue.ready_count == 0 and queue.refusals == {}
+    assert queue.ready_count == 0 and queue.ready.refusals == {}
 
 
 def test_paged_entries_expire(small: World) -> None:
@@ -255,7 +255,7 @@ def test_a_delivered_message_is_still_redelivered_after_paging(small: World) -> 
     small.run()
     small.broker.page_above = 1000
     small.broker.page_down()
-    assert queue.backlog.paged >= 3
+    assert queue.ready.backlog.paged >= 3
     while queue.ready_count:
         entry = queue.get(True)
         if entry is None:
@@ -296,7 +296,7 @@ def test_a_queue_in_a_fan_out_pages_without_the_others(small: World) -> None:
     small.run()
     small.broker.page_down()
     assert consumer.history == BODIES
-    assert one.backlog.paged > 40
+    assert one.ready.backlog.paged > 40
     assert small.contents(one) == BODIES
 
 

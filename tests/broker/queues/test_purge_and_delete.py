@@ -17,7 +17,7 @@ def paged(world: World, count: int = 40, **arguments: Any) -> ClassicQueue:
     world.push(queue, *(f"{number:03}" for number in range(count)), persistent=True)
     world.run()
     world.broker.page_down()
-    assert queue.backlog.paged > 0
+    assert queue.ready.backlog.paged > 0
     return queue
 
 
@@ -76,10 +76,10 @@ def test_purge_of_paged_messages() -> None:
 def test_purge_while_messages_are_read_back() -> None:
     world = small_world()
     queue = paged(world)
-    head = len(queue.backlog.head)
+    head = len(queue.ready.backlog.head)
     consumer = Taker(queue, credit=head)
     world.end_turn()
-    assert queue.backlog.loading and world.posted
+    assert queue.ready.backlog.loading and world.posted
     assert queue.purge() == 40 - head
     world.push(queue, "new", persistent=True)
     world.run()
@@ -92,7 +92,7 @@ def test_purge_while_messages_are_read_back() -> None:
 def test_purge_answers_gets_that_wait_for_loading() -> None:
     world = small_world()
     queue = paged(world)
-    while queue.backlog.head:
+    while queue.ready.backlog.head:
         assert queue.get(True) is not None
     assert queue.get(True) is None and queue.needs_loading()
     waiter = Waiter(queue)
@@ -105,7 +105,7 @@ def test_purge_answers_gets_that_wait_for_loading() -> None:
 def test_delete_answers_them_too() -> None:
     world = small_world()
     queue = paged(world)
-    while queue.backlog.head:
+    while queue.ready.backlog.head:
         assert queue.get(True) is not None
     assert queue.get(True) is None
     waiter = Waiter(queue)
@@ -135,10 +135,10 @@ def test_delete_settles_all_messages_including_unacked_ones() -> None:
 def test_delete_while_messages_are_read_back() -> None:
     world = small_world()
     queue = paged(world)
-    consumer = Taker(queue, credit=len(queue.backlog.head))
+    consumer = Taker(queue, credit=len(queue.ready.backlog.head))
     world.broker.holders[Keeper(consumer)] = None
     world.end_turn()
-    assert queue.backlog.loading
+    assert queue.ready.backlog.loading
     world.vhost.remove_queue(queue)
     world.run()
     assert world.log.rows == {}
@@ -152,10 +152,10 @@ def test_a_paged_queue_over_its_limit_is_read_back_once() -> None:
     """Each publish finds the queue too long and its head not there."""
     world = small_world()
     queue = paged(world, max_length=100)
-    while queue.backlog.head:
+    while queue.ready.backlog.head:
         assert queue.get(True) is not None
     left = queue.ready_count
-    queue.max_length = 3
+    queue.limits.max_length = 3
     world.push(queue, *"abcdef", persistent=True)
     world.run()
     assert left > 0 and queue.ready_count == 3
@@ -190,7 +190,7 @@ class TestStrictDeletion:
         for _ in range(2):
             world.run()
             world.broker.page_down()
-        assert queue.backlog.paged > 80
+        assert queue.ready.backlog.paged > 80
         world.push(queue, "young", persistent=persistent)
         return queue
 

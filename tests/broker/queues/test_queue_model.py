@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic import backlog, paging
+from leveret.broker.queues.classic import backlog, ready_list
 from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Keeper, Taker, World, text_of
 
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.world.vhost.bind(events, "amq.leveret.events", "#", {})
         # Small chunks and a low share, so that few messages make several chunks.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(paging, "LOW_HEAD", 2)
+        self.patch.setattr(ready_list, "LOW_HEAD", 2)
         self.patch.setattr(backlog, "CHUNK_ENTRIES", chunk)
         arguments: dict[str, Any] = {"dead_letter_exchange": "nowhere"}
         if max_priority is not None:
@@ -155,7 +155,7 @@ class QueueMachine(RuleBasedStateMachine):
     def get(self) -> str:
         while True:
             # Consumers have precedence, as in the get itself.
-            if self.queue.active and self.queue.expiring:
+            if self.queue.active and self.queue.expiry.expiring:
                 self.queue.drain()
             else:
                 self.queue.catch_up()
@@ -197,7 +197,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         entry, expected = self.unacked.pop(body)
         self.forget_delivery(entry)
-        levels = [self.queue.backlog] if self.queue.levels is None else list(self.queue.levels.values())
+        levels = [self.queue.ready.backlog] if self.queue.ready.levels is None else list(self.queue.ready.levels.values())
         expected.early = expected.early or any(level.chunks or level.young is not None for level in levels)
         self.ready[body] = expected
         self.queue.requeue(entry)
@@ -298,7 +298,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.unacked == len(self.unacked)
         in_memory: list[Entry] = []
         seqs: list[int] = []
-        for level in queue.all_levels():
+        for level in queue.ready.all_levels():
             in_memory.extend(level.head)
             in_memory.extend(level.young or ())
             for chunk in level.chunks:

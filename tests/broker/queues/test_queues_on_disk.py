@@ -52,7 +52,7 @@ class DiskWorld(World):
             for log in (self.disk, self.paging):
                 log.flush()
             busy = any(log.pending() or log._in_flight is not None for log in (self.disk, self.paging)) or any(
-                level.loading for queue in self.vhost.queues.values() for level in classic(queue).all_levels())
+                level.loading for queue in self.vhost.queues.values() for level in classic(queue).ready.all_levels())
             try:
                 self.calls.get(timeout=10 if busy else 0)()
             except queues.Empty:
@@ -90,7 +90,7 @@ def test_paged_out_messages_equal_the_published_ones(tmp_path: Path) -> None:
     for _ in range(3):
         world.run()
         world.broker.page_down()
-    assert queue.backlog.paged >= 18
+    assert queue.ready.backlog.paged >= 18
     found = []
     while (entry := world.acquire(queue)) is not None:
         found.append((text_of(entry), entry.message.persistent, entry.message.publisher))
@@ -107,7 +107,7 @@ def test_the_logs_forget_deleted_queues(tmp_path: Path) -> None:
         for _ in range(3):
             world.run()
             world.broker.page_down()
-        assert queue.backlog.paged
+        assert queue.ready.backlog.paged
         world.vhost.delete_queue(queue.name, None)
     world.run()
     for log in (world.disk, world.paging):

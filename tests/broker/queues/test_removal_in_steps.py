@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.broker import VhostSettings
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World
 from tests.support.queues import classic
@@ -83,13 +82,13 @@ def test_a_deleted_queue_is_dead_lettered_by_one_job(caplog: pytest.LogCaptureFi
     for number in range(MANY):
         world.push(queue, str(number), persistent=True)
     world.end_turn()
-    backlog = queue.backlog
+    backlog = queue.ready.backlog
     world.broker.page_above = queue.memory // 2
     world.broker.page_down()
     world.run()
     assert backlog.chunks and len(backlog.head) > 500
     # A read is under way when the queue is deleted.
-    paging.load(queue, backlog)
+    queue.ready.load(queue, backlog)
     vhost.delete_queue("q", None)
     world.run()
     assert not caplog.records

@@ -43,7 +43,7 @@ def test_queues_that_fit_have_the_full_share(world: World) -> None:
     flood(world, 3, 100)
     look(world)
     assert world.broker.page_above == MOST
-    assert all(not classic(queue).backlog.paged for queue in world.vhost.queues.values())
+    assert all(not classic(queue).ready.backlog.paged for queue in world.vhost.queues.values())
 
 
 def test_many_queues_share_the_budget(world: World) -> None:
@@ -77,7 +77,8 @@ def test_small_queues_keep_their_entries(world: World) -> None:
         world.run()
     look(world)
     assert in_memory(world) <= BUDGET
-    assert all((classic(queue).backlog.paged > 0) == name.startswith("deep") for name, queue in world.vhost.queues.items())
+    assert all((classic(queue).ready.backlog.paged > 0) == name.startswith("deep")
+               for name, queue in world.vhost.queues.items())
 
 
 def test_shares_grow_again_when_queues_are_empty(world: World) -> None:

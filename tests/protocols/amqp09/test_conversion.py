@@ -311,7 +311,7 @@ def test_paged_out_contents(site: Site, channel: Channel, other: Channel091, kin
         assert site.broker.overflow is not None
         site.broker.overflow.flush()
         site.run()
-    assert classic(site.vhost.queues["q"]).backlog.chunks
+    assert classic(site.vhost.queues["q"]).ready.backlog.chunks
     body, properties = basic(other)
     assert body == b"0" and properties == BASIC[kind]
     options: dict[str, Any] = {} if kind == "stream" else {"no_ack": True}

@@ -339,7 +339,7 @@ def test_an_exchange_that_does_not_exist(channel: Channel) -> None:
 def test_a_file_is_persistent(site: Site, channel: Channel) -> None:
     channel.declare(durable=True)
     send(channel)
-    entry = classic(site.vhost.queues["q"]).backlog.head[0]
+    entry = classic(site.vhost.queues["q"]).ready.backlog.head[0]
     assert entry.message.persistent and entry.row is not None
 
 
@@ -677,7 +677,7 @@ def test_unwanted_files_stay_on_disk() -> None:
     basic = connect(site).channel()
     basic.consume("q", no_ack=True)
     basic.run()
-    assert queue.memory <= before and classic(queue).backlog.chunks
+    assert queue.memory <= before and classic(queue).ready.backlog.chunks
     channel.publish(body=b"basic")
     channel.run()
     assert basic.delivered() == [b"basic"]
@@ -695,7 +695,7 @@ def test_messages_behind_files_on_disk_are_found(site: Site) -> None:
         if number % 40 == 30:
             channel.publish(body=b"basic %d" % number, delivery_mode=2)
             channel.run()
-    assert classic(site.vhost.queues["q"]).backlog.chunks
+    assert classic(site.vhost.queues["q"]).ready.backlog.chunks
     assert channel.bodies() == [b"basic 30", b"basic 70"]
     assert count(site) == 100
 

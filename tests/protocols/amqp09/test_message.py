@@ -197,7 +197,7 @@ def test_a_persistent_message_is_persistent(site: Site, channel: Channel) -> Non
     channel.declare(durable=True)
     put(channel, delivery_mode=2)
     put(channel, delivery_mode=1)
-    assert [entry.row is not None for entry in classic(site.vhost.queues["q"]).backlog.head] == [True, False]
+    assert [entry.row is not None for entry in classic(site.vhost.queues["q"]).ready.backlog.head] == [True, False]
 
 
 def test_priorities(channel: Channel) -> None:
@@ -417,7 +417,7 @@ def test_get_loads_messages_from_disk() -> None:
     channel.declare(durable=True)
     for number in range(100):
         put(channel, b"%d" % number, delivery_mode=2)
-    assert classic(site.vhost.queues["q"]).backlog.chunks
+    assert classic(site.vhost.queues["q"]).ready.backlog.chunks
     for number in range(100):
         channel.call("message.get", "message.ok", queue="q", no_ack=True)
         assert got(channel)["body"] == (0, b"%d" % number)

@@ -124,7 +124,7 @@ def test_transfers_are_answered_in_any_order(site: Site, channel: Channel) -> No
     answer(channel, "message.reject", one, code=0, text="no")
     assert unacked(site) == 1
     channel.client.drop()
-    assert count(site) == 1 and classic(site.vhost.queues["q"]).backlog.head[0].message.body == b"3"
+    assert count(site) == 1 and classic(site.vhost.queues["q"]).ready.backlog.head[0].message.body == b"3"
 
 
 def test_an_answer_to_many(site: Site, channel: Channel) -> None:

@@ -132,7 +132,7 @@ def test_a_browser_is_cancelled_once_it_has_seen_everything(channel: Channel, co
     channel.publish(body=b"more")
     assert channel.deliveries() == []
     queue = channel.client.site.vhost.queues["q"]
-    assert (queue.ready_count, classic(queue).browsers) == (count + 1, {})
+    assert (queue.ready_count, classic(queue).browsing.browsers) == (count + 1, {})
 
 
 def test_a_browser_that_does_not_close_continues(channel: Channel) -> None:

@@ -129,7 +129,7 @@ def test_the_rejecting_channels_of_a_message_are_limited(channel: Channel) -> No
         other.consume()
         other.reject(other.deliveries()[0].delivery_tag)
         other.close()
-    (entry,) = classic(channel.client.site.vhost.queues["q"]).backlog.head
+    (entry,) = classic(channel.client.site.vhost.queues["q"]).ready.backlog.head
     assert entry.overlay is not None and len(entry.overlay.refused) == 2
     assert staying.deliveries() == []
 

@@ -182,10 +182,10 @@ def test_messages_are_in_memory_only(channel: Channel) -> None:
     channel.declare("kept", durable=True)
     publish(channel, key="kept")
     channel.run()
-    assert classic(site.vhost.queues["kept"]).backlog.head[0].message.row is None
+    assert classic(site.vhost.queues["kept"]).ready.backlog.head[0].message.row is None
     channel.publish("kept", delivery_mode=2)
     channel.run()
-    assert classic(site.vhost.queues["kept"]).backlog.head[1].message.row is not None
+    assert classic(site.vhost.queues["kept"]).ready.backlog.head[1].message.row is not None
 
 
 def test_a_persistent_message_of_0_9_1_is_settled_as_it_is_delivered() -> None:
@@ -196,7 +196,7 @@ def test_a_persistent_message_of_0_9_1_is_settled_as_it_is_delivered() -> None:
     there = site.channel()
     there.publish("kept", b"m", delivery_mode=2, content_type="text/plain")
     there.run()
-    entry = classic(site.vhost.queues["kept"]).backlog.head[0]
+    entry = classic(site.vhost.queues["kept"]).ready.backlog.head[0]
     consume(channel, "kept")
     (delivery,) = deliveries(channel)
     assert bytes_of(delivery.body) == b"m" and properties_of(delivery)["content_type"] == "text/plain"
@@ -532,7 +532,7 @@ def test_a_requeued_stream_message_is_dropped_like_others(site: Site, channel: C
     channel.run()
     taker.reject(1, requeue=True)
     taker.run()
-    assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["q"]).backlog.head] == [b"1", b"new"]
+    assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["q"]).ready.backlog.head] == [b"1", b"new"]
 
 
 def test_dropped_messages_are_dead_lettered(site: Site, channel: Channel) -> None:
@@ -595,6 +595,6 @@ def test_streams_that_were_paged_out_are_delivered() -> None:
         site.broker.page_down()
         overflow.flush()
         site.run()
-    assert classic(site.vhost.queues["q"]).backlog.paged
+    assert classic(site.vhost.queues["q"]).ready.backlog.paged
     consume(channel)
     assert delivered(channel) == [b"%03d" % number for number in range(500)]

@@ -78,7 +78,7 @@ def test_the_largest_expiry_time_goes_through_a_transaction() -> None:
     assert isinstance(clock, Clock)
     clock.time += 1000
     assert isinstance(controller.discharge(transaction), Accepted)
-    backlog = [entry for level in classic(site.vhost.queues["q"]).all_levels() for entry in level.head]
+    backlog = [entry for level in classic(site.vhost.queues["q"]).ready.all_levels() for entry in level.head]
     assert [entry.message.expires_at - clock.time for entry in backlog] == [MAX_UINT, MAX_DELAY]
 
 

@@ -14,8 +14,7 @@ from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.message import Entry
 from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.queues.loading import Waiting
 
@@ -70,7 +69,7 @@ class BatchBuilder:
     def __init__(self, queue: ClassicQueue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
         self.queue = queue
         self.lease = lease
-        self.batch = Batch(number, queue.delivered_until, queue.broker.timers.now())
+        self.batch = Batch(number, queue.ready.delivered_until, queue.broker.timers.now())
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.waiting: list[Done] = []
@@ -106,11 +105,11 @@ class BatchBuilder:
         lease.write_batch(queue, batch)
         for done in self.waiting:
             queue.log.wait(Written(batch, done))
-        if queue.refusals:
+        if queue.ready.refusals:
             for seq in batch.seqs():
-                queue.refusals.pop(seq, None)
-        paging.read_heads(queue)
-        if queue.dispatcher.ring or queue.expiring or queue.levels is not None:
+                queue.ready.refusals.pop(seq, None)
+        queue.ready.read_heads(queue)
+        if queue.dispatcher.ring or queue.expiry.expiring or queue.ready.levels is not None:
             queue.activate()
 
     def fail(self, error: BrokerError) -> None:
@@ -125,9 +124,9 @@ class BatchBuilder:
         queue = self.queue
         cancelled = False
         try:
-            for level in queue.all_levels():
+            for level in queue.ready.all_levels():
                 while not self._is_full(0):
-                    self._take_head(level, queue.priority_of(level.priority))
+                    self._take_head(level, queue.ready.priority_of(level.priority))
                     if level.head:
                         break
                     if not level.chunks:
@@ -137,7 +136,7 @@ class BatchBuilder:
                         continue
                     if level.chunks[0].overflow or _may_differ(queue):
                         if not level.loading:
-                            paging.load(queue, level)
+                            queue.ready.load(queue, level)
                         return False
                     cancelled = cancelled or level.loading
                     level.cancel_load()
@@ -148,7 +147,7 @@ class BatchBuilder:
             return True
         finally:
             if cancelled:
-                paging.notify_waiting(queue)
+                queue.ready.notify_waiting()
 
     def _is_full(self, size: int) -> bool:
         batch = self.batch
@@ -170,12 +169,11 @@ class BatchBuilder:
                     return
             entry = head[0]
             message = entry.message
-            if (message.expires_at or entry.overlay is not None) and expiry.drop_expired(queue, level, entry):
+            if (message.expires_at or entry.overlay is not None) and queue.expiry.drop_expired(queue, level, entry):
                 continue
             if self._is_full(message.size):
                 return
-            head.popleft()
-            queue.memory -= message.size + ENTRY_OVERHEAD
+            queue.ready.take_head(level)
             _store(queue, entry)
             row = entry.row
             assert row is not None
@@ -193,7 +191,7 @@ class BatchBuilder:
         if self._is_full(chunk.sizes[0]):
             return False
         piece = level.take_positions(self.max_messages - batch.count, self.max_bytes - batch.bytes)
-        batch.add_piece(self.queue.priority_of(level.priority), piece)
+        batch.add_piece(self.queue.ready.priority_of(level.priority), piece)
         leases.count += len(piece.seqs)
         leases.bytes += piece.bytes
         return True
@@ -201,7 +199,7 @@ class BatchBuilder:
 
 def _may_differ(queue: ClassicQueue) -> bool:
     """Return whether a paged-out entry may have to be loaded to find out whether it has expired or is delayed."""
-    return queue.message_ttl >= 0 or queue.has_expiring or queue.has_delayed
+    return queue.expiry.is_set or queue.has_delayed
 
 
 def _store(queue: ClassicQueue, entry: Entry) -> None:
@@ -213,5 +211,5 @@ def _store(queue: ClassicQueue, entry: Entry) -> None:
         row.log.settle(entry)
         entry.row = None
     queue.log.store(entry)
-    if entry.message.expires_at and not queue.has_expiring:
-        queue.note_expiring()
+    if entry.message.expires_at:
+        queue.expiry.note_stored(queue)

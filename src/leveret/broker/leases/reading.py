@@ -16,7 +16,6 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Entry, with_offset
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 from leveret.broker.values import FieldTable
 
@@ -144,7 +143,7 @@ class Reader(CommitWaiter):
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
-        paging.notify_waiting(queue)
+        queue.ready.notify_waiting()
         queue.activate()
         queue.broker.end_turn()
 

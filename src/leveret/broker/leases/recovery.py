@@ -122,11 +122,11 @@ def _take(queue: ClassicQueue, batch: Batch, recovered: RecoveredQueue, at: int,
     """Add recovered positions to a batch, in pieces of one priority."""
     while at < end:
         until = min(at + CHUNK_ENTRIES, end)
-        priority = queue.priority_of(recovered.priorities[at])
+        priority = queue.ready.priority_of(recovered.priorities[at])
         raw = recovered.priorities[at:until]
         if raw.count(raw[0]) != len(raw):
             same = 1
-            while same < len(raw) and queue.priority_of(raw[same]) == priority:
+            while same < len(raw) and queue.ready.priority_of(raw[same]) == priority:
                 same += 1
             until = at + same
         piece = Chunk(False)

@@ -6,8 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import ENTRY_OVERHEAD
-from leveret.broker.queues.classic import limits, paging
 from leveret.broker.queues.classic.backlog import Chunk, merged
 
 if TYPE_CHECKING:
@@ -45,8 +43,8 @@ def return_pieces(queue: ClassicQueue, pieces: list[tuple[int, Chunk]], read: li
         return
     if read:
         last = max(piece.seqs[-1] for _, piece in read)
-        if last > queue.delivered_until:
-            queue.delivered_until = last
+        if last > queue.ready.delivered_until:
+            queue.ready.delivered_until = last
             queue.vhost.keep_queue(queue)
     on_its_way = Return(queue, pieces)
     leases.returning.append(on_its_way)
@@ -56,17 +54,17 @@ def return_pieces(queue: ClassicQueue, pieces: list[tuple[int, Chunk]], read: li
 def _return_to_queue(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
     broker = queue.broker
     for priority in {priority for priority, _ in pieces}:
-        level = queue.level_of(priority)
+        level = queue.ready.level_of(priority)
         chunks = _in_order([piece for other, piece in pieces if other == priority])
         for entry in level.return_chunks(chunks, broker.overflow):
-            queue.memory -= entry.message.size + ENTRY_OVERHEAD
-            paging.note_refusals(queue, entry)
+            queue.ready.count_out(entry)
+            queue.ready.note_refusals(entry)
     broker.paging[queue.id] = queue
-    paging.read_heads(queue)
+    queue.ready.read_heads(queue)
     # Other operations may wait for entries that were paged out here.
-    paging.notify_waiting(queue)
-    if queue.max_length >= 0 or queue.max_bytes >= 0:
-        limits.shorten(queue)
+    queue.ready.notify_waiting()
+    if queue.limits.is_set:
+        queue.limits.shorten(queue)
     queue.activate()
 
 

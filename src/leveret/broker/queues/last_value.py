@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.exchanges.base import freeze
 from leveret.broker.jobs import MAX_AT_ONCE, logged
-from leveret.broker.message import ARCHIVED, AVAILABLE, ENTRY_OVERHEAD, Entry, Message
+from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
-from leveret.broker.queues.classic import paging
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.values import FieldTable
@@ -200,10 +199,7 @@ class LastValueQueue(ClassicQueue):
 
     def _drop(self, entry: Entry) -> None:
         """Drop an entry if it is ready."""
-        backlog = self.level_of(entry.message.priority)
-        if entry.state == AVAILABLE and backlog.take(entry):
-            self.memory -= entry.message.size + ENTRY_OVERHEAD
-            self.broker.work += 1 + (len(backlog) >> 10)
+        if entry.state == AVAILABLE and self.ready.take(entry):
             self._remove(entry)
 
     def _remove(self, entry: Entry) -> None:
@@ -267,17 +263,17 @@ class LastValueQueue(ClassicQueue):
 
     def read_next(self) -> None:
         """Read the next entries that the start found; when all are read, drop those that had been replaced."""
-        for level in self.all_levels():
+        for level in self.ready.all_levels():
             if level.chunks:
                 if not level.loading:
-                    paging.load(self, level)
+                    self.ready.load(self, level)
                 self.wait_loaded(_Reading(self))
                 return
         self.broker.jobs.run_steps(self._index())
 
     def _index(self) -> Iterator[int]:
         try:
-            for level in self.all_levels():
+            for level in self.ready.all_levels():
                 level.settle_young()
                 for entry in list(level.head):
                     if entry.state == AVAILABLE:

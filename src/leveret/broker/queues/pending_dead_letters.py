@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
-from leveret.broker.message import ENTRY_OVERHEAD
 from leveret.broker.queues import removal
-from leveret.broker.queues.classic import delayed, paging
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -26,7 +24,10 @@ DELETED: Final = "deleted"
 def delete(queue: ClassicQueue) -> int:
     """Delete a queue and dead-letter its ready entries, in steps. Return the number of these entries."""
     count = queue.ready_count
-    delayed.drop(queue)
+    delays = queue.delays
+    if delays is not None:
+        delays.drop(queue)
+        queue.delays = None
     queue.detach()
     queue.vhost.pending_dead_letters[queue.id] = queue
     move(queue)
@@ -34,7 +35,7 @@ def delete(queue: ClassicQueue) -> int:
         queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), metadata.pack({
             "id": queue.id, "name": queue.name, "arguments": queue.arguments,
             "exchange": queue.settings.dead_letter_exchange, "routing_key": queue.settings.dead_letter_routing_key}))
-    paging.notify_waiting(queue)
+    queue.ready.notify_waiting()
     return count
 
 
@@ -54,11 +55,10 @@ def _moving(queue: ClassicQueue) -> Iterator[int]:
 
 def _move_levels(queue: ClassicQueue) -> Iterator[int]:
     pending = queue.vhost.pending_dead_letters
-    for backlog in queue.all_levels():
+    for backlog in queue.ready.all_levels():
         while True:
             while backlog.head:
-                entry = backlog.head.popleft()
-                queue.memory -= entry.message.size + ENTRY_OVERHEAD
+                entry = queue.ready.take_head(backlog)
                 try:
                     queue.dead_letter(entry, DELETED)
                 except Exception:  # the others are still dead-lettered
@@ -68,7 +68,7 @@ def _move_levels(queue: ClassicQueue) -> Iterator[int]:
                     return  # dropped meanwhile, with its vhost
             if backlog.chunks:
                 if not backlog.loading:
-                    paging.load(queue, backlog)
+                    queue.ready.load(queue, backlog)
                 return
             backlog.settle_young()
             if not backlog.head:

@@ -78,8 +78,6 @@ class Queue:
         self.arguments = arguments
         self.settings = settings
         self.next_seq = 1
-        # Bytes of entries in memory.
-        self.memory = 0
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
         self.active = False
@@ -170,6 +168,11 @@ class Queue:
         return 0 if self.leases is None else self.leases.count
 
     # Memory
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the entries in memory."""
+        return 0
 
     def paged_memory(self) -> int:
         """Return the bytes that the entries which are paged out would take in memory."""

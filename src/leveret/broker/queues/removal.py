@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import metadata, settlement
 from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import ACQUIRED
-from leveret.broker.queues.classic import delayed, paging
-from leveret.broker.queues.classic.backlog import Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.log import Log, Recovery
+    from leveret.broker.queues.classic.backlog import Backlog
+    from leveret.broker.queues.classic.delayed import Delays
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.queue import Queue
 
@@ -29,27 +29,20 @@ PIECE: Final = 512
 def purge(queue: ClassicQueue) -> int:
     """Drop all ready entries, and those that become so later; those with consumers stay (0-9-1 queue.purge.02). Returns how
     many. They are gone at once; what remains to be done about them follows in steps."""
-    count = queue.ready_count
-    backlogs = queue.all_levels()
+    count = queue.ready_count + queue.delayed_count
     delays = queue.delays
     if delays is not None:
-        count += len(delays)
-    queue.epoch += 1
-    queue.levels = None
-    queue.backlog = Backlog(-1)
-    queue.memory = 0
-    queue.end_overflow()
-    refusals = queue.refusals
-    queue.refusals = {}
-    if delays is not None:
-        delayed.clear(queue)
-        queue.memory = 0
+        delays.clear(queue)
+        queue.delays = None
+    queue.limits.end_overflow(queue)
+    refusals = queue.ready.refusals
+    backlogs = queue.ready.reset()
     queue.broker.jobs.removals.add(_take_apart(queue, backlogs, delays, refusals))
-    paging.notify_waiting(queue)
+    queue.ready.notify_waiting()
     return count
 
 
-def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: delayed.Delays | None,
+def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: Delays | None,
                 refusals: dict[int, list[object]]) -> Iterator[int]:
     """Settle entries that their queue has dropped, and let go of them."""
     overflow = queue.broker.overflow

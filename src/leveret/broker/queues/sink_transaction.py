@@ -95,7 +95,7 @@ class SinkTransaction(Queue):
         user: The user that opened it.
         app: The sink that will commit it.
         chunks: Its messages, oldest first.
-        cached: The chunks that are in memory.
+        cached: The chunks that are in memory; `cached_bytes` of them.
         count: Number of messages published to it.
         bytes: Size of the messages published to it.
         checksum: Running CRC-32 of the bodies.
@@ -118,6 +118,7 @@ class SinkTransaction(Queue):
         self.app = app
         self.chunks: deque[TransactionChunk] = deque()
         self.cached: list[TransactionChunk] = []
+        self.cached_bytes = 0
         self.last = TransactionChunk(0)
         self.count = 0
         self.bytes = 0
@@ -140,6 +141,10 @@ class SinkTransaction(Queue):
     @property
     def ready_bytes(self) -> int:
         return 0
+
+    @property
+    def memory(self) -> int:
+        return self.cached_bytes
 
     # Publishing
 
@@ -223,7 +228,7 @@ class SinkTransaction(Queue):
         self.count += 1
         self.bytes += size
         memory = size + ENTRY_OVERHEAD
-        self.memory += memory
+        self.cached_bytes += memory
         manager = self.manager
         manager.memory += memory
         body = message.body
@@ -251,7 +256,7 @@ class SinkTransaction(Queue):
         return known
 
     def _new_chunk(self, seq: int) -> TransactionChunk:
-        if self.memory > self.broker.page_above:
+        if self.cached_bytes > self.broker.page_above:
             self.page_out(self.broker.page_above)
         chunk = self.last = TransactionChunk(seq)
         self.chunks.append(chunk)
@@ -269,7 +274,7 @@ class SinkTransaction(Queue):
         committed = self.log.committed
         moving = self.chunks[0] if self.batch_commit is not None and self.chunks else None
         at = len(cached)
-        while at and self.memory > keep:
+        while at and self.cached_bytes > keep:
             at -= 1
             chunk = cached[at]
             if chunk.batch <= committed and chunk is not moving:
@@ -280,7 +285,7 @@ class SinkTransaction(Queue):
         messages = chunk.messages
         if messages is not None:
             memory = chunk.bytes + ENTRY_OVERHEAD * len(messages)
-            self.memory -= memory
+            self.cached_bytes -= memory
             self.manager.memory -= memory
             chunk.messages = None
             chunk.dues = {}
@@ -309,7 +314,7 @@ class SinkTransaction(Queue):
         chunk.messages = messages
         self.cached.append(chunk)
         memory = chunk.bytes + ENTRY_OVERHEAD * len(messages)
-        self.memory += memory
+        self.cached_bytes += memory
         self.manager.memory += memory
 
     def drop_head(self) -> None:
@@ -330,8 +335,8 @@ class SinkTransaction(Queue):
     def end(self) -> None:
         """Mark it as deleted and release its memory."""
         self.deleted = True
-        self.manager.memory -= self.memory
-        self.memory = 0
+        self.manager.memory -= self.cached_bytes
+        self.cached_bytes = 0
         self.chunks.clear()
         self.cached.clear()
         self.addresses.clear()

@@ -89,7 +89,7 @@ class StreamQueue(Queue):
     sealed    the segments, and their chunks in use
     chunks    the visible chunks after the segments, oldest first
     pending   appended messages that are not committed yet
-    cached    chunks whose messages are in memory, in the order of loading
+    cached    chunks whose messages are in memory, in the order of loading; `cached_bytes` of them
     rings     the consumers, and whose turn it is
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
@@ -121,6 +121,7 @@ class StreamQueue(Queue):
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[Entry] = deque()
         self.cached: deque[StreamChunk] = deque()
+        self.cached_bytes = 0
         self.rings = Rings(self.broker, settings.single_active_consumer)
         self.readers: dict[Consumer, Reader] = {}
         # Units of work of a turn above which no reader is served.
@@ -161,6 +162,10 @@ class StreamQueue(Queue):
     @property
     def ready_bytes(self) -> int:
         return self.bytes + self.sealed.bytes
+
+    @property
+    def memory(self) -> int:
+        return self.cached_bytes
 
     @property
     def first_offset(self) -> int:
@@ -287,7 +292,7 @@ class StreamQueue(Queue):
         chunk.bytes += n_bytes
         chunk.last = now
         if messages is not None:
-            self.memory += n_bytes + ENTRY_OVERHEAD * count
+            self.cached_bytes += n_bytes + ENTRY_OVERHEAD * count
         self.count += count
         self.bytes += n_bytes
 
@@ -304,7 +309,7 @@ class StreamQueue(Queue):
     def _evict(self, keep: StreamChunk | None) -> None:
         """Drop messages from memory, oldest load first, down to the queue's share."""
         cached = self.cached
-        while self.memory > self.broker.page_above and cached and cached[0] is not keep:
+        while self.cached_bytes > self.broker.page_above and cached and cached[0] is not keep:
             chunk = cached.popleft()
             self._forget_messages(chunk)
             if chunk.segment is not None:
@@ -321,7 +326,7 @@ class StreamQueue(Queue):
         if messages is not None:
             chunk.messages = None
             chunk.overlays = {}
-            self.memory -= chunk.bytes + ENTRY_OVERHEAD * len(messages)
+            self.cached_bytes -= chunk.bytes + ENTRY_OVERHEAD * len(messages)
 
     # Retention
 
@@ -578,7 +583,7 @@ class StreamQueue(Queue):
                 if item.overlay is not None:
                     chunk.overlays[chunk.first + index] = item.overlay
         chunk.messages = messages
-        self.memory += chunk.bytes + ENTRY_OVERHEAD * len(messages)
+        self.cached_bytes += chunk.bytes + ENTRY_OVERHEAD * len(messages)
         self.cached.append(chunk)
         self._evict(chunk)
         self.activate()

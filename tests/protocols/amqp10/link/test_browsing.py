@@ -142,7 +142,7 @@ def test_closing_forgets_the_copies(session: Session) -> None:
     assert len(endpoint.copies) == 3
     receiver.detach()
     assert not endpoint.copies
-    assert not classic(queue_of(session)).browsers
+    assert not classic(queue_of(session)).browsing.browsers
     assert queue_of(session).ready_count == 3
 
 
@@ -151,7 +151,7 @@ def test_a_connection_that_breaks(site: Site, session: Session) -> None:
     other = connect(site)
     assert len(browse(other.begin()).deliveries()) == 3
     other.drop()
-    assert not classic(queue_of(session)).browsers
+    assert not classic(queue_of(session)).browsing.browsers
     again = session.receiver(credit=10).deliveries()
     assert [split(frame.payload).delivery_count for frame in again] == [0, 0, 0]
 

@@ -97,7 +97,7 @@ def test_ttl_is_the_remaining_time(site: Site, session: Session) -> None:
     from leveret.wire.amqp10.messaging import Header
 
     session.sender().send(message(header=Header(ttl=60000)))
-    entry = classic(site.vhost.queues["q"]).backlog.head[0]
+    entry = classic(site.vhost.queues["q"]).ready.backlog.head[0]
     entry.message.expires_at -= 40000
     assert 19000 < split(session.receiver(credit=1).deliveries()[0].payload).ttl <= 20000
 

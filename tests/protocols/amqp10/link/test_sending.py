@@ -27,7 +27,7 @@ def session(site: Site) -> Session:
 
 
 def queued(site: Site, name: str = "q") -> list[bytes]:
-    return [bytes_of(entry.message.body) for entry in classic(site.vhost.queues[name]).backlog.head]
+    return [bytes_of(entry.message.body) for entry in classic(site.vhost.queues[name]).ready.backlog.head]
 
 
 def test_a_message_is_stored_unchanged(site: Site, session: Session) -> None:
@@ -37,7 +37,7 @@ def test_a_message_is_stored_unchanged(site: Site, session: Session) -> None:
     sender = session.sender()
     sender.send(payload)
     assert sender.outcomes() == [(0, 0, True, "Accepted")]
-    stored = classic(site.vhost.queues["q"]).backlog.head[0].message
+    stored = classic(site.vhost.queues["q"]).ready.backlog.head[0].message
     assert stored.format == FORMAT_AMQP1
     assert stored.persistent
     assert stored.body == b"\x00\x53\x75\xb0\x00\x00\x00\x04body"
@@ -48,7 +48,7 @@ def test_a_message_is_stored_unchanged(site: Site, session: Session) -> None:
 
 def test_priority_and_ttl(site: Site, session: Session) -> None:
     session.sender().send(message(header=Header(priority=7, ttl=60000)))
-    stored = classic(site.vhost.queues["q"]).backlog.head[0].message
+    stored = classic(site.vhost.queues["q"]).ready.backlog.head[0].message
     assert stored.priority == 7
     assert not stored.persistent
     assert 59000 < stored.expires_at - site.broker.timers.now() <= 60000

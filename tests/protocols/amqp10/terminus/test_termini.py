@@ -416,8 +416,8 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
         steps += 1
     assert steps > 1 and queue.ready_count == many
     site.run()
-    assert not classic(queue).frozen and [entry.seq for entry in classic(queue).backlog.head] == sorted(
-        entry.seq for entry in classic(queue).backlog.head)
+    assert not classic(queue).frozen and [entry.seq for entry in classic(queue).ready.backlog.head] == sorted(
+        entry.seq for entry in classic(queue).ready.backlog.head)
 
 
 @pytest.mark.parametrize("unsettled", [None, {}])

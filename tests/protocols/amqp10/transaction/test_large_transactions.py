@@ -175,7 +175,7 @@ def test_it_is_one_record_of_the_log(site: Site, log: FailingLog) -> None:
     assert steps > 3 and seen == {(MANY, 0), (0, MANY)}
     assert isinstance(started.outcome(), Accepted)
     queue = classic(site.vhost.queues["to"])
-    assert [entry.seq for entry in queue.backlog.head] == sorted(entry.seq for entry in queue.backlog.head)
+    assert [entry.seq for entry in queue.ready.backlog.head] == sorted(entry.seq for entry in queue.ready.backlog.head)
     assert queue.ready_count == MANY and not classic(queue).frozen and site.vhost.queues["from"].unacked == 0
 
 
@@ -220,7 +220,7 @@ def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) 
 def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:
     started = Started(site)
     queue = site.vhost.queues["to"]
-    classic(queue).max_length, classic(queue).rejects_publish = MANY - 1, True
+    classic(queue).limits.max_length, classic(queue).limits.rejects_publish = MANY - 1, True
     outcome = started.outcome()
     assert isinstance(outcome, Rejected) and outcome.error is not None
     assert (outcome.error.condition, outcome.error.description) == ("amqp:transaction:rollback", "a queue is full")

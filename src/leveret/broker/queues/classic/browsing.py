@@ -18,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.classic import expiry, paging
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
+from leveret.broker.queues.classic.expiry import expires_at
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
@@ -77,92 +77,107 @@ class _Reading:
         self.browser = browser
         self.chunk = chunk
         self.first = first
-        self.epoch = browser.queue.epoch
+        self.epoch = browser.queue.ready.epoch
 
     def done(self, loaded: list[Loaded]) -> None:
         browser = self.browser
         queue = browser.queue
         browser.reading = False
-        if browser.consumer not in queue.browsers:
+        if browser.consumer not in queue.browsing.browsers:
             return
-        if self.epoch == queue.epoch:
+        if self.epoch == queue.ready.epoch:
             browser.chunk = self.chunk
             browser.read = deque(queue.make_entry(item, self.chunk.publisher_of(self.first + index),
-                                                 queue.delivered_until)
+                                                 queue.ready.delivered_until)
                                  for index, item in enumerate(loaded))
-        paging.notify_waiting(queue)
+        queue.ready.notify_waiting()
         queue.activate()
         queue.broker.end_turn()
 
 
-def add(queue: ClassicQueue, consumer: Consumer) -> None:
-    """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
-    queue.browsers[consumer] = Browser(queue, consumer)
-    if queue.unused is not None:
-        queue.broker.timers.cancel(queue.unused)
-    queue.activate()
+class Browsing:
+    """The browsers of one classic queue.
 
+    browsers      by consumer
+    browse_until  units of work of the broker's turn beyond which the one that is being served gets nothing
+    serving       they are being served, in steps
+    unserved      there is more to do about them after that
+    """
 
-def remove(queue: ClassicQueue, consumer: Consumer) -> None:
-    """A consumer that browses leaves."""
-    if queue.browsers.pop(consumer, None) is None:
-        return
-    if not queue.consumers and not queue.browsers and not queue.deleted:
-        expiry.touch(queue)
+    def __init__(self) -> None:
+        self.browsers: dict[Consumer, Browser] = {}
+        self.browse_until = 0
+        self.serving = False
+        self.unserved = False
 
+    def clear(self) -> list[Consumer]:
+        """Remove all browsers, and return their consumers."""
+        consumers = list(self.browsers)
+        self.browsers = {}
+        return consumers
 
-def is_reading(queue: ClassicQueue, consumer: Consumer) -> bool:
-    """Whether something is on its way into memory that this consumer may want."""
-    browser = queue.browsers.get(consumer)
-    return browser is not None and browser.reading
+    def add(self, queue: ClassicQueue, consumer: Consumer) -> None:
+        """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
+        self.browsers[consumer] = Browser(queue, consumer)
+        queue.expiry.use(queue)
+        queue.activate()
 
+    def remove(self, queue: ClassicQueue, consumer: Consumer) -> None:
+        """A consumer that browses leaves."""
+        if self.browsers.pop(consumer, None) is None:
+            return
+        if not queue.consumers and not self.browsers and not queue.deleted:
+            queue.expiry.touch(queue)
 
-def came_late(queue: ClassicQueue, entry: Entry) -> None:
-    """An entry is ready whose sequence number the browsers may have passed."""
-    if entry.seq == queue.next_seq - 1:
-        return  # the newest one
-    queue.broker.work += len(queue.browsers) >> ASK_SHIFT
-    level = queue.priority_of(entry.message.priority)
-    for browser in queue.browsers.values():
-        if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MAX_LATE:
-            insort(browser.late, entry.seq)
+    def is_reading(self, consumer: Consumer) -> bool:
+        """Whether something is on its way into memory that this consumer may want."""
+        browser = self.browsers.get(consumer)
+        return browser is not None and browser.reading
 
+    def came_late(self, queue: ClassicQueue, entry: Entry) -> None:
+        """An entry is ready whose sequence number the browsers may have passed."""
+        if entry.seq == queue.next_seq - 1:
+            return  # the newest one
+        queue.broker.work += len(self.browsers) >> ASK_SHIFT
+        level = queue.ready.priority_of(entry.message.priority)
+        for browser in self.browsers.values():
+            if entry.seq <= browser.seen.get(level, 0) and len(browser.late) < MAX_LATE:
+                insort(browser.late, entry.seq)
 
-def serve(queue: ClassicQueue) -> None:
-    """Give the browsers what they have credit for, in steps. However many clients are read in a pass of the event loop, it
-    makes one step."""
-    if queue.serving_browsers:
-        queue.browsers_waiting = True
-        return
-    queue.serving_browsers = True
-    queue.broker.jobs.run_steps(_serving(queue))
+    def serve(self, queue: ClassicQueue) -> None:
+        """Give the browsers what they have credit for, in steps. However many clients are read in a pass of the event loop,
+        it makes one step."""
+        if self.serving:
+            self.unserved = True
+            return
+        self.serving = True
+        queue.broker.jobs.run_steps(self._serving(queue))
 
-
-def _serving(queue: ClassicQueue) -> Iterator[int]:
-    """Serve one browser after the other, each a portion, until none of them can take more."""
-    broker = queue.broker
-    more = True
-    try:
-        while more:
-            more = queue.browsers_waiting = False
-            for browser in list(queue.browsers.values()):
-                if queue.frozen:
-                    return  # once its order is right again, it is drained
-                if browser.consumer not in queue.browsers:
-                    continue
-                queue.browse_until = broker.work + PORTION
-                _serve_one(browser)
-                if broker.work >= queue.browse_until:
+    def _serving(self, queue: ClassicQueue) -> Iterator[int]:
+        """Serve one browser after the other, each a portion, until none of them can take more."""
+        broker = queue.broker
+        more = True
+        try:
+            while more:
+                more = self.unserved = False
+                for browser in list(self.browsers.values()):
+                    if queue.frozen:
+                        return  # once its order is right again, it is drained
+                    if browser.consumer not in self.browsers:
+                        continue
+                    self.browse_until = broker.work + PORTION
+                    _serve_one(browser)
+                    if broker.work >= self.browse_until:
+                        more = True
+                    yield VISIT_WORK
+                if self.unserved:
                     more = True
-                yield VISIT_WORK
-            if queue.browsers_waiting:
-                more = True
-    finally:
-        queue.serving_browsers = False
+        finally:
+            self.serving = False
 
 
 def _serve_one(browser: Browser) -> None:
-    for level in browser.queue.all_levels():
+    for level in browser.queue.ready.all_levels():
         if browser.late and not _give_late(browser, level):
             break
         if not _give(browser, level):
@@ -178,7 +193,7 @@ def _serve_one(browser: Browser) -> None:
 def _give(browser: Browser, level: Backlog) -> bool:
     """Give what the browser has not seen of a level; False where the credit is used up, or more is being read."""
     queue = browser.queue
-    priority = queue.priority_of(level.priority)
+    priority = queue.ready.priority_of(level.priority)
     while True:
         seen = browser.seen.get(priority, 0)
         chunk = _next_chunk(level, seen)
@@ -280,12 +295,12 @@ def _give_late(browser: Browser, level: Backlog) -> bool:
 def _offer(browser: Browser, entry: Entry) -> bool:
     """Give a copy of an entry, if it is wanted; False where there is no credit for it, or no time left in this turn."""
     broker = browser.queue.broker
-    if broker.work >= browser.queue.browse_until:
+    if broker.work >= browser.queue.browsing.browse_until:
         return False
     broker.work += 1
     consumer = browser.consumer
     message = entry.message
-    due = expiry.expires_at(entry)
+    due = expires_at(entry)
     if due and due <= browser.queue.broker.timers.now():
         return True
     overlay = entry.overlay

@@ -66,8 +66,8 @@ class Delays(Timed):
         self.recent[entry.seq] = entry
         self.bytes += message.size
         self.memory += message.size + ENTRY_OVERHEAD
-        queue.memory += message.size + ENTRY_OVERHEAD
-        if queue.memory > queue.broker.page_above and not self.page():
+        queue.ready.count_in(entry)
+        if queue.ready.memory > queue.broker.page_above and not self.page():
             queue.broker.paging[queue.id] = queue
         self._schedule(queue)
 
@@ -89,9 +89,8 @@ class Delays(Timed):
 
     def _make_ready(self, queue: ClassicQueue, entry: Entry) -> None:
         del self.recent[entry.seq]
-        size = entry.message.size + ENTRY_OVERHEAD
-        self.memory -= size
-        queue.memory -= size
+        self.memory -= entry.message.size + ENTRY_OVERHEAD
+        queue.ready.count_out(entry)
 
     def _schedule(self, queue: ClassicQueue) -> None:
         if self._heap:
@@ -154,22 +153,40 @@ class Delays(Timed):
             overflow = queue.broker.overflow
             assert overflow is not None
             log = overflow
-        log.load(rows, slots, _Reading(self, queue.epoch).done)
+        log.load(rows, slots, _Reading(self, queue.ready.epoch).done)
 
     def loaded(self, loaded: list[Loaded], epoch: int) -> None:
         """What was read is visible now, and what comes next may be in memory."""
         queue = self.queue
-        if queue is None or epoch != queue.epoch:
+        if queue is None or epoch != queue.ready.epoch:
             return
         numbers = self._coming[: self._reading]
         del self._coming[: self._reading]
         self._reading = 0
         for number, item in zip(numbers, loaded, strict=True):
-            entry = queue.make_entry(item, self._publishers[number], queue.delivered_until)
+            entry = queue.make_entry(item, self._publishers[number], queue.ready.delivered_until)
             self._release(number)
             queue.insert_new(entry)
         self._show(queue)
         queue.broker.end_turn()
+
+    def clear(self, queue: ClassicQueue) -> None:
+        """Archive the entries: the queue has no delayed entries any more."""
+        queue.broker.timers.cancel(self)
+        for entry in self.recent.values():
+            settlement.archive(entry)
+            queue.ready.count_out(entry)
+        self.memory = 0
+        self.queue = None  # the timers may remember it for a while
+
+    def drop(self, queue: ClassicQueue) -> None:
+        """Drop the entries, also in the log."""
+        overflow = queue.broker.overflow
+        for seq, row, slot, outside in self.positions():
+            log = overflow if outside else queue.log
+            if log is not None:
+                log.settle_range(queue.id, seq, seq, (), (row,), (slot,))
+        self.clear(queue)
 
     def positions(self) -> Iterator[tuple[int, int, int, bool]]:
         """Sequence number, row, slot, and whether the overflow log has it, of all that a log has."""
@@ -254,38 +271,3 @@ class _Reading:
 
     def done(self, loaded: list[Loaded]) -> None:
         self.delays.loaded(loaded, self.epoch)
-
-
-def hold(queue: ClassicQueue, entry: Entry, due: int) -> None:
-    """An entry of the queue, which is in no backlog, becomes visible at `due`."""
-    delays = queue.delays
-    if delays is None:
-        delays = queue.delays = Delays(queue)
-    delays.hold(queue, entry, due)
-
-
-def clear(queue: ClassicQueue) -> None:
-    """The queue has no delayed entries any more."""
-    delays = queue.delays
-    if delays is None:
-        return
-    queue.broker.timers.cancel(delays)
-    for entry in delays.recent.values():
-        settlement.archive(entry)
-    queue.memory -= delays.memory
-    # The timers may remember it for a while.
-    delays.queue = None
-    queue.delays = None
-
-
-def drop(queue: ClassicQueue) -> None:
-    """Drop the delayed entries."""
-    delays = queue.delays
-    if delays is None:
-        return
-    overflow = queue.broker.overflow
-    for seq, row, slot, outside in delays.positions():
-        log = overflow if outside else queue.log
-        if log is not None:
-            log.settle_range(queue.id, seq, seq, (), (row,), (slot,))
-    clear(queue)

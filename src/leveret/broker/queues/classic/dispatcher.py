@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic import expiry, paging
+from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, is_for
+from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues.classic.backlog import CHUNK_BYTES, SEQ, Backlog
+from leveret.broker.queues.classic.expiry import expires_at
+from leveret.broker.queues.classic.limits import LEVELS_SHIFT
 from leveret.broker.queues.rings import Rings
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class Dispatcher(Rings):
 
     def offer_again(self, queue: ClassicQueue) -> None:
         """A consumer has come, or has credit again: it may want what nobody else did."""
-        for backlog in queue.all_levels():
+        for backlog in queue.ready.all_levels():
             backlog.passed = 0
         self.asking = None
 
@@ -97,14 +99,14 @@ class Dispatcher(Rings):
         """Hand out entries until either these or the credit of the consumers runs out."""
         if self.selective:
             self._drain_selective(queue)
-        elif queue.levels is not None:
+        elif queue.ready.levels is not None:
             self._drain_levels(queue)
         else:
-            self._drain_level(queue, queue.backlog)
+            self._drain_level(queue, queue.ready.backlog)
 
     def _drain_levels(self, queue: ClassicQueue) -> None:
         """Hand out level by level, from the highest priority on."""
-        levels = queue.levels
+        levels = queue.ready.levels
         assert levels is not None
         for priority in sorted(levels, reverse=True):
             level = levels[priority]
@@ -112,10 +114,7 @@ class Dispatcher(Rings):
                 self._drain_level(queue, level)
                 if len(level):
                     return  # no credit left, or the next entries are being loaded
-        # Everything was handed out: go back to the cheap form.
-        if not any(level.loading or len(level) for level in levels.values()):
-            queue.levels = None
-            queue.backlog = Backlog(-1)
+        queue.ready.collapse()
 
     def _drain_level(self, queue: ClassicQueue, backlog: Backlog) -> None:
         """Hand the ready entries of one level to consumers that take what comes, until one of the two runs out."""
@@ -143,11 +142,11 @@ class Dispatcher(Rings):
                 message = entry.message
                 if message.expires_at or entry.overlay is not None:
                     # A dead letter may lead back here: the figures must be right.
-                    queue.memory -= freed
+                    queue.ready.release(freed)
                     freed = 0
-                    if expiry.drop_expired(queue, backlog, entry):
+                    if queue.expiry.drop_expired(queue, backlog, entry):
                         if broker.work - begun > STEP_WORK:
-                            expiry.drop_in_steps(queue)
+                            queue.expiry.drop_in_steps(queue)
                             if queue.frozen:
                                 return
                         continue
@@ -179,11 +178,11 @@ class Dispatcher(Rings):
                     settlement.settle(entry)
                     queue.settled += 1
         finally:
-            queue.memory -= freed
+            queue.ready.release(freed)
             queue.delivered += delivered
             broker.work += delivered + (refused >> 1)
         if backlog.chunks and not backlog.loading:
-            paging.load_more(queue, backlog)
+            queue.ready.load_more(queue, backlog)
 
     def _drain_selective(self, queue: ClassicQueue) -> None:
         """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
@@ -192,7 +191,7 @@ class Dispatcher(Rings):
         now = broker.timers.now()
         in_order = queue.watch is not None and not self.refusing \
             and not self.selective_consumers
-        for backlog in queue.all_levels():
+        for backlog in queue.ready.all_levels():
             passed = backlog.passed
             position = _first_to_offer(backlog.head, passed)
             offered = False
@@ -208,9 +207,9 @@ class Dispatcher(Rings):
                     _resume_later(queue, backlog, position)
                     return
                 entry = backlog.head[position]
-                if position == 0 and expiry.drop_expired(queue, backlog, entry):
+                if position == 0 and queue.expiry.drop_expired(queue, backlog, entry):
                     continue
-                if AT_ONCE < expiry.expires_at(entry) <= now:
+                if AT_ONCE < expires_at(entry) <= now:
                     position += 1  # it goes when it has come to the head
                     continue
                 taker = self._taker_of(queue, entry)
@@ -224,7 +223,7 @@ class Dispatcher(Rings):
                 broker.work += position >> 10
                 queue.hand_out(entry, taker)
             if backlog.chunks and not backlog.loading:
-                paging.load_more(queue, backlog)
+                queue.ready.load_more(queue, backlog)
                 if offered and not backlog.loading and not self._read_ahead(queue, backlog):
                     self._offer_young(queue, backlog, passed, now)
             elif not backlog.head:
@@ -236,7 +235,7 @@ class Dispatcher(Rings):
         """All of the head was offered and there is still credit: read what somebody would take from behind it. False where
         there is nothing."""
         takers = [consumer for ring in self.lines() for consumer in ring if not consumer.left]
-        refusals = queue.refusals
+        refusals = queue.ready.refusals
         for index, chunk in enumerate(backlog.chunks):
             if chunk.publishers is None and not _any_wants(takers, chunk.publisher, None):
                 continue
@@ -251,7 +250,7 @@ class Dispatcher(Rings):
                         break
             if wanted:
                 backlog.take_out(index, wanted)
-                paging.load(queue, backlog)
+                queue.ready.load(queue, backlog)
                 return True
         return False
 
@@ -266,7 +265,7 @@ class Dispatcher(Rings):
         while self.ring and position < len(young):
             broker.work += 1
             entry = young[position]
-            taker = None if AT_ONCE < expiry.expires_at(entry) <= now else self._taker_of(queue, entry)
+            taker = None if AT_ONCE < expires_at(entry) <= now else self._taker_of(queue, entry)
             if self.asking is not None or broker.work - begun > STEP_WORK:
                 backlog.passed = young[position - 1].seq if position else passed
                 if taker is not None:
@@ -329,6 +328,93 @@ class Dispatcher(Rings):
                 return fallback
         return None
 
+    def get(self, queue: ClassicQueue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
+        """Acquire the next entry for `basic.get`, None where there is none in memory. With an `audience` it is the
+        next for this audience, with a `scope` the next that this one has not refused."""
+        if queue.frozen:
+            return None
+        begun = queue.broker.work
+        if queue.ready.levels is not None:
+            queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
+        picks = scope is not None and self.refusing
+        queue.serve_consumers()
+        for backlog in queue.ready.all_levels():
+            while True:
+                if not backlog.head:
+                    backlog.settle_young()
+                    if not backlog.head:
+                        break
+                entry = backlog.head[0]
+                if ((entry.message.expires_at or entry.overlay is not None)
+                        and queue.expiry.drop_expired(queue, backlog, entry)):
+                    if queue.broker.work - begun > STEP_WORK:
+                        queue.expiry.drop_in_steps(queue)
+                        if queue.frozen:
+                            return None
+                    continue
+                if picks and not _is_wanted(entry, audience, scope):
+                    wanted = _take_wanted(backlog, audience, scope)
+                    if wanted is None:
+                        break
+                    entry = wanted
+                elif audience and not is_for(entry.message.publisher, audience):
+                    found = backlog.take_of(audience)
+                    if found is None:
+                        if not backlog.loading and backlog.next_is_for(audience):
+                            queue.ready.load(queue, backlog)
+                        break
+                    entry = found
+                else:
+                    backlog.head.popleft()
+                if backlog.chunks and not backlog.loading:
+                    queue.ready.load_more(queue, backlog)
+                queue.ready.count_out(entry)
+                queue.delivered += 1
+                settlement.acquire(entry, None)
+                watch = queue.watch
+                if watch is not None:
+                    watch.delivered(entry, GET_PROTOCOL)
+                if queue.expiry.expiring:
+                    while (queue.broker.work - begun < STEP_WORK and backlog.head
+                           and queue.expiry.drop_expired(queue, backlog, backlog.head[0])):
+                        pass  # so that it is not counted as left
+                    queue.activate()  # the next one may expire sooner
+                if no_ack:
+                    queue.archive(entry)
+                    if watch is not None:
+                        watch.settled(entry, ACCEPTED, GET_PROTOCOL)
+                else:
+                    queue.unacked += 1
+                return entry
+            if backlog.chunks:
+                if not backlog.loading:
+                    queue.ready.load(queue, backlog)
+                return None
+        return None
+
+    def needs_loading(self, queue: ClassicQueue, audience: int, scope: object | None) -> bool:
+        """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+        if queue.deleted:
+            return False
+        if queue.frozen:
+            return True
+        picks = scope is not None and self.refusing
+        for backlog in queue.ready.all_levels():
+            if picks:
+                if any(_is_wanted(entry, audience, scope) for entry in backlog.head):
+                    return False
+                if backlog.chunks:
+                    return True
+                continue
+            if audience and backlog.loading:
+                return True
+            if backlog.head:
+                return False
+            if backlog.chunks:
+                return True
+        return False
+
+
 
 def _resume_later(queue: ClassicQueue, backlog: Backlog, position: int) -> None:
     """Offer the entries from this position on in the next turn."""
@@ -352,3 +438,19 @@ def _first_to_offer(entries: deque[Entry], passed: int) -> int:
 def _any_wants(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused)
                for consumer in takers)
+
+
+def _is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
+    """Whether an entry is for this audience, if there is one, and was not refused by the scope."""
+    overlay = entry.overlay
+    return (not audience or is_for(entry.message.publisher, audience)) and (overlay is None or scope not in overlay.refused)
+
+
+def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry | None:
+    """Take the first such entry; None where it is not in memory."""
+    backlog.settle_young()
+    for entry in backlog.head:
+        if _is_wanted(entry, audience, scope):
+            backlog.head.remove(entry)
+            return entry
+    return None

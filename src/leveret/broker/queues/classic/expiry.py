@@ -1,4 +1,8 @@
-"""Expiry of entries at the head of a queue, and of unused queues (`x-expires`)."""
+"""Expiry of entries at the head of a classic queue, and of unused queues (`x-expires`).
+
+The part has no reference to its queue, so that a deleted queue is freed without a garbage collection; the timers have one
+until the queue is detached.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic import paging
+from leveret.broker.message import AT_ONCE, Entry, own_overlay
 from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.timers import Timed
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 EXPIRED: Final = "expired"
 
 
-class Expiry(Timed):
+class _HeadTimer(Timed):
     """When the head of a queue expires."""
 
     def __init__(self, queue: ClassicQueue) -> None:
@@ -26,10 +29,10 @@ class Expiry(Timed):
 
     def fire(self, now: int) -> None:
         if self.queue is not None:
-            expire(self.queue, now)
+            self.queue.expiry.expire(self.queue, now)
 
 
-class Unused(Timed):
+class _UnusedTimer(Timed):
     """When a queue with `x-expires` has been without use for long enough."""
 
     def __init__(self, queue: ClassicQueue) -> None:
@@ -38,10 +41,10 @@ class Unused(Timed):
 
     def fire(self, now: int) -> None:
         queue = self.queue
-        if queue is None or queue.consumers or queue.browsers or queue.deleted:
+        if queue is None or queue.consumers or queue.has_browsers() or queue.deleted:
             return
         if queue.leased_count:
-            touch(queue)
+            queue.touch()
         else:
             queue.vhost.remove_queue(queue)
 
@@ -54,87 +57,140 @@ def expires_at(entry: Entry) -> int:
     return entry.message.expires_at
 
 
-def drop_expired(queue: ClassicQueue, backlog: Backlog, entry: Entry) -> bool:
-    """Drop the head where its time is over."""
-    due = expires_at(entry)
-    if due <= AT_ONCE:
-        if not due or entry.seq >= queue.offered_until:
+class Expiry:
+    """The expiry of the entries of one classic queue, and of the queue itself.
+
+    message_ttl    `x-message-ttl`, -1 for none
+    expires        `x-expires`, 0 for none
+    expiring       there may be entries in memory that expire
+    has_expiring   the log knows that there may be messages that expire by themselves: after a start their head is read
+    offered_until  entries below this have been offered to consumers once: what expires AT_ONCE does so now
+    """
+
+    def __init__(self, message_ttl: int, expires: int) -> None:
+        self.message_ttl = message_ttl
+        self.expires = expires
+        self.expiring = False
+        self.has_expiring = False
+        self.offered_until = 0
+        self.timer: _HeadTimer | None = None
+        self.unused: _UnusedTimer | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether entries that are paged out may expire."""
+        return self.message_ttl >= 0 or self.has_expiring
+
+    def note(self, entry: Entry) -> None:
+        """Note an entry that has come into memory."""
+        if entry.message.expires_at or entry.overlay is not None:
+            self.expiring = True
+
+    def note_stored(self, queue: ClassicQueue) -> None:
+        """Note that the log has messages of the queue that expire by themselves."""
+        if not self.has_expiring:
+            self.has_expiring = True
+            queue.vhost.keep_queue(queue)
+
+    def add_ttl(self, queue: ClassicQueue, entry: Entry) -> None:
+        """Give a new entry the TTL of the queue, if that is shorter than its own."""
+        overlay = entry.overlay
+        due = expires_at(entry)
+        begin = queue.broker.timers.now()
+        if overlay is not None and overlay.visible_at > begin:
+            begin = overlay.visible_at
+        expires = begin + self.message_ttl if self.message_ttl else AT_ONCE
+        if not due or expires < due:
+            own_overlay(entry).expires_at = expires
+
+    def drop_expired(self, queue: ClassicQueue, backlog: Backlog, entry: Entry) -> bool:
+        """Drop the head where its time is over."""
+        due = expires_at(entry)
+        if due <= AT_ONCE:
+            if not due or entry.seq >= self.offered_until:
+                return False
+        elif due > queue.broker.timers.now():
             return False
-    elif due > queue.broker.timers.now():
-        return False
-    backlog.head.popleft()
-    queue.memory -= entry.message.size + ENTRY_OVERHEAD
-    queue.dead_letter(entry, EXPIRED)
-    return True
+        queue.ready.take_head(backlog)
+        queue.dead_letter(entry, EXPIRED)
+        return True
 
+    def drop_in_steps(self, queue: ClassicQueue) -> None:
+        """Many entries have expired: the queue hands out nothing until all of them are dropped."""
+        queue.broker.jobs.run_steps(self._dropping(queue))
 
-def drop_in_steps(queue: ClassicQueue) -> None:
-    """Many entries have expired: the queue hands out nothing until all of them are dropped."""
-    queue.broker.jobs.run_steps(_dropping(queue))
+    def _dropping(self, queue: ClassicQueue) -> Iterator[int]:
+        queue.freeze()
+        try:
+            epoch = queue.ready.epoch
+            for backlog in queue.ready.all_levels():
+                while backlog.head and self.drop_expired(queue, backlog, backlog.head[0]):
+                    yield 0
+                    if queue.ready.epoch != epoch or queue.deleted:
+                        return  # purged or deleted meanwhile: the entries belong to the removal
+        finally:
+            queue.thaw()
 
+    def expire(self, queue: ClassicQueue, now: int) -> None:
+        """Drop everything at the heads whose time is over; what is too much for a turn, in the next ones."""
+        broker = queue.broker
+        begun = broker.work
+        for backlog in queue.ready.all_levels():
+            head = backlog.head
+            while head:
+                if broker.work - begun > STEP_WORK:
+                    if self.timer is None:
+                        self.timer = _HeadTimer(queue)
+                    broker.timers.at(now + 1, self.timer)
+                    return
+                due = expires_at(head[0])
+                if not due or due > now:
+                    break
+                queue.dead_letter(queue.ready.take_head(backlog), EXPIRED)
+            if backlog.chunks and not backlog.loading:
+                queue.ready.load_more(queue, backlog)
+            elif not head:
+                backlog.settle_young()
+        queue.activate()
 
-def _dropping(queue: ClassicQueue) -> Iterator[int]:
-    queue.freeze()
-    try:
-        epoch = queue.epoch
-        for backlog in queue.all_levels():
-            while backlog.head and drop_expired(queue, backlog, backlog.head[0]):
-                yield 0
-                if queue.epoch != epoch or queue.deleted:
-                    return  # purged or deleted meanwhile: the entries belong to the removal
-    finally:
-        queue.thaw()
+    def schedule(self, queue: ClassicQueue) -> None:
+        """Set the timer to when the first head expires."""
+        due = 0
+        for backlog in queue.ready.all_levels():
+            if not backlog.head:
+                backlog.settle_young()
+            if backlog.head:
+                at = expires_at(backlog.head[0])
+                if at and (not due or at < due):
+                    due = at
+        if due == AT_ONCE:
+            self.expire(queue, queue.broker.timers.now())
+        elif due:
+            if self.timer is None:
+                self.timer = _HeadTimer(queue)
+            queue.broker.timers.at(due, self.timer)
+        elif not queue.ready_count:
+            self.expiring = self.message_ttl >= 0
 
+    def touch(self, queue: ClassicQueue) -> None:
+        """The queue was used: its `x-expires` starts again."""
+        if self.expires:
+            if self.unused is None:
+                self.unused = _UnusedTimer(queue)
+            queue.broker.timers.at(queue.broker.timers.now() + self.expires, self.unused)
 
-def expire(queue: ClassicQueue, now: int) -> None:
-    """Drop everything at the heads whose time is over; what is too much for a turn, in the next ones."""
-    broker = queue.broker
-    begun = broker.work
-    for backlog in queue.all_levels():
-        head = backlog.head
-        while head:
-            if broker.work - begun > STEP_WORK:
-                if queue.expiry is None:
-                    queue.expiry = Expiry(queue)
-                broker.timers.at(now + 1, queue.expiry)
-                return
-            due = expires_at(head[0])
-            if not due or due > now:
-                break
-            entry = head.popleft()
-            queue.memory -= entry.message.size + ENTRY_OVERHEAD
-            queue.dead_letter(entry, EXPIRED)
-        if backlog.chunks and not backlog.loading:
-            paging.load_more(queue, backlog)
-        elif not head:
-            backlog.settle_young()
-    queue.activate()
+    def use(self, queue: ClassicQueue) -> None:
+        """A consumer uses the queue: `x-expires` waits until it leaves."""
+        if self.unused is not None:
+            queue.broker.timers.cancel(self.unused)
 
-
-def schedule(queue: ClassicQueue) -> None:
-    """Set the timer to when the first head expires."""
-    due = 0
-    for backlog in queue.all_levels():
-        if not backlog.head:
-            backlog.settle_young()
-        if backlog.head:
-            at = expires_at(backlog.head[0])
-            if at and (not due or at < due):
-                due = at
-    if due == AT_ONCE:
-        expire(queue, queue.broker.timers.now())
-    elif due:
-        if queue.expiry is None:
-            queue.expiry = Expiry(queue)
-        queue.broker.timers.at(due, queue.expiry)
-    elif not queue.ready_count:
-        queue.expiring = queue.message_ttl >= 0
-
-
-def touch(queue: ClassicQueue) -> None:
-    """The queue was used: its `x-expires` starts again."""
-    expires = queue.settings.expires
-    if expires is not None:
-        if queue.unused is None:
-            queue.unused = Unused(queue)
-        queue.broker.timers.at(queue.broker.timers.now() + expires, queue.unused)
+    def detach(self, queue: ClassicQueue) -> None:
+        """Cancel the timers, which may remember theirs for a while and must not keep the deleted queue."""
+        if self.timer is not None:
+            queue.broker.timers.cancel(self.timer)
+            self.timer.queue = None
+            self.timer = None
+        if self.unused is not None:
+            queue.broker.timers.cancel(self.unused)
+            self.unused.queue = None
+            self.unused = None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.arguments import REJECT_PUBLISH_DLX
+from leveret.broker.arguments import DROP_HEAD, REJECT_PUBLISH_DLX, QueueSettings
 from leveret.broker.content_policy import DROP_FIRST, DROP_NEVER
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message
-from leveret.broker.queues.classic import paging
+from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
 
 if TYPE_CHECKING:
@@ -22,183 +21,211 @@ LEVELS_SHIFT: Final = 4
 ANY_LEVEL: Final = 256
 
 
-def turns_away(queue: ClassicQueue, message: Message, due: int = 0) -> bool:
-    """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
-    if not queue.rejects_publish:
-        return False
-    rule = queue.broker.overflow_rule(message)
-    if rule == DROP_NEVER or not refuses(queue, message, due):
-        return False
-    if queue.droppable:
-        below = queue.priority_of(message.priority) if rule == DROP_FIRST else ANY_LEVEL
-        while drop_first(queue, below):
-            if not refuses_publish(queue, message.size):
-                return False
-    if queue.settings.overflow == REJECT_PUBLISH_DLX:
-        queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
-    return True
+class Limits:
+    """The length limits of one classic queue.
 
-
-def drop_first(queue: ClassicQueue, below: int = ANY_LEVEL) -> bool:
-    """Drop the message of the rule DROP_FIRST that is worth least: of the lowest level of priority, if that is lower than
-    `below`, the oldest in memory. False if there is none."""
-    for backlog in reversed(queue.all_levels()):
-        if below != ANY_LEVEL and queue.priority_of(backlog.priority) >= below:
-            return False
-        entry = _take_droppable(queue, backlog)
-        if entry is not None:
-            queue.memory -= entry.message.size + ENTRY_OVERHEAD
-            queue.dead_letter(entry, MAXLEN)
-            return True
-    if below == ANY_LEVEL:
-        queue.droppable = False
-    return False
-
-
-def drop_droppable(queue: ClassicQueue) -> None:
-    """Drop messages of the rule DROP_FIRST while the queue holds more than one with such messages may."""
-    most = queue.broker.droppable_backlog
-    begun = queue.broker.work
-    while queue.droppable and queue.ready_bytes > most:
-        if queue.broker.work - begun > STEP_WORK:
-            queue.broker.jobs.again.add(queue)
-            return
-        if not drop_first(queue):
-            return
-
-
-def is_over(queue: ClassicQueue) -> bool:
-    """Whether the queue holds more than its limits allow."""
-    if queue.levels is not None:
-        queue.broker.work += len(queue.levels) >> LEVELS_SHIFT
-    return (0 <= queue.max_length < queue.ready_count) or (0 <= queue.max_bytes < queue.ready_bytes)
-
-
-def refuses(queue: ClassicQueue, message: Message, due: int = 0) -> bool:
-    """Return whether the queue would refuse a message now, unless the message replaces another one. A message that becomes
-    visible later, at `due`, does not."""
-    return refuses_publish(queue, message.size) and (due != 0 or not replaces(queue, message))
-
-
-def replaces(queue: ClassicQueue, message: Message) -> bool:
-    """Return whether a message takes the room of the one that it replaces, so that a full queue keeps to its limits."""
-    before = queue.replaced_by(message)
-    if before is None:
-        return False
-    growth = message.size - before.message.size
-    return growth <= 0 or queue.max_bytes < 0 or queue.ready_bytes + growth <= queue.max_bytes
-
-
-def refuses_publish(queue: ClassicQueue, size: int) -> bool:
-    """Whether the queue would refuse a message of `size` bytes now."""
-    return queue.rejects_publish and _is_full(queue, size)
-
-
-def _is_full(queue: ClassicQueue, size: int) -> bool:
-    """Whether one more message of `size` bytes would exceed a limit, even after consumers had their share."""
-    if not exceeds(queue, size):
-        return False
-    if queue.vhost.dead_letters.publishing:
-        return True  # handing out may drop what has expired, to queues without end
-    queue.drain()
-    return exceeds(queue, size)
-
-
-def exceeds(queue: ClassicQueue, size: int, count: int = 1) -> bool:
-    """Whether so many more messages, with so many bytes, would exceed a limit."""
-    delays = queue.delays
-    later = 0 if delays is None else delays.bytes
-    return ((0 <= queue.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count)
-            or (0 <= queue.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
-
-
-def shorten(queue: ClassicQueue) -> None:
-    """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is too
-    much drops nothing.
-
-    What is too much for a turn is dropped in the next ones. So is what a dead letter of another queue makes too much, at
-    the end of the turn: it may cause more dead letters, through any number of queues.
+    max_length, max_bytes  -1 for none
+    rejects_publish        a full queue refuses messages, instead of dropping the oldest ones
+    overfull               there may be more in the queue than its limits allow: it drops that when it is drained
+    overflow               deaths of the dead letters that came in while it was beyond its limits, until it is within them
+    droppable              there may be messages in memory that overflow drops first, as their content policy says
     """
-    if queue.rejects_publish:
-        return
-    if queue.vhost.dead_letters.publishing:
-        queue.overfull = True
-        return
-    broker = queue.broker
-    begun = broker.work
-    drained = False
-    while is_over(queue):
-        if broker.work - begun > STEP_WORK:
-            queue.overfull = True
-            broker.jobs.again.add(queue)
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.max_length = -1 if settings.max_length is None else settings.max_length
+        self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
+        self.rejects_publish = settings.overflow != DROP_HEAD
+        self.overfull = False
+        self.overflow = 0
+        self.droppable = False
+
+    @property
+    def is_set(self) -> bool:
+        return self.max_length >= 0 or self.max_bytes >= 0
+
+    def note(self, queue: ClassicQueue, entry: Entry) -> None:
+        """Note an entry that has come into memory."""
+        if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
+            self.droppable = True
+
+    def count_overflow(self, queue: ClassicQueue, deaths: int) -> int:
+        """Note a dead letter with so many deaths; return them if they count as overflow, 0 otherwise."""
+        if not (self.overfull and self.is_over(queue)):
+            return 0
+        self.overflow += deaths
+        return deaths
+
+    def end_overflow(self, queue: ClassicQueue) -> None:
+        """Stop counting dead letters as overflow: the queue is within its limits again, or deleted."""
+        if self.overflow:
+            queue.vhost.dead_letters.end_overflow(self.overflow)
+            self.overflow = 0
+
+    def turns_away(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
+        """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
+        if not self.rejects_publish:
+            return False
+        rule = queue.broker.overflow_rule(message)
+        if rule == DROP_NEVER or not self.refuses(queue, message, due):
+            return False
+        if self.droppable:
+            below = queue.ready.priority_of(message.priority) if rule == DROP_FIRST else ANY_LEVEL
+            while self.drop_first(queue, below):
+                if not self.refuses_publish(queue, message.size):
+                    return False
+        if queue.settings.overflow == REJECT_PUBLISH_DLX:
+            queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
+        return True
+
+    def drop_first(self, queue: ClassicQueue, below: int = ANY_LEVEL) -> bool:
+        """Drop the message of the rule DROP_FIRST that is worth least: of the lowest level of priority, if that is lower
+        than `below`, the oldest in memory. False if there is none."""
+        for backlog in reversed(queue.ready.all_levels()):
+            if below != ANY_LEVEL and queue.ready.priority_of(backlog.priority) >= below:
+                return False
+            entry = self._take_droppable(queue, backlog)
+            if entry is not None:
+                queue.ready.count_out(entry)
+                queue.dead_letter(entry, MAXLEN)
+                return True
+        if below == ANY_LEVEL:
+            self.droppable = False
+        return False
+
+    def drop_droppable(self, queue: ClassicQueue) -> None:
+        """Drop messages of the rule DROP_FIRST while the queue holds more than one with such messages may."""
+        most = queue.broker.droppable_backlog
+        begun = queue.broker.work
+        while self.droppable and queue.ready_bytes > most:
+            if queue.broker.work - begun > STEP_WORK:
+                queue.broker.jobs.again.add(queue)
+                return
+            if not self.drop_first(queue):
+                return
+
+    def is_over(self, queue: ClassicQueue) -> bool:
+        """Whether the queue holds more than its limits allow."""
+        if queue.ready.levels is not None:
+            queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
+        return (0 <= self.max_length < queue.ready_count) or (0 <= self.max_bytes < queue.ready_bytes)
+
+    def refuses(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
+        """Return whether the queue would refuse a message now, unless the message replaces another one. A message that
+        becomes visible later, at `due`, does not."""
+        return self.refuses_publish(queue, message.size) and (due != 0 or not self.replaces(queue, message))
+
+    def replaces(self, queue: ClassicQueue, message: Message) -> bool:
+        """Return whether a message takes the room of the one that it replaces, so that a full queue keeps to its limits."""
+        before = queue.replaced_by(message)
+        if before is None:
+            return False
+        growth = message.size - before.message.size
+        return growth <= 0 or self.max_bytes < 0 or queue.ready_bytes + growth <= self.max_bytes
+
+    def refuses_publish(self, queue: ClassicQueue, size: int) -> bool:
+        """Whether the queue would refuse a message of `size` bytes now."""
+        return self.rejects_publish and self._is_full(queue, size)
+
+    def _is_full(self, queue: ClassicQueue, size: int) -> bool:
+        """Whether one more message of `size` bytes would exceed a limit, even after consumers had their share."""
+        if not self.exceeds(queue, size):
+            return False
+        if queue.vhost.dead_letters.publishing:
+            return True  # handing out may drop what has expired, to queues without end
+        queue.drain()
+        return self.exceeds(queue, size)
+
+    def exceeds(self, queue: ClassicQueue, size: int, count: int = 1) -> bool:
+        """Whether so many more messages, with so many bytes, would exceed a limit."""
+        delays = queue.delays
+        later = 0 if delays is None else delays.bytes
+        return ((0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count)
+                or (0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
+
+    def shorten(self, queue: ClassicQueue) -> None:
+        """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is
+        too much drops nothing.
+
+        What is too much for a turn is dropped in the next ones. So is what a dead letter of another queue makes too much,
+        at the end of the turn: it may cause more dead letters, through any number of queues.
+        """
+        if self.rejects_publish:
             return
-        if not drained:
-            drained = True
-            if queue.dispatcher.ring:
-                queue.drain()
+        if queue.vhost.dead_letters.publishing:
+            self.overfull = True
+            return
+        broker = queue.broker
+        begun = broker.work
+        drained = False
+        while self.is_over(queue):
+            if broker.work - begun > STEP_WORK:
+                self.overfull = True
+                broker.jobs.again.add(queue)
+                return
+            if not drained:
+                drained = True
+                if queue.dispatcher.ring:
+                    queue.drain()
+                    continue
+            if self.droppable and self.drop_first(queue):
                 continue
-        if queue.droppable and drop_first(queue):
-            continue
-        backlog = _next_level(queue)
-        if not backlog.head:
-            if backlog.chunks:
-                if not backlog.loading:
-                    paging.load(queue, backlog)  # dropped once it is in memory
-                return
-            backlog.settle_young()
+            backlog = self._next_level(queue)
             if not backlog.head:
-                return
-        entry = backlog.head[0]
-        if broker.overflow_rule(entry.message) == DROP_NEVER:
-            found = _take_in_order(queue, backlog)
-            if found is None:
-                break
-            entry = found
-        else:
-            backlog.head.popleft()
-        queue.memory -= entry.message.size + ENTRY_OVERHEAD
-        queue.dead_letter(entry, MAXLEN)
-    queue.end_overflow()
+                if backlog.chunks:
+                    if not backlog.loading:
+                        queue.ready.load(queue, backlog)  # dropped once it is in memory
+                    return
+                backlog.settle_young()
+                if not backlog.head:
+                    return
+            entry = backlog.head[0]
+            if broker.overflow_rule(entry.message) == DROP_NEVER:
+                found = self._take_in_order(queue, backlog)
+                if found is None:
+                    break
+                entry = found
+            else:
+                backlog.head.popleft()
+            queue.ready.count_out(entry)
+            queue.dead_letter(entry, MAXLEN)
+        self.end_overflow(queue)
 
+    def _take_droppable(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
+        """Take the first entry in memory of the rule DROP_FIRST."""
+        for entries in (backlog.head, backlog.young):
+            if entries is None:
+                continue
+            position = bisect_left(entries, backlog.not_droppable, key=SEQ)
+            while position < len(entries):
+                entry = entries[position]
+                backlog.not_droppable = entry.seq + 1
+                if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
+                    del entries[position]
+                    return entry
+                position += 1
+        return None
 
-def _take_droppable(queue: ClassicQueue, backlog: Backlog) -> Entry | None:
-    """Take the first entry in memory of the rule DROP_FIRST."""
-    for entries in (backlog.head, backlog.young):
-        if entries is None:
-            continue
-        position = bisect_left(entries, backlog.not_droppable, key=SEQ)
-        while position < len(entries):
-            entry = entries[position]
-            backlog.not_droppable = entry.seq + 1
-            if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
-                del entries[position]
-                return entry
-            position += 1
-    return None
-
-
-def _take_in_order(queue: ClassicQueue, backlog: Backlog) -> Entry | None:
-    """Take the first entry in memory that may be dropped."""
-    for entry in backlog.head:
-        if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
-            backlog.head.remove(entry)
-            return entry
-    young = backlog.young
-    if young is not None:
-        for entry in young:
+    def _take_in_order(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
+        """Take the first entry in memory that may be dropped."""
+        for entry in backlog.head:
             if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
-                young.remove(entry)
+                backlog.head.remove(entry)
                 return entry
-    return None
+        young = backlog.young
+        if young is not None:
+            for entry in young:
+                if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
+                    young.remove(entry)
+                    return entry
+        return None
 
-
-def _next_level(queue: ClassicQueue) -> Backlog:
-    """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
-    levels = queue.levels
-    if levels is None:
-        return queue.backlog
-    queue.broker.work += len(levels) >> LEVELS_SHIFT
-    for priority in sorted(levels, reverse=True):
-        if len(levels[priority]):
-            return levels[priority]
-    return queue.backlog
+    def _next_level(self, queue: ClassicQueue) -> Backlog:
+        """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
+        levels = queue.ready.levels
+        if levels is None:
+            return queue.ready.backlog
+        queue.broker.work += len(levels) >> LEVELS_SHIFT
+        for priority in sorted(levels, reverse=True):
+            if len(levels[priority]):
+                return levels[priority]
+        return queue.ready.backlog

@@ -1,0 +1,423 @@
+"""The ready entries of a classic queue: levels of priority, paging, and the bytes in memory.
+
+Ready entries stand in one `Backlog` a priority level; most queues only ever have one, `backlog`, and `levels` stays None. A
+deep queue pages its entries out: it keeps only their positions, and pages them in a chunk at a time. Entries that are paged
+out are in the log already, or are written to the overflow log first.
+
+The list has no reference to its queue, so that a deleted queue is freed without a garbage collection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.log import Loaded, RecoveredQueue
+from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
+from leveret.broker.queues import pending_dead_letters
+from leveret.broker.queues.classic.backlog import Backlog
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.classic.queue import ClassicQueue
+    from leveret.broker.queues.loading import Waiting
+    from leveret.broker.vhost import Vhost
+
+# A head shorter than this reads the next chunk if the queue's share of memory allows it.
+LOW_HEAD: Final = 2048
+# Number of young entries at which a push pages them out, not only the watch.
+YOUNG_ENTRIES: Final = 64
+
+
+class Load:
+    """Read of a chunk that is being paged in."""
+
+    def __init__(self, queue: ClassicQueue, backlog: Backlog, epoch: int) -> None:
+        self.queue = queue
+        self.backlog = backlog
+        self.epoch = epoch
+        self.cancelled = backlog.cancelled
+
+    def done(self, loaded: list[Loaded]) -> None:
+        if self.epoch == self.queue.ready.epoch and self.cancelled == self.backlog.cancelled:
+            self.queue.ready.chunk_loaded(self.queue, self.backlog, loaded)
+
+
+class ReadyList:
+    """The ready entries of one classic queue.
+
+    backlog          the only level while `levels` is None
+    levels           all levels by priority
+    memory           bytes of the entries in memory, delayed ones included
+    pageable         entries may be paged out
+    epoch            counts the purges: what is loaded for an earlier one is dropped
+    delivered_until  sequence number up to which paged-out entries count as delivered before
+    refusals         who refused an entry of which only the position is in memory, by sequence number
+    waiting          callbacks for when the head is in memory
+    """
+
+    def __init__(self, vhost: Vhost, max_priority: int, pageable: bool) -> None:
+        self._vhost = vhost
+        self.broker = vhost.broker
+        self.max_priority = max_priority
+        self.pageable = pageable
+        self.backlog = Backlog(-1)
+        self.levels: dict[int, Backlog] | None = None
+        self.memory = 0
+        self.epoch = 0
+        self.delivered_until = 0
+        self.refusals: dict[int, list[object]] = {}
+        self.waiting: list[Waiting] = []
+
+    def __len__(self) -> int:
+        levels = self.levels
+        if levels is None:
+            return len(self.backlog)
+        return sum(len(level) for level in levels.values())
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the bodies of the entries, if no delayed ones are counted in `memory`."""
+        in_memory = 0
+        paged = 0
+        for level in self.all_levels():
+            in_memory += len(level) - level.paged
+            paged += level.paged_bytes
+        return self.memory - in_memory * ENTRY_OVERHEAD + paged
+
+    @property
+    def paged_memory(self) -> int:
+        """Bytes that the entries which are paged out would take in memory."""
+        return sum(level.paged_bytes + level.paged * ENTRY_OVERHEAD for level in self.all_levels())
+
+    # Levels
+
+    def all_levels(self) -> list[Backlog]:
+        levels = self.levels
+        return [self.backlog] if levels is None else [levels[p] for p in sorted(levels, reverse=True)]
+
+    def priority_of(self, raw: int) -> int:
+        """The effective level of a raw priority (-1 for none); DESIGN of priorities: see docs/queues.md."""
+        highest = self.max_priority
+        if highest >= 0:
+            if highest < 9 and self._vhost.strict:
+                # So many of the ten levels, around their middle (1.0, messaging section 3.2.1).
+                lowest = 5 - ((highest + 2) >> 1)
+                return min(max(DEFAULT_PRIORITY if raw < 0 else raw, lowest), lowest + highest)
+            return min(max(raw, 0), highest)
+        return DEFAULT_PRIORITY if raw < 0 else min(raw, 9)
+
+    def level_of(self, raw: int) -> Backlog:
+        """The backlog of a raw priority."""
+        levels = self.levels
+        backlog = self.backlog
+        if levels is None:
+            if raw == backlog.priority or self.priority_of(raw) == self.priority_of(backlog.priority):
+                return backlog
+            if not len(backlog) and not backlog.loading:
+                backlog.priority = raw
+                return backlog
+            levels = {self.priority_of(backlog.priority): backlog}
+            self.levels = levels
+        priority = self.priority_of(raw)
+        level = levels.get(priority)
+        if level is None:
+            level = Backlog(priority)
+            levels[priority] = level
+        return level
+
+    # In and out
+
+    def append(self, queue: ClassicQueue, entry: Entry) -> None:
+        """Add the newest entry."""
+        message = entry.message
+        backlog = self.backlog
+        if message.priority != backlog.priority or self.levels is not None:
+            backlog = self.level_of(message.priority)
+        young = backlog.young
+        if young is None:
+            backlog.head.append(entry)
+        else:
+            young.append(entry)
+        memory = self.memory + message.size + ENTRY_OVERHEAD
+        self.memory = memory
+        if memory > self.broker.page_above:
+            self.page_out(queue, backlog)
+
+    def insert_new(self, queue: ClassicQueue, entry: Entry) -> None:
+        """Add an entry that becomes visible after younger ones, or as the newest one."""
+        message = entry.message
+        backlog = self.level_of(message.priority)
+        if entry.seq <= backlog.passed:
+            backlog.passed = 0
+        young = backlog.young
+        if young is None and (not backlog.head or backlog.head[len(backlog.head) - 1].seq < entry.seq):
+            backlog.head.append(entry)
+        elif young is not None and (not young or young[len(young) - 1].seq < entry.seq):
+            young.append(entry)
+        else:
+            backlog.insert(entry)
+        self.memory += message.size + ENTRY_OVERHEAD
+        if self.memory > self.broker.page_above:
+            self.page_out(queue, backlog)
+
+    def insert_run(self, queue: ClassicQueue, run: list[Entry]) -> None:
+        """Add entries of one level in the order of their sequence numbers."""
+        backlog = self.level_of(run[0].message.priority)
+        if run[0].seq <= backlog.passed:
+            backlog.passed = 0
+        self.broker.work += backlog.merge(run) >> 4
+        for entry in run:
+            self.memory += entry.message.size + ENTRY_OVERHEAD
+        if self.memory > self.broker.page_above:
+            self.page_out(queue, backlog)
+
+    def put_back(self, entry: Entry) -> None:
+        """Put an entry back to its old place."""
+        message = entry.message
+        self.level_of(message.priority).insert(entry)
+        self.memory += message.size + ENTRY_OVERHEAD
+
+    def take(self, entry: Entry) -> bool:
+        """Remove an entry that is in memory; return False if it is not there."""
+        level = self.level_of(entry.message.priority)
+        if not level.take(entry):
+            return False
+        self.count_out(entry)
+        self.broker.work += 1 + (len(level) >> 10)
+        return True
+
+    def take_head(self, level: Backlog) -> Entry:
+        """Remove the first entry of a level."""
+        entry = level.head.popleft()
+        self.memory -= entry.message.size + ENTRY_OVERHEAD
+        return entry
+
+    def count_in(self, entry: Entry) -> None:
+        """Note that an entry in no level is in memory."""
+        self.memory += entry.message.size + ENTRY_OVERHEAD
+
+    def count_out(self, entry: Entry) -> None:
+        """Note that an entry was removed from its level, or left memory."""
+        self.memory -= entry.message.size + ENTRY_OVERHEAD
+
+    def release(self, size: int) -> None:
+        """Note that entries of so many bytes were removed from their level."""
+        self.memory -= size
+
+    def collapse(self) -> None:
+        """Go back to a single level, which is cheaper, if no level has entries."""
+        levels = self.levels
+        if levels is not None and not any(level.loading or len(level) for level in levels.values()):
+            self.levels = None
+            self.backlog = Backlog(-1)
+
+    def reset(self) -> list[Backlog]:
+        """Remove all entries. Return the levels with them."""
+        levels = self.all_levels()
+        self.epoch += 1
+        self.levels = None
+        self.backlog = Backlog(-1)
+        self.memory = 0
+        self.refusals = {}
+        return levels
+
+    # Paging
+
+    def page_out(self, queue: ClassicQueue, backlog: Backlog) -> None:
+        """Start to page out: from now on entries keep only their position once they are committed."""
+        broker = self.broker
+        if backlog.young is None:
+            if not self.pageable:
+                return
+            backlog.young = deque()
+            broker.paging[queue.id] = queue
+        elif len(backlog.young) > YOUNG_ENTRIES:
+            self.page_young(backlog)
+
+    def page_young(self, backlog: Backlog) -> None:
+        """Replace committed young entries by their positions, oldest first."""
+        young = backlog.young
+        if young is None or not self.pageable:
+            return
+        overflow = self.broker.overflow
+        while young:
+            entry = young[0]
+            row = entry.row
+            if row is None:
+                self._store(young)
+                break
+            if row.batch > row.log.committed:
+                break
+            young.popleft()
+            message = entry.message
+            size = message.size
+            self.memory -= size + ENTRY_OVERHEAD
+            if entry.overlay is not None:
+                self.note_refusals(entry)
+            backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow, message.publisher)
+        if not young and not backlog.chunks and not backlog.loading:
+            backlog.young = None
+
+    def _store(self, entries: Iterable[Entry]) -> None:
+        """Write the entries that are in no log to the overflow log."""
+        overflow = self.broker.overflow
+        if overflow is None:
+            return
+        for entry in entries:
+            if entry.row is None:
+                overflow.store(entry)
+
+    def note_refusals(self, entry: Entry) -> None:
+        """Keep in memory which consumers rejected an entry; the log does not record it."""
+        overlay = entry.overlay
+        if overlay is not None and overlay.refused:
+            self.refusals[entry.seq] = overlay.refused
+
+    def page_more(self) -> bool:
+        """Page out entries that were committed meanwhile; return False once there is nothing left to page out."""
+        paging = False
+        for backlog in self.all_levels():
+            if backlog.young is not None:
+                self.page_young(backlog)
+                paging = paging or backlog.young is not None
+        return paging
+
+    def page_down(self, queue: ClassicQueue, share: int) -> None:
+        """Page out the tail of each level of a queue that has more than `share` bytes in memory, down to half of it."""
+        if not self.pageable:
+            return
+        keep = share // 2
+        overflow = self.broker.overflow
+        for backlog in reversed(self.all_levels()):
+            self.page_young(backlog)
+            if self.memory <= share:
+                continue
+            head = backlog.head
+            kept = 0
+            count = 0
+            for entry in head:
+                kept += entry.message.size + ENTRY_OVERHEAD
+                if kept > keep and count:
+                    break  # the first entry stays: the timer is set to its expiry
+                count += 1
+            if count >= len(head) or backlog.loading:
+                continue
+            if backlog.chunks or backlog.young:
+                for entry in backlog.page_tail(count, overflow):
+                    self.memory -= entry.message.size + ENTRY_OVERHEAD
+                    self.note_refusals(entry)
+                if len(head) > count:
+                    self._store(islice(head, count, None))  # entries in no log are paged out next time
+            else:
+                young: deque[Entry] = deque()
+                while len(head) > count:
+                    young.appendleft(head.pop())
+                backlog.young = young
+                self.broker.paging[queue.id] = queue
+                if overflow is not None or queue.stored:
+                    self.page_young(backlog)
+
+    def load_more(self, queue: ClassicQueue, backlog: Backlog) -> None:
+        """Read the next chunk if the head is empty, or short and the queue has memory left in its share."""
+        length = len(backlog.head)
+        if not length or (length < LOW_HEAD and self.memory < self.broker.page_above // 2):
+            self.load(queue, backlog)
+
+    def load(self, queue: ClassicQueue, backlog: Backlog) -> None:
+        """Read the next chunk."""
+        backlog.loading = True
+        chunk = backlog.chunks[0]
+        load = Load(queue, backlog, self.epoch)
+        log = queue.log
+        if chunk.overflow:
+            overflow = self.broker.overflow
+            assert overflow is not None
+            log = overflow
+        log.load(chunk.rows, chunk.slots, load.done)
+
+    def chunk_loaded(self, queue: ClassicQueue, backlog: Backlog, loaded: list[Loaded]) -> None:
+        """Append a chunk that was read to the head."""
+        backlog.loading = False
+        chunk = backlog.take_chunk()
+        backlog.passed = 0
+        entries: list[Entry] = []
+        memory = 0
+        refusals = self.refusals
+        for index, item in enumerate(loaded):
+            entry = queue.make_entry(item, chunk.publisher_of(index), self.delivered_until)
+            overlay = item.overlay
+            if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
+                queue.hold(entry, overlay.visible_at)
+                continue
+            if item.message.expires_at or item.overlay is not None:
+                queue.expiry.expiring = True
+            if refusals:
+                refused = refusals.pop(item.seq, None)
+                if refused is not None:
+                    entry.overlay = entry.overlay or Overlay()
+                    entry.overlay.refused = refused
+            memory += item.message.size + ENTRY_OVERHEAD
+            entries.append(entry)
+        backlog.add_loaded(entries)
+        self.memory += memory
+        if queue.vhost.mixed:
+            queue.note_droppable()
+        if queue.deleted:
+            pending_dead_letters.move(queue)
+            self.broker.end_turn()
+            return
+        if not backlog.chunks:
+            backlog.settle_young()
+        if queue.limits.is_set:
+            queue.limits.shorten(queue)
+        self.notify_waiting()
+        queue.activate()
+        self.broker.end_turn()
+
+    def notify_waiting(self) -> None:
+        """Notify the callbacks that wait for the head: it is in memory, or removed."""
+        waiting = self.waiting
+        if waiting:
+            self.waiting = []
+            for waiter in waiting:
+                waiter.loaded()
+
+    def recover(self, queue: ClassicQueue, recovered: RecoveredQueue, all_redelivered: bool) -> None:
+        """Take over the recovered positions of a queue; nothing is read yet.
+
+        With `all_redelivered` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
+        """
+        seqs = recovered.seqs
+        if not seqs:
+            return
+        priorities = recovered.priorities
+        count = len(seqs)
+        if priorities.count(priorities[0]) == count:
+            self.backlog.priority = priorities[0]
+            self.backlog.recover(recovered, 0, count)
+        else:
+            levels: dict[int, Backlog] = {}
+            for index in range(count):
+                priority = self.priority_of(priorities[index])
+                level = levels.get(priority)
+                if level is None:
+                    level = Backlog(priority)
+                    levels[priority] = level
+                level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False, 0)
+            self.levels = levels
+        for level in self.all_levels():
+            if level.chunks:
+                level.young = deque()
+        self.broker.paging[queue.id] = queue
+        queue.next_seq = max(queue.next_seq, seqs[count - 1] + 1)
+        if all_redelivered:
+            self.delivered_until = queue.next_seq - 1
+
+    def read_heads(self, queue: ClassicQueue) -> None:
+        """Read the heads of a queue whose entries expire, because the timer is set to their expiry."""
+        if queue.expiry.is_set:
+            for backlog in self.all_levels():
+                if backlog.chunks and not backlog.loading:
+                    self.load_more(queue, backlog)
