@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from leveret import Broker as Embedded
 from leveret.management.control_client import call
+from leveret.management.json_values import plain
 from leveret.node.errors import StartFailed
 from tests.faults.crash.disk import MARK, Machine, Record, Recording, Rules, build
 from tests.faults.crash.power import between_records, recorded
@@ -217,7 +218,8 @@ def start(workload: Workload, directory: Path, events: list[Event], process: boo
     try:
         with Embedded(data_dir=directory / "data", config=config) as running:
             def ask(name: str, /, **arguments: Any) -> Any:
-                return running._thread.run(running._node.call(name, **arguments))
+                reply = running._thread.run(running._node.call(name, **arguments))
+                return plain([*reply] if isinstance(reply, Iterator) else reply)
 
             wrong = _checked(workload, Survivor(running.host, running.port, ask), events)
     except StartFailed as error:
