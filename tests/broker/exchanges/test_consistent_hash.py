@@ -8,6 +8,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
+from leveret.broker.values import FieldTable
 from tests.broker.exchanges.support import Target
 
 KEYS = [f"key.{number}" for number in range(4_000)]
@@ -103,6 +104,17 @@ def test_hash_header_replaces_the_routing_key() -> None:
     spread = {exchange.match("k", {"tenant": f"t{number}"}, "", Effort())[0].name for number in range(200)}
     assert len(spread) == 8
     assert len({exchange.match(key, {}, "", Effort())[0].name for key in KEYS[:50]}) == 1
+
+
+def test_hash_header_given_as_bytes_is_the_same_as_text() -> None:
+    text = ConsistentHashExchange("x", arguments={"hash-header": "tenant"})
+    as_bytes = ConsistentHashExchange("x", arguments={"hash-header": b"tenant"})
+    for number in range(8):
+        for exchange in (text, as_bytes):
+            exchange.bind(Target(f"q{number}"), "1", {})
+    for number in range(50):
+        headers: FieldTable = {"tenant": f"t{number}"}
+        assert as_bytes.match("k", headers, "", Effort())[0].name == text.match("k", headers, "", Effort())[0].name
 
 
 def test_hash_property_replaces_the_routing_key() -> None:
