@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -168,6 +169,24 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
     (tmp_path / "data").write_text("")
     with pytest.raises(StorageFailed, match="cannot be used"):
         sqlite_log(tmp_path / "data").open()
+
+
+def test_an_overflow_file_that_cannot_be_removed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    first = sqlite_log(tmp_path, durable=False)
+    first.open()
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(StorageFailed, match=r"overflow-0\.sqlite cannot be removed: Input/output error"):
+        first.close()
+    with pytest.raises(StorageFailed, match=r"cannot be used: Input/output error \(.*overflow-0\.sqlite\)"):
+        sqlite_log(tmp_path, durable=False).open()
+    monkeypatch.undo()
+    again = sqlite_log(tmp_path, durable=False)
+    again.open()
+    again.close()
+    assert not again.file.exists()
 
 
 def test_less_than_full_synchronisation_is_refused(tmp_path: Path) -> None:

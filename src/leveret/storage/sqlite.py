@@ -74,6 +74,10 @@ class SqliteLog(BatchedLog):
             reason = self._store.space(0)
             if reason:
                 self.changed("full", reason)
+        except OSError as error:
+            self._release()
+            raise StorageFailed(f"the data directory {self.path} cannot be used: {error.strerror}"
+                                f" ({error.filename or self.file})") from None
         except BaseException:
             self._release()
             raise
@@ -149,7 +153,11 @@ class SqliteLog(BatchedLog):
             raise StorageFailed(f"the log was not closed properly: {error}") from None
         if not self._durable:
             store.close()
-            self._remove_file()
+            try:
+                self._remove_file()
+            except OSError as error:
+                raise StorageFailed(f"{error.filename or self.file} cannot be removed: {error.strerror}; the next start"
+                                    " removes it") from None
 
     def _release(self) -> None:
         if self._store is not None:
