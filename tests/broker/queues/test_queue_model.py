@@ -41,7 +41,7 @@ class Watched(Taker):
 
     def deliver(self, entry: Entry) -> None:
         super().deliver(entry)
-        self.machine.handed_out(entry)
+        self.machine.note_delivery(entry)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         for other in self.ready.values():
             assert other.level <= expected.level, f"{expected.body} leaves before {other.body} of a higher priority"
 
-    def handed_out(self, entry: Entry) -> None:
+    def note_delivery(self, entry: Entry) -> None:
         expected = self.leaves(entry)
         self.is_highest(expected)
         assert not expected.due or expected.due > self.world.clock.now()
@@ -163,7 +163,7 @@ class QueueMachine(RuleBasedStateMachine):
             entry = self.queue.get(False)
             self.delivered = 1 << 62
             if entry is not None:
-                self.handed_out(entry)
+                self.note_delivery(entry)
                 behind, self.behind = self.behind, []
                 for item in behind:
                     self.given_up(*item)

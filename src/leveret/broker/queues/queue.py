@@ -54,8 +54,8 @@ class Queue:
 
     Capabilities of the type:
 
-    unsupported  the operations of `capabilities` that it leaves out, each with the reason: what the queue is
-    replayable   consumers remove nothing: each reads from an offset of its own
+    unsupported  the operations of `capabilities` that it lacks, each with a description of the queue for the error
+    replayable   consumers remove nothing; each reads from its own offset
     """
 
     unsupported: ClassVar[dict[str, str]] = {}
@@ -69,11 +69,11 @@ class Queue:
         self.id = id
         self.name = name
         self.durable = durable
-        # Whether the log has a definition of this queue; an exclusive one goes with its connection.
+        # Whether the log has a definition of this queue. It has none of an exclusive queue.
         self.stored = False
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
-        # Made for one client, whose end it does not outlive.
+        # Deleted at the latest with the connection or the last consumer.
         self.temporary = exclusive_owner is not None or auto_delete
         self.arguments = arguments
         self.settings = settings
@@ -86,7 +86,7 @@ class Queue:
         self.hidden = Hidden()
         # The leases of the queue; None until the first one is acquired.
         self.leases: Leases | None = None
-        # Most copies that it made of a message as dead letters.
+        # Maximum number of dead-letter copies of one message.
         self.max_copies = 1
         # Watch on events of the queue; usually None.
         self.watch: Watch | None = None
@@ -98,17 +98,17 @@ class Queue:
     # Definition
 
     def begin(self) -> None:
-        """Begin what belongs to the type, once the queue is declared or its definition restored."""
+        """Initialize the state of the type, after the queue was declared or its definition restored."""
 
     def record(self) -> Record:
         """Return the definition that the log keeps, without the name."""
         return {"id": self.id, "auto_delete": self.auto_delete, "arguments": self.arguments}
 
     def restore(self, record: Record) -> None:
-        """Take over what the definition says beyond the arguments."""
+        """Restore the parts of the definition that are not arguments."""
 
     def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
-        """Take over the entries that the log has of the queue."""
+        """Recover the entries of the queue in the log."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -122,7 +122,7 @@ class Queue:
         self.watch = watch
 
     def touch(self) -> None:
-        """The queue was used: its `x-expires` starts again."""
+        """Note a use of the queue, which restarts `x-expires`."""
 
     # Capabilities
 
@@ -175,14 +175,14 @@ class Queue:
         return 0
 
     def paged_memory(self) -> int:
-        """Return the bytes that the entries which are paged out would take in memory."""
+        """Return the bytes that the paged-out entries would take in memory."""
         return 0
 
     def page_down(self, share: int) -> None:
         """Page out entries of a queue that has more than `share` bytes in memory."""
 
     def page_more(self) -> bool:
-        """Page out entries that were committed meanwhile; return False once there is nothing left to page out."""
+        """Page out entries that were committed meanwhile. Return False when none is left to page out."""
         return False
 
     # In
@@ -196,11 +196,11 @@ class Queue:
         return self.push(message)
 
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
-        """Make an entry, in the log but not visible yet (transactions, dead letters)."""
+        """Return a new entry that is in the log but not visible yet (transactions, dead letters)."""
         raise NotImplementedError
 
     def retract(self, entry: Entry) -> None:
-        """Take back a prepared entry, which is not visible yet."""
+        """Remove a prepared entry, which is not visible yet."""
         settlement.settle(entry)
 
     def insert_new(self, entry: Entry) -> None:
@@ -208,7 +208,7 @@ class Queue:
         raise NotImplementedError
 
     def insert_many(self, entries: list[Entry]) -> None:
-        """Make prepared entries visible, which come in the order of their sequence numbers."""
+        """Make prepared entries visible, given in the order of their sequence numbers."""
         for entry in entries:
             self.insert_new(entry)
 
@@ -282,31 +282,36 @@ class Queue:
             self.broker.active.append(self)
 
     def drain(self) -> None:
-        """Hand ready entries to consumers until one of the two runs out."""
+        """Deliver ready entries until they or the credit of the consumers run out."""
         raise NotImplementedError
 
     def freeze(self) -> None:
-        """Hand out nothing until `thaw` is called as often: the order of the entries is right again only then."""
+        """Deliver nothing until `thaw` is called as often, when the order of the entries is right again."""
 
     def thaw(self) -> None:
         """Undo one `freeze`."""
 
     def catch_up(self) -> None:
-        """Hand out now what the end of the turn would: a method that comes after a publish must not see a message that
-        a consumer was waiting for."""
+        """Deliver now instead of at the end of the turn.
+
+        A method that follows a publish must not see a message for which a consumer is waiting.
+        """
 
     def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
-        """Acquire the next entry for `basic.get`, None if there is none in memory. With an `audience` it is the next for
-        this audience, with a `scope` the next that this one has not refused."""
+        """Acquire the next entry for `basic.get`. Return None if it is not in memory.
+
+        With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
+        refused.
+        """
         self.check_supports(GET)
         return None
 
     def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
-        """Return whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+        """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
         return False
 
     def wait_loaded(self, waiting: Waiting) -> None:
-        """Notify a callback once more entries are in memory."""
+        """Call back when more entries are in memory."""
         raise NotImplementedError
 
     def is_reading_for(self, consumer: Consumer) -> bool:
@@ -320,12 +325,12 @@ class Queue:
     # Settlement
 
     def restore_acquired(self, entry: Entry) -> None:
-        """Count an entry that was acquired before the broker stopped."""
+        """Restore an entry that was acquired before the broker stopped."""
         settlement.restore(entry)
         self.unacked += 1
 
     def restore_settled(self, entry: Entry) -> None:
-        """Acquire an entry again whose settlement failed, and have the log keep it."""
+        """Undo a settlement that failed: the entry is acquired again and stored in the log."""
         row = entry.row
         if row is not None:
             entry.row = None
@@ -336,7 +341,7 @@ class Queue:
         self.settled -= 1
 
     def restore_interrupted(self, entry: Entry, unacked: int) -> None:
-        """Acquire an entry again whose settlement was interrupted by an error; `unacked` entries were acquired before."""
+        """Undo a settlement that was interrupted by an error; `unacked` is the number of acquired entries before it."""
         settlement.undo(entry)
         self.unacked = unacked
 
@@ -345,30 +350,30 @@ class Queue:
         raise NotImplementedError
 
     def exceeds_delivery_limit(self, entry: Entry) -> bool:
-        """Return whether the queue would not take an entry back after one more failed delivery."""
+        """Return whether one more failed delivery of an entry exceeds the delivery limit."""
         return False
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
-        """Give an acquired entry back: to its old place, or to the dead letters past the delivery limit."""
+        """Requeue an acquired entry in its old place, or dead-letter it beyond the delivery limit."""
         raise NotImplementedError
 
     def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
-        """Give an acquired entry back, but never again to consumers of this scope."""
+        """Requeue an acquired entry for consumers outside of this scope."""
         self.refuse(entry, scope)
         self.requeue(entry)
 
     def refuse(self, entry: Entry, scope: object) -> None:
-        """Consumers of this scope must not get the entry again (0-9-1 basic.reject.requeue.01)."""
+        """Exclude consumers of this scope from an entry (0-9-1 basic.reject.requeue.01)."""
 
     def reject(self, entry: Entry, reason: str = "") -> None:
-        """Settle an acquired entry that was rejected without requeue: dead-letter it if the queue says so."""
+        """Settle an acquired entry that was rejected without requeue, and dead-letter it if the queue does that."""
         raise NotImplementedError
 
     # Consumers
 
     @property
     def consumers(self) -> dict[Consumer, None]:
-        """The consumers that the queue hands its messages to; neither browsers nor readers of leases."""
+        """The consumers that acquire entries; neither browsers nor readers of leases."""
         return {}
 
     @property
@@ -379,7 +384,7 @@ class Queue:
         return False
 
     def is_exclusive(self) -> bool:
-        """Return whether a consumer has the queue to itself."""
+        """Return whether the queue has an exclusive consumer."""
         consumer = self.exclusive_consumer
         return consumer is not None and not consumer.is_leaving()
 
@@ -397,23 +402,23 @@ class Queue:
         """Raise an error for invalid arguments of a consumer, before it joins."""
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """A consumer joins; with a single active consumer it may have to wait for its turn."""
+        """Add a consumer; with a single active consumer it may have to wait."""
         raise NotImplementedError
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer leaves; its unsettled entries stay with its channel."""
+        """Remove a consumer; its unsettled entries stay with its channel."""
         raise NotImplementedError
 
     def leave_ring(self, consumer: Consumer) -> None:
-        """Hand nothing more to this consumer, which is about to be removed."""
+        """Deliver nothing more to this consumer, which is about to be removed."""
         raise NotImplementedError
 
     def unpark(self, consumer: Consumer) -> None:
-        """A parked consumer has credit again."""
+        """Serve a parked consumer that has credit again."""
         raise NotImplementedError
 
     def become_selective(self, consumer: Consumer) -> None:
-        """A consumer that took every message has become selective."""
+        """Note that a consumer which took every message has become selective."""
         consumer.selective = True
 
     def make_leases(self) -> Leases:
@@ -429,13 +434,13 @@ class Queue:
         return 0
 
     def delete(self, keep_pending: bool = False) -> int:
-        """Delete the queue and its entries; return the number of ready entries. With `keep_pending` these become dead
-        letters."""
+        """Delete the queue and its entries; return the number of ready entries. With `keep_pending`, they are
+        dead-lettered."""
         raise NotImplementedError
 
 
 def freeze(queue: Queue, frozen: dict[Queue, None]) -> None:
-    """Have a queue hand out nothing until `thaw`: its order is right again only then."""
+    """Stop deliveries of a queue until `thaw`, when its order is right again."""
     if queue not in frozen:
         frozen[queue] = None
         queue.freeze()

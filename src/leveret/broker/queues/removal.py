@@ -1,4 +1,4 @@
-"""Purge and delete. Both take effect at once; the log and the memory follow in steps."""
+"""Purge and delete. Both take effect at once; entries are removed from the log and from memory in steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.broker")
 
-# Entries that are settled between two looks at the budget.
+# Entries that are settled between two checks of the budget.
 PIECE: Final = 512
 
 
 def purge(queue: ClassicQueue) -> int:
-    """Drop all ready entries, and those that become so later; those with consumers stay (0-9-1 queue.purge.02). Returns how
-    many. They are gone at once; what remains to be done about them follows in steps."""
+    """Drop all ready and delayed entries; acquired ones stay (0-9-1 queue.purge.02). Return their number.
+
+    Clients see the effect at once; the log and the memory follow in steps.
+    """
     count = queue.ready_count + queue.delayed_count
     delays = queue.delays
     if delays is not None:
@@ -44,7 +46,7 @@ def purge(queue: ClassicQueue) -> int:
 
 def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: Delays | None,
                 refusals: dict[int, list[object]]) -> Iterator[int]:
-    """Settle entries that their queue has dropped, and let go of them."""
+    """Settle entries that their queue has dropped, and release their memory."""
     overflow = queue.broker.overflow
     for backlog in backlogs:
         for group in (backlog.head, backlog.young or deque()):
@@ -93,7 +95,7 @@ def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: Delays | N
 
 def delete(queue: ClassicQueue) -> int:
     """Delete a queue and its entries; return the number of ready entries."""
-    _forget_leases(queue)  # before a plan that waits sees the queue empty
+    _forget_leases(queue)  # before a waiting lease sees the queue empty
     count = purge(queue)
     queue.detach()
     removals = queue.broker.jobs.removals
@@ -116,13 +118,13 @@ def _key(vhost: str, queue_id: int) -> str:
 
 
 def take_leftovers(recovery: Recovery) -> dict[str, RecoveredQueue]:
-    """What a start finds of queues that were being taken apart, by the keys of their records."""
+    """Return the recovered entries of queues whose removal was interrupted, by the keys of their records."""
     return {key: recovery.queues.pop(_id_of(key), RecoveredQueue())
             for kind, key in recovery.metadata if kind == metadata.REMOVAL}
 
 
 def finish(log: Log, key: str, left: RecoveredQueue) -> Iterator[int]:
-    """Take apart what a start has found of a deleted queue."""
+    """Remove the recovered entries of a deleted queue."""
     queue_id = _id_of(key)
     seqs = left.seqs
     for at in range(0, len(seqs), PIECE):
@@ -148,7 +150,7 @@ def _forget_leases(queue: Queue) -> None:
 def detach(queue: Queue, consumers: list[Consumer]) -> None:
     """Detach the consumers of a deleted queue, and settle its acquired entries."""
     queue.deleted = True
-    queue.exclusive_owner = None  # what still refers to the queue shall not keep the connection
+    queue.exclusive_owner = None  # a remaining reference to the queue must not keep the connection
     if queue.unacked:
         queue.broker.jobs.removals.add(_settle_held(queue))
     _forget_leases(queue)
@@ -159,7 +161,7 @@ def detach(queue: Queue, consumers: list[Consumer]) -> None:
 
 
 def _settle_held(queue: Queue) -> Iterator[int]:
-    """Settle the entries that somebody holds. Those that come back meanwhile the queue settles itself."""
+    """Settle the acquired entries. The queue settles those that are returned meanwhile."""
     for holder in list(queue.broker.holders):
         entries = holder.all_held()
         yield 1 + (len(entries) >> 7)
@@ -179,13 +181,13 @@ def _notify_deleted(consumers: list[Consumer]) -> Iterator[int]:
         consumer = consumers.pop()
         try:
             consumer.queue_deleted()
-        except Exception:  # the others are notified all the same
+        except Exception:  # the others must be notified
             logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
         yield 3
 
 
 def forget(queue: Queue) -> None:
-    """Nothing is left of the queue."""
+    """Remove the record of a deleted queue, which has no entries left."""
     if queue.stored:
         queue.log.forget(queue.id)
     overflow = queue.broker.overflow

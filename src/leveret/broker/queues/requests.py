@@ -1,6 +1,6 @@
-"""Where requests to the broker arrive: no queue for anybody to see, but what `leveret.control` routes to.
+"""The destination of the exchange `leveret.control`: a queue that clients cannot see.
 
-Requests are carried out at the end of the turn in which they came, in their order.
+Requests are executed in order at the end of the turn in which they arrived.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestHandler:
-    """Who carries out requests."""
+    """Executes requests."""
 
     def handle(self, vhost: Vhost, message: Message) -> None:
-        """Carry out a request that was published in a vhost. Must not raise."""
+        """Execute a request that was published in a vhost. Must not raise."""
         raise NotImplementedError
 
 
 class RequestQueue(Queue):
-    """Of one vhost. It holds nothing beyond the turn; without a handler requests are dropped."""
+    """The request queue of one vhost. It is empty after each turn; without a handler, requests are dropped."""
 
     def __init__(self, vhost: Vhost) -> None:
         super().__init__(vhost, 0, CONTROL, False, None, False, {}, QueueSettings({}, {}))
         self.arrived: deque[Message] = deque()
 
     def push(self, message: Message) -> bool:
-        # Not what came through an alternate exchange: its publisher meant another one.
+        # Messages from an alternate exchange are dropped: their publisher addressed another one.
         if message.exchange == CONTROL:
             self.arrived.append(message)
             self.activate()
@@ -48,7 +48,7 @@ class RequestQueue(Queue):
         return Entry(self, message, seq)
 
     def insert_new(self, entry: Entry) -> None:
-        """A request that was published in a transaction."""
+        """Accept a request that was published in a transaction."""
         self.push(entry.message)
 
     @property

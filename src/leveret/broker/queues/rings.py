@@ -1,11 +1,11 @@
-"""The consumers of a queue, and whose turn it is.
+"""The consumers of a queue, in round-robin order by priority.
 
-Consumers of one priority stand in one ring: those that took an entry last time they were asked. One that refuses is
-parked, outside of its ring, until it has credit again (`unpark`). `Rings.ring` is the ring that is served now, the one of
-the highest priority in which anybody stands.
+Each priority has one ring of consumers: those that took the last entry that was offered to them. A consumer that refuses
+an entry is parked outside of its ring until it has credit again (`unpark`). `Rings.ring` is the ring that is served now:
+the non-empty one of the highest priority.
 
-A client may have tens of thousands of consumers on a queue, so nothing here looks at all of them: a consumer that leaves
-stays in its ring, marked `left`, until the queue comes to it or until such consumers are the greater part.
+A client may have tens of thousands of consumers on a queue, so no operation visits all of them. A consumer that leaves
+stays in its ring, marked `left`, until the queue reaches it or until such consumers are the majority.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
 
-# Fewer consumers that have left are not worth clearing away.
+# Below this number, consumers that have left are not removed from the rings.
 MIN_STRAYS: Final = 32
 
 
 class Ring:
-    """The consumers of one priority. `members` counts all of them, parked or not, that have not left."""
+    """The consumers of one priority. `members` is the number of those that have not left, parked or not."""
 
     __slots__ = ("line", "members", "priority", "queued", "resigned", "succession")
 
@@ -31,9 +31,9 @@ class Ring:
         self.priority = priority
         self.line: deque[Consumer] = deque()
         self.members = 0
-        # Stands in the heap of `Rings.serving`.
+        # Whether it is in the heap `Rings.serving`.
         self.queued = False
-        # Who waits to become the single active consumer, oldest first.
+        # Consumers that wait to become the single active consumer, oldest first.
         self.succession: deque[Consumer] = deque()
         # How many of these have left.
         self.resigned = 0
@@ -43,12 +43,12 @@ class Rings:
     """The consumers of one queue.
 
     consumers           all of them
-    exclusive_consumer  the one that has the queue to itself
-    active_consumer     the one that is served, with `single_active`
+    exclusive_consumer  the exclusive consumer
+    active_consumer     the consumer that is served, with `single_active`
     ring                the consumers that are served now
     rings               all rings by priority
-    serving             the negated priorities of the rings in which somebody may stand, as a heap
-    strays              consumers in rings that have left
+    serving             the negated priorities of the rings that may have consumers, as a heap
+    strays              number of consumers in rings that have left
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -63,7 +63,7 @@ class Rings:
         self.strays = 0
 
     def add(self, consumer: Consumer) -> bool:
-        """A consumer joins. Return whether it is served; with a single active consumer it may have to wait."""
+        """Add a consumer. Return whether it is served: with a single active consumer it may have to wait."""
         self.consumers[consumer] = None
         if consumer.exclusive:
             self.exclusive_consumer = consumer
@@ -80,11 +80,11 @@ class Rings:
                 ring.succession.append(consumer)
                 return False
             self.active_consumer = consumer
-        self._stand(consumer)
+        self._enter(consumer)
         return True
 
     def remove(self, consumer: Consumer) -> Consumer | None:
-        """A consumer of the queue leaves. Return the one that takes its place as the single active consumer."""
+        """Remove a consumer. Return the one that replaces it as the single active consumer."""
         del self.consumers[consumer]
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
@@ -110,7 +110,7 @@ class Rings:
         return self.active_consumer
 
     def _successor(self) -> Consumer | None:
-        """The single active consumer has left: the oldest of the highest priority takes its place."""
+        """Return the consumer that replaces the single active consumer: the oldest of the highest priority."""
         self.broker.work += len(self.rings) >> 2
         for priority in sorted(self.rings, reverse=True):
             ring = self.rings[priority]
@@ -121,12 +121,12 @@ class Rings:
                     continue
                 successor.active = True
                 successor.parked = False
-                self._stand(successor)
+                self._enter(successor)
                 return successor
         return None
 
     def leave(self, consumer: Consumer) -> None:
-        """Hand nothing more to this consumer, which is about to be removed."""
+        """Deliver nothing more to this consumer, which is about to be removed."""
         if consumer.left:
             return
         consumer.left = True
@@ -139,7 +139,7 @@ class Rings:
         self._choose()
 
     def clear_strays(self) -> None:
-        """Take the consumers that have left out of their rings."""
+        """Remove consumers that have left from their rings."""
         for ring in self.rings.values():
             line = [other for other in ring.line if not other.left]
             ring.line.clear()
@@ -158,18 +158,18 @@ class Rings:
         return consumers
 
     def unpark(self, consumer: Consumer) -> bool:
-        """A parked consumer has credit again. Return whether it is served from now on."""
+        """Return a parked consumer that has credit again to its ring. Return whether it is served."""
         if not consumer.active or consumer.left:
             consumer.parked = True
             return False
         if len(self.rings) == 1:
             self.ring.append(consumer)
         else:
-            self._stand(consumer)
+            self._enter(consumer)
         return True
 
     def step_out(self, ring: deque[Consumer]) -> None:
-        """The first of a ring takes nothing more: it is parked until it has credit, or has left."""
+        """Park the first consumer of a ring until it has credit, or drop it if it has left."""
         consumer = ring.popleft()
         if consumer.left:
             self.strays -= 1
@@ -178,14 +178,14 @@ class Rings:
             self._choose()
 
     def lines(self) -> list[deque[Consumer]]:
-        """The consumers that take entries, by priority, the highest first."""
+        """Return the rings with consumers, highest priority first."""
         if len(self.rings) == 1:
             return [ring.line for ring in self.rings.values()]
         self.broker.work += len(self.rings) >> 2
         return [self.rings[priority].line for priority in sorted(self.rings, reverse=True) if self.rings[priority].line]
 
-    def _stand(self, consumer: Consumer) -> None:
-        """A consumer takes entries, from now on or again."""
+    def _enter(self, consumer: Consumer) -> None:
+        """Put a consumer into its ring."""
         ring = self.rings.get(consumer.priority)
         if ring is None:
             return  # the queue was deleted
@@ -196,7 +196,7 @@ class Rings:
         self._choose()
 
     def _fill_heap(self) -> None:
-        """Put the rings that may be served into the heap, which is needed only if there are several."""
+        """Put the rings that may be served into the heap, which exists only if there are several."""
         self.serving = []
         for ring in self.rings.values():
             ring.queued = len(self.rings) > 1 and bool(ring.line)
@@ -204,7 +204,7 @@ class Rings:
                 heappush(self.serving, -ring.priority)
 
     def _choose(self) -> None:
-        """Serve the ring of the highest priority with a consumer that takes entries."""
+        """Choose the non-empty ring of the highest priority."""
         if len(self.rings) == 1:
             for only in self.rings.values():
                 self.ring = only.line

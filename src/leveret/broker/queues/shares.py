@@ -1,7 +1,7 @@
 """How much of its entries each queue may keep in memory, so that all queues together stay within a budget.
 
-Every queue has the same share: so it is the largest ones that page out, the sooner the more queues there are. What a queue
-asks for includes what it has paged out already, or a share would grow as soon as paging has had its effect.
+Every queue has the same share, so the largest ones page out first. The demand of a queue includes what it has paged out,
+or its share would grow as soon as paging takes effect.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
 
-# No queue gets less, bytes: with fewer entries in memory, paging costs more than it frees.
+# Minimum share in bytes: below it, paging costs more than it frees.
 MIN_SHARE: Final = 32 << 10
 
 
-def share(broker: Broker, budget: int, most: int) -> int:
-    """The share of each queue, at most `most` bytes, so that all together have about `budget` in memory."""
+def share(broker: Broker, budget: int, max_share: int) -> int:
+    """Return the share of each queue, at most `max_share` bytes, with which all queues have about `budget` in memory."""
     if broker.overflow is None:
-        return most  # there is nowhere to page to
+        return max_share  # there is no log to page to
     demands: list[int] = []
     total = 0
     paging = broker.paging
@@ -28,11 +28,11 @@ def share(broker: Broker, budget: int, most: int) -> int:
             if paging and queue.id in paging:
                 demand += queue.paged_memory()
             if demand:
-                demand = min(demand, most)
+                demand = min(demand, max_share)
                 demands.append(demand)
                 total += demand
     if total <= budget:
-        return most
+        return max_share
     demands.sort()
     rest = budget
     left = len(demands)
@@ -41,4 +41,4 @@ def share(broker: Broker, budget: int, most: int) -> int:
             return max(rest // left, MIN_SHARE)
         rest -= demand
         left -= 1
-    return most
+    return max_share

@@ -1,15 +1,14 @@
 """The ready entries of one priority level of a queue, oldest first, paged when the queue is deep.
 
-    head    entries in memory, what consumers get next
-    chunks  entries that are on disk only: positions in compact arrays, tens of bytes each
-            (usually in order; what selective consumers look for may be read first)
+    head    entries in memory, which consumers get next
+    chunks  paged-out entries: positions in compact arrays, tens of bytes each
+            (usually in order; entries for selective consumers may be read first)
     young   entries newer than the chunks, in memory until they are committed; None while nothing is paged out
-    passed  entries of the head up to this sequence number were offered to all consumers, and none of them wants one;
-            0 while that is not known (selective consumers only)
+    passed  no consumer wants the entries of the head up to this sequence number; 0 if unknown (selective consumers only)
 
-The oldest chunk stays where it is while it is `loading`, so that counts are right and a purge finds its entries.
+The oldest chunk stays in its place while it is `loading`, so counts are right and a purge finds its entries.
 
-A chunk is the unit of reading back: at most CHUNK_ENTRIES entries and about CHUNK_BYTES bytes.
+Entries are paged in by chunks of at most CHUNK_ENTRIES entries and about CHUNK_BYTES bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SEQ: Final = attrgetter("seq")
 
 
 def _merge(group: deque[Entry], entries: list[Entry]) -> int:
-    """Merge sorted entries into sorted ones. Returns how many of these were moved."""
+    """Merge sorted entries into a sorted group. Returns how many entries of the group were moved."""
     if not entries:
         return 0
     first = entries[0].seq
@@ -47,8 +46,8 @@ def _merge(group: deque[Entry], entries: list[Entry]) -> int:
 class Chunk:
     """Positions of consecutive entries: sequence numbers, row ids, slots and body sizes in parallel arrays.
 
-    publisher, publishers  who published all of them; where that is not one connection, `publishers` says it one by one.
-                           0 for what a start found: no connection of before exists any more
+    publisher   the publisher of all entries, 0 for recovered ones, whose connections no longer exist
+    publishers  the publisher of each entry if there are several
     """
 
     __slots__ = ("bytes", "overflow", "publisher", "publishers", "rows", "seqs", "sizes", "slots")
@@ -92,7 +91,7 @@ class Chunk:
         self.bytes += other.bytes
 
     def part(self, begin: int, end: int) -> Chunk:
-        """A copy of the positions from index begin to end (exclusive)."""
+        """Return a copy of the positions from index `begin` to `end` (exclusive)."""
         part = Chunk(self.overflow, self.publisher)
         publishers = self.publishers
         if publishers is not None:
@@ -113,9 +112,12 @@ class Chunk:
 
 
 class Backlog:
-    """Ready entries of one priority level. `paged` counts the entries in chunks, `paged_bytes` their bytes; `cancelled`
-    those loads that nobody waits for any more. `not_droppable` is a sequence number below which nothing in memory has
-    the rule DROP_FIRST, so that overflow need not look there again."""
+    """Ready entries of one priority level.
+
+    paged          number of entries in chunks, and `paged_bytes` their bytes
+    cancelled      number of loads whose result is ignored
+    not_droppable  sequence number below which no entry in memory has the rule DROP_FIRST, so overflow skips them
+    """
 
     __slots__ = ("cancelled", "chunks", "head", "loading", "not_droppable", "paged", "paged_bytes", "passed", "priority",
                  "young")
@@ -144,7 +146,7 @@ class Backlog:
             young.append(entry)
 
     def insert(self, entry: Entry) -> None:
-        """Put an entry back to its old place: before the first entry of the head that is younger."""
+        """Return an entry to its old place: before the first younger entry of the head."""
         head = self.head
         seq = entry.seq
         self.passed = 0
@@ -166,7 +168,7 @@ class Backlog:
         head.insert(bisect_left(head, seq, key=SEQ), entry)
 
     def take(self, entry: Entry) -> bool:
-        """Remove an entry that is in memory; False if it is not there."""
+        """Remove an entry from memory. Returns False if it is not there."""
         for entries in (self.head, self.young):
             if entries:
                 index = bisect_left(entries, entry.seq, key=SEQ)
@@ -176,8 +178,7 @@ class Backlog:
         return False
 
     def merge(self, entries: list[Entry]) -> int:
-        """Put several entries to their places by sequence number, in which order they come. Returns how many that are there
-        already had to be moved for it."""
+        """Insert entries, sorted by sequence number, in their places. Returns how many other entries were moved."""
         head = self.head
         young = self.young
         self.passed = 0
@@ -196,8 +197,10 @@ class Backlog:
         return _merge(head, entries[:count]) + _merge(young, entries[count:])
 
     def take_of(self, audience: int) -> Entry | None:
-        """Take the first entry whose message is for an audience, None where it is not in memory: then it is the
-        next to be read, if there is one."""
+        """Remove and return the first entry for an audience.
+
+        Returns None if it is not in memory. If it exists, it is then the next one to be read.
+        """
         for entry in self.head:
             if is_for(entry.message.publisher, audience):
                 self.head.remove(entry)
@@ -218,14 +221,14 @@ class Backlog:
         return None
 
     def next_is_for(self, audience: int) -> bool:
-        """Whether the next chunk begins with a message for a content class."""
+        """Return whether the next chunk begins with a message for an audience."""
         return bool(self.chunks) and is_for(self.chunks[0].publisher_of(0), audience)
 
     def page(self, row_id: int, slot: int, seq: int, size: int, overflow: bool, publisher: int) -> None:
         """Add a position at the end of the chunks."""
         chunks = self.chunks
         chunk: Chunk | None = chunks[len(chunks) - 1] if chunks else None
-        # A chunk that is being loaded is not appended to: the load has seen only what was in it before.
+        # Nothing is appended to a chunk that is being loaded: the load does not include it.
         if (chunk is None or chunk.overflow != overflow or chunk.is_full()
                 or (self.loading and len(chunks) == 1)):
             chunk = Chunk(overflow, publisher)
@@ -235,8 +238,10 @@ class Backlog:
         self.paged_bytes += size
 
     def page_tail(self, keep: int, overflow: Log | None) -> list[Entry]:
-        """Turn the end of the head, beyond the first `keep` entries, into positions before the chunks, as far as it is
-        committed from the end on. Returns the entries. Not while a chunk is loading: it belongs right behind the head."""
+        """Page out the committed entries at the end of the head, except for the first `keep` entries. Returns the entries.
+
+        Must not be called while a chunk is loading, because that chunk follows the head.
+        """
         head = self.head
         tail: list[Entry] = []
         while len(head) > keep:
@@ -249,7 +254,7 @@ class Backlog:
         return tail
 
     def _positions_of(self, entries: list[Entry], overflow: Log | None) -> list[Chunk]:
-        """Chunks of entries, which are committed, counted as paged."""
+        """Return chunks of committed entries, and count these as paged."""
         chunks: list[Chunk] = []
         chunk = Chunk(False)
         for entry in entries:
@@ -266,7 +271,7 @@ class Backlog:
         return chunks
 
     def take_out(self, index: int, wanted: list[int]) -> None:
-        """Put some positions of a chunk, by ascending indices, into a chunk of their own, which is the next to be read."""
+        """Move positions of a chunk, given by ascending indices, into a new chunk, which is read next."""
         chunk = self.chunks[index]
         picked = Chunk(chunk.overflow, chunk.publisher_of(wanted[0]))
         rest: Chunk | None = None
@@ -288,7 +293,7 @@ class Backlog:
         self.chunks.appendleft(picked)
 
     def add_loaded(self, entries: list[Entry]) -> None:
-        """Add what was read back: it follows the head, but for entries that were read ahead of their turn."""
+        """Add loaded entries behind the head; those that were read ahead go to their places."""
         head = self.head
         if entries:
             self.not_droppable = min(self.not_droppable, entries[0].seq)
@@ -300,28 +305,30 @@ class Backlog:
             head.extend(entries)
 
     def take_chunk(self) -> Chunk:
-        """Remove the oldest chunk, whose entries are back in memory."""
+        """Remove and return the oldest chunk, whose entries are in memory again."""
         chunk = self.chunks.popleft()
         self.paged -= len(chunk.seqs)
         self.paged_bytes -= chunk.bytes
         return chunk
 
     def cancel_load(self) -> None:
-        """The oldest chunk is not read back after all: it may go elsewhere, or others may come before it."""
+        """Cancel the load of the oldest chunk, which may then be moved or preceded by others."""
         if self.loading:
             self.loading = False
             self.cancelled += 1
 
-    def take_positions(self, most: int, max_bytes: int) -> Chunk:
-        """Remove positions from the oldest chunk, which is not loading: at most so many, with bodies of so many bytes
-        together, but at least one."""
+    def take_positions(self, max_count: int, max_bytes: int) -> Chunk:
+        """Remove positions from the oldest chunk, which is not loading.
+
+        Removes at least one, and otherwise at most `max_count` with bodies of at most `max_bytes` in total.
+        """
         chunk = self.chunks[0]
         count = len(chunk.seqs)
-        if count <= most and chunk.bytes <= max_bytes:
+        if count <= max_count and chunk.bytes <= max_bytes:
             return self.take_chunk()
         end = 0
         total = 0
-        while end < count and end < most and (not end or total + chunk.sizes[end] <= max_bytes):
+        while end < count and end < max_count and (not end or total + chunk.sizes[end] <= max_bytes):
             total += chunk.sizes[end]
             end += 1
         taken = chunk.part(0, end)
@@ -371,14 +378,14 @@ class Backlog:
         return paged
 
     def settle_young(self) -> None:
-        """Nothing is paged out any more: what is young follows the head directly."""
+        """Append the young entries to the head, because nothing is paged out any more."""
         young = self.young
         if young is not None and not self.chunks and not self.loading:
             self.head.extend(young)
             self.young = None
 
     def recover(self, recovered: RecoveredQueue, first: int, last: int) -> None:
-        """Page the positions first..last (exclusive) of a recovered queue, by slices rather than one by one."""
+        """Add the positions from `first` to `last` (exclusive) of a recovered queue, in slices."""
         while first < last:
             until = min(first + CHUNK_ENTRIES, last)
             sizes = recovered.sizes[first:until]
@@ -400,7 +407,7 @@ class Backlog:
 
 
 def merged(some: deque[Chunk], others: deque[Chunk]) -> deque[Chunk]:
-    """Both in the order of their sequence numbers, cut where they overlap."""
+    """Merge two lists of chunks by sequence number. Overlapping chunks are split."""
     merged: deque[Chunk] = deque()
     while some and others:
         if some[0].seqs[0] > others[0].seqs[0]:

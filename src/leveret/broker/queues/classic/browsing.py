@@ -1,11 +1,11 @@
 """Browsing: copies of what is ready in a queue, in its order, for consumers that acquire nothing (AMQP 1.0, 3.5.2).
 
-A browser remembers by level the sequence number up to which it has seen everything, so it costs nothing for each entry,
-and nobody else notices it. What others acquire before it comes to it is skipped, and so is what comes back to a place that
-it has passed; an entry that becomes visible late (a transaction, a delay) it gets all the same.
+A browser remembers the sequence number up to which it has seen each level, so it needs no state for each entry and does
+not affect other consumers. It skips entries that consumers acquire before it reaches them, and entries that are requeued
+to a place that it has passed. It gets entries that become visible late (from a transaction, or after a delay).
 
-What is paged out is read for the browser alone: a few positions at a time, which stay where they are. What was read is used
-only while those positions are; when a consumer has had the chunk loaded meanwhile, the entries are in the head.
+Paged-out entries are read for the browser alone, a few positions at a time, which stay in their place. The copies are used
+only while these positions exist: if a consumer has loaded the chunk meanwhile, the entries are in the head.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Log
     from leveret.broker.queues.classic.queue import ClassicQueue
 
-# What a browser has read back for it at a time: entries and bytes of their bodies, at least one entry.
+# Limits of one read for a browser: entries, and bytes of their bodies; at least one entry.
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 256 << 10
-# Units of work: what one browser gets before the next one is served, looking whether there is anything for it, and looking
-# for a late entry.
+# Units of work: the portion of one browser before the next one is served, the check of one browser, and the search for a
+# late entry.
 PORTION: Final = 500
 VISIT_WORK: Final = 4
 LATE_WORK: Final = 2
-# So many browsers, as a power of two, are asked in 1 µs whether they have passed an entry.
+# Browsers, as a power of two, that are checked in 1 µs for having passed an entry.
 ASK_SHIFT: Final = 3
-# So many entries, as a power of two, are skipped in 1 µs. Up to so many at the end are found without skipping the others.
+# Entries, as a power of two, that are skipped in 1 µs. Up to this many at the end are found without skipping the others.
 SKIP_SHIFT: Final = 7
 NEAR_END: Final = 64
 # Maximum number of late entries that are remembered for a browser without credit.
@@ -45,13 +45,13 @@ MAX_LATE: Final = 4096
 
 
 class Browser:
-    """Where one consumer is in its browsing of a queue.
+    """The position of one consumer in its browsing of a queue.
 
-    seen     by priority level: everything up to this sequence number was looked at; the consumer's own
+    seen     the sequence number up to which it has seen each priority level; the consumer owns it
     late     sequence numbers at or below those, of entries that became visible afterwards; ascending
-    read     copies of entries that are paged out, by ascending sequence numbers, all from `chunk`
-    pack     what it has not got yet of the pack in the making, where it gets packs and not copies
-    ended    it was told that it has seen everything
+    read     copies of paged-out entries, by ascending sequence numbers, all from `chunk`
+    record_batch  the record batch that is being built, if it gets these instead of copies
+    ended    it was notified that it has seen everything
     """
 
     __slots__ = ("chunk", "consumer", "ended", "late", "queue", "read", "reading", "record_batch", "seen")
@@ -69,7 +69,7 @@ class Browser:
 
 
 class _Reading:
-    """Positions on their way into memory, for one browser."""
+    """Positions that are being read for one browser."""
 
     __slots__ = ("browser", "chunk", "epoch", "first")
 
@@ -99,9 +99,9 @@ class Browsing:
     """The browsers of one classic queue.
 
     browsers      by consumer
-    browse_until  units of work of the broker's turn beyond which the one that is being served gets nothing
-    serving       they are being served, in steps
-    unserved      there is more to do about them after that
+    browse_until  units of work in the broker's turn at which the portion of the current browser ends
+    serving       a job serves them in steps
+    unserved      they must be served once more after that
     """
 
     def __init__(self) -> None:
@@ -117,25 +117,25 @@ class Browsing:
         return consumers
 
     def add(self, queue: ClassicQueue, consumer: Consumer) -> None:
-        """A consumer that browses joins. It counts as use of the queue, and is in nobody's way."""
+        """Add a browsing consumer. It counts as use of the queue and does not affect other consumers."""
         self.browsers[consumer] = Browser(queue, consumer)
         queue.expiry.use(queue)
         queue.activate()
 
     def remove(self, queue: ClassicQueue, consumer: Consumer) -> None:
-        """A consumer that browses leaves."""
+        """Remove a browsing consumer."""
         if self.browsers.pop(consumer, None) is None:
             return
         if not queue.consumers and not self.browsers and not queue.deleted:
             queue.expiry.touch(queue)
 
     def is_reading(self, consumer: Consumer) -> bool:
-        """Whether something is on its way into memory that this consumer may want."""
+        """Return whether entries that this consumer may want are being read."""
         browser = self.browsers.get(consumer)
         return browser is not None and browser.reading
 
     def came_late(self, queue: ClassicQueue, entry: Entry) -> None:
-        """An entry is ready whose sequence number the browsers may have passed."""
+        """Note a ready entry whose sequence number the browsers may have passed."""
         if entry.seq == queue.next_seq - 1:
             return  # the newest one
         queue.broker.work += len(self.browsers) >> ASK_SHIFT
@@ -145,8 +145,7 @@ class Browsing:
                 insort(browser.late, entry.seq)
 
     def serve(self, queue: ClassicQueue) -> None:
-        """Give the browsers what they have credit for, in steps. However many clients are read in a pass of the event loop,
-        it makes one step."""
+        """Deliver to the browsers in steps: one step in a turn of the event loop, however many clients are read in it."""
         if self.serving:
             self.unserved = True
             return
@@ -154,7 +153,7 @@ class Browsing:
         queue.broker.jobs.run_steps(self._serving(queue))
 
     def _serving(self, queue: ClassicQueue) -> Iterator[int]:
-        """Serve one browser after the other, each a portion, until none of them can take more."""
+        """Deliver a portion to each browser in turn, until none of them can take more."""
         broker = queue.broker
         more = True
         try:
@@ -162,7 +161,7 @@ class Browsing:
                 more = self.unserved = False
                 for browser in list(self.browsers.values()):
                     if queue.frozen:
-                        return  # once its order is right again, it is drained
+                        return  # the queue is drained once its order is right again
                     if browser.consumer not in self.browsers:
                         continue
                     self.browse_until = broker.work + PORTION
@@ -183,15 +182,15 @@ def _serve_one(browser: Browser) -> None:
         if not _give(browser, level):
             break
     else:
-        # Everything was looked at: what is still there is not ready any more.
+        # Everything was seen: the remaining late entries are not ready any more.
         browser.late.clear()
         browser.read.clear()
         _end(browser)
-    _hand_out(browser)
+    _deliver_batch(browser)
 
 
 def _give(browser: Browser, level: Backlog) -> bool:
-    """Give what the browser has not seen of a level; False where the credit is used up, or more is being read."""
+    """Deliver what the browser has not seen of a level. Return False if it has no credit left or must wait for a read."""
     queue = browser.queue
     priority = queue.ready.priority_of(level.priority)
     while True:
@@ -210,7 +209,7 @@ def _give(browser: Browser, level: Backlog) -> bool:
                 _read(browser, chunk, limit)
             return False
         read = browser.read
-        # Others may stand between those that were read: the next round gives them.
+        # There may be other entries between those that were read: the next round delivers them.
         until = _first_elsewhere(level, chunk, limit)
         while read and (not until or read[0].seq < until):
             if read[0].seq >= limit and not _offer(browser, read[0]):
@@ -220,7 +219,7 @@ def _give(browser: Browser, level: Backlog) -> bool:
 
 
 def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
-    """The chunk with the lowest sequence number above `seen`; they are usually in order, but for one that is read ahead."""
+    """Return the chunk with the lowest sequence number above `seen`. One that is read ahead is out of order."""
     found: Chunk | None = None
     lowest = 0
     for chunk in level.chunks:
@@ -235,7 +234,7 @@ def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
 
 
 def _first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
-    """The lowest sequence number above `seq` in the head and in other chunks, 0 for none."""
+    """Return the lowest sequence number above `seq` in the head and in other chunks, 0 for none."""
     found = 0
     head = level.head
     if head and head[len(head) - 1].seq > seq:
@@ -250,7 +249,7 @@ def _first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
 
 
 def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: int) -> bool:
-    """Give entries in memory that were not seen, up to the sequence number `limit` (0: all); False without credit."""
+    """Deliver unseen entries in memory up to the sequence number `limit` (0: all). Return False if no credit is left."""
     seen = browser.seen.get(priority, 0)
     if not entries or entries[len(entries) - 1].seq <= seen:
         return True
@@ -264,7 +263,7 @@ def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: in
 
 
 def _entries_above(queue: ClassicQueue, entries: deque[Entry], seen: int) -> Iterable[Entry]:
-    """The entries with a sequence number above `seen`; the last one has."""
+    """Return the entries with a sequence number above `seen`, which the last entry has."""
     if entries[0].seq > seen:
         return entries
     first = len(entries) - 1
@@ -277,7 +276,7 @@ def _entries_above(queue: ClassicQueue, entries: deque[Entry], seen: int) -> Ite
 
 
 def _give_late(browser: Browser, level: Backlog) -> bool:
-    """Give what became visible late; False where the credit is used up. What was paged out meanwhile is left out."""
+    """Deliver late entries, except for paged-out ones. Return False if no credit is left."""
     late = browser.late
     for entries in (level.head, level.young):
         if not entries:
@@ -293,7 +292,7 @@ def _give_late(browser: Browser, level: Backlog) -> bool:
 
 
 def _offer(browser: Browser, entry: Entry) -> bool:
-    """Give a copy of an entry, if it is wanted; False where there is no credit for it, or no time left in this turn."""
+    """Deliver a copy of an entry if the browser wants it. Return False if its credit or its portion is used up."""
     broker = browser.queue.broker
     if broker.work >= browser.queue.browsing.browse_until:
         return False
@@ -305,18 +304,18 @@ def _offer(browser: Browser, entry: Entry) -> bool:
         return True
     overlay = entry.overlay
     if overlay is not None and overlay.visible_at and overlay.visible_at > browser.queue.broker.timers.now():
-        return True  # found on disk after a start
+        return True  # recovered from disk
     if consumer.selective and not consumer.wants(message, entry):
         return True
     record_batch = browser.record_batch
     if record_batch is not None:
         if not record_batch.has_room(message.size):
-            _hand_out(browser)
+            _deliver_batch(browser)
             record_batch = browser.record_batch = RecordBatch()
         if not record_batch.count and not (consumer.active and consumer.can_take(0)):
             consumer.parked = True
             return False
-        # A queue does not know when its messages came.
+        # The queue does not record when messages arrived.
         record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
         if browser.queue.watch is not None:
             browser.queue.watch.delivered(entry, consumer.protocol(), True)
@@ -327,7 +326,7 @@ def _offer(browser: Browser, entry: Entry) -> bool:
     copy = Entry(entry.queue, message, entry.seq)
     copy.overlay = entry.overlay
     copy.delivery_count = entry.delivery_count
-    # As many as if it were acquired for this consumer now.
+    # The counts that it would have if this consumer acquired it now.
     copy.acquired_count = entry.acquired_count + 1
     copy.holder = consumer
     watch = browser.queue.watch
@@ -337,8 +336,8 @@ def _offer(browser: Browser, entry: Entry) -> bool:
     return True
 
 
-def _hand_out(browser: Browser, empty: bool = False) -> None:
-    """Give the pack in the making, if there is anything in it. There is credit for it, or it would not have been begun."""
+def _deliver_batch(browser: Browser, empty: bool = False) -> None:
+    """Deliver the record batch that is being built, unless it is empty. A batch is begun only with credit."""
     record_batch = browser.record_batch
     if record_batch is None or not (record_batch.count or empty):
         return
@@ -351,23 +350,23 @@ def _hand_out(browser: Browser, empty: bool = False) -> None:
 
 
 def _end(browser: Browser) -> None:
-    """Tell it, once, that it has seen everything; one that gets packs by an empty pack."""
+    """Notify a browser, once, that it has seen everything; with record batches, by an empty one."""
     if browser.ended:
         return
     if browser.record_batch is None:
         browser.ended = True
         browser.consumer.seen_all()
         return
-    _hand_out(browser)
+    _deliver_batch(browser)
     if browser.consumer.can_take(0):
         browser.ended = True
-        _hand_out(browser, True)
+        _deliver_batch(browser, True)
     else:
         browser.consumer.parked = True
 
 
 def _read(browser: Browser, chunk: Chunk, seq: int) -> None:
-    """Have the entries from a sequence number of a chunk on read back."""
+    """Start to read the entries of a chunk from a sequence number."""
     queue = browser.queue
     first = bisect_right(chunk.seqs, seq - 1)
     last = first

@@ -1,8 +1,8 @@
-"""Entries that become visible later. They are in no backlog; of those that no memory is left for only positions are kept,
-tens of bytes each, in a heap by the time at which they are due. One timer a queue stands for the first of them.
+"""Entries that become visible later. They are in no backlog. Paged-out ones are positions of tens of bytes each, in a heap
+by due time. Each queue has one timer, for the first of them.
 
-The time is part of an entry's overlay, so the log has it. After a start such entries are positions in a backlog like all
-others, and count as ready until the queue has read them.
+The due time is part of an entry's overlay, so the log has it. After a start, delayed entries are positions in a backlog
+like all others, and count as ready until the queue has read them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from leveret.broker.timers import Timed
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
 
-# What is made visible at a time, and what of it is read back at a time.
+# Entries that become visible in one step, and those of them that are read at once.
 MAX_RELEASED_AT_ONCE: Final = 1000
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 1 << 20
-# Entries that leave memory at a time.
+# Entries that are paged out in one step.
 PAGED_AT_ONCE: Final = 4000
 
 
 class Delays(Timed):
     """The delayed entries of one queue.
 
-    recent  those in memory, by sequence number, oldest first; memory: what the queue counts for them
-    bytes   bytes of the bodies of all of them
+    recent  the entries in memory, by sequence number, oldest first
+    memory  bytes that the queue counts for the entries in memory
+    bytes   bytes of the bodies of all entries
     """
 
     def __init__(self, queue: ClassicQueue) -> None:
@@ -40,7 +41,7 @@ class Delays(Timed):
         self.recent: dict[int, Entry] = {}
         self.memory = 0
         self.bytes = 0
-        # Numbers of positions: a heap by `_dues`; those that are being read, the first `_reading` of them; free ones.
+        # Indices of positions: a heap by `_dues`; those that are being read, the first `_reading` of them; free ones.
         self._heap: array[int] = array("I")
         self._coming: list[int] = []
         self._reading = 0
@@ -72,8 +73,7 @@ class Delays(Timed):
         self._schedule(queue)
 
     def page(self) -> bool:
-        """Let go of what is in memory, oldest first, as far as it is committed, and no more than one turn may; whether that
-        is all of it."""
+        """Page out committed entries, oldest first, within the work of one turn. Return whether none is left in memory."""
         queue = self.queue
         if queue is None:
             return True
@@ -97,7 +97,7 @@ class Delays(Timed):
             queue.broker.timers.at(self._dues[self._heap[0]], self)
 
     def fire(self, now: int) -> None:
-        """Show what is due."""
+        """Make entries visible that are due."""
         queue = self.queue
         if queue is None:
             return
@@ -107,7 +107,7 @@ class Delays(Timed):
         while heap and self._dues[heap[0]] <= now and len(due) < room:
             number = self._pop()
             due.append((self._seqs[number], number))
-        # In the order of the log, which is the one that they have in the queue, and the quickest to read.
+        # In the order of the log: it is that of the queue, and the fastest to read.
         due.sort()
         self._coming.extend([number for _, number in due])
         if heap:
@@ -116,7 +116,7 @@ class Delays(Timed):
             self._show(queue)
 
     def _show(self, queue: ClassicQueue) -> None:
-        """Show those that are due, in their order, as far as they are in memory; have the next ones read."""
+        """Make due entries visible in their order, up to the first that is not in memory, and read the next ones."""
         coming = self._coming
         shown = 0
         for number in coming:
@@ -134,7 +134,7 @@ class Delays(Timed):
             self._read(queue)
 
     def _read(self, queue: ClassicQueue) -> None:
-        """Read the first of those that are due, which are not in memory."""
+        """Read the first due entries that are not in memory."""
         coming = self._coming
         rows: array[int] = array("Q")
         slots: array[int] = array("I")
@@ -156,7 +156,7 @@ class Delays(Timed):
         log.load(rows, slots, _Reading(self, queue.ready.epoch).done)
 
     def loaded(self, loaded: list[Loaded], epoch: int) -> None:
-        """What was read is visible now, and what comes next may be in memory."""
+        """Make the loaded entries visible, then those that follow in memory."""
         queue = self.queue
         if queue is None or epoch != queue.ready.epoch:
             return
@@ -171,13 +171,13 @@ class Delays(Timed):
         queue.broker.end_turn()
 
     def clear(self, queue: ClassicQueue) -> None:
-        """Archive the entries: the queue has no delayed entries any more."""
+        """Settle the entries: the queue has no delayed entries any more."""
         queue.broker.timers.cancel(self)
         for entry in self.recent.values():
             settlement.archive(entry)
             queue.ready.count_out(entry)
         self.memory = 0
-        self.queue = None  # the timers may remember it for a while
+        self.queue = None  # a timer may keep a reference to it for a while
 
     def drop(self, queue: ClassicQueue) -> None:
         """Drop the entries, also in the log."""
@@ -189,7 +189,7 @@ class Delays(Timed):
         self.clear(queue)
 
     def positions(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Sequence number, row, slot, and whether the overflow log has it, of all that a log has."""
+        """Yield the sequence number, row, slot, and whether it is in the overflow log, of each entry in a log."""
         for number in [*self._heap, *self._coming]:
             entry = self.recent.get(self._seqs[number])
             if entry is not None and entry.row is None:
@@ -227,7 +227,7 @@ class Delays(Timed):
         heap[at] = number
 
     def _is_before(self, number: int, other: int) -> bool:
-        """Whether one is due before another one; of the same time it is the older."""
+        """Return whether one position is due before another; if they are due at the same time, the older is first."""
         due = self._dues[number]
         later = self._dues[other]
         return due < later or (due == later and self._seqs[number] < self._seqs[other])
@@ -261,7 +261,7 @@ def _set(place: array[int], number: int, value: int) -> None:
 
 
 class _Reading:
-    """Entries on their way into memory."""
+    """Delayed entries that are being read."""
 
     __slots__ = ("delays", "epoch")
 

@@ -1,10 +1,10 @@
-"""Handing out the entries of a classic queue to its consumers.
+"""Delivery of the entries of a classic queue to its consumers.
 
-Usually every consumer takes every entry, and entries are handed out from the head on. `selective` is set where some
-consumers do not take every entry: no-local, audiences, selectors, and entries that were refused once. The dispatcher then
-looks further than the head, so that an entry which nobody takes stops nothing. That costs a pass over the head whenever a
-consumer has new credit, but not for each message that comes. Of paged-out entries the positions say enough, who published
-them and who refused them: entries that somebody wants are read ahead of those that nobody does.
+Usually every consumer takes every entry, and entries are delivered from the head. `selective` is set if some consumers do
+not take every entry: no-local, audiences, selectors, and entries that a consumer has refused. The dispatcher then looks
+beyond the head, so an entry without a taker blocks nothing. This costs a pass over the head whenever a consumer gets
+credit, but not for each new message. For paged-out entries, the position records the publisher and the refusals, so
+entries with a taker are read ahead of the others.
 
 The dispatcher has no reference to its queue, so that a deleted queue is freed without a garbage collection.
 """
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.classic.queue import ClassicQueue
 
-# To ask so many consumers, and one more, takes 1 µs at least; one less than a power of two.
+# Asking this many consumers, plus one, takes at least 1 µs; one less than a power of two.
 ASKED: Final = 7
-# So many entries at the end are looked at one by one: mostly it is one that has just come.
+# This many entries at the end are checked one by one: usually only the last one is new.
 FEW: Final = 8
 
 
 class Asking:
-    """An entry that so many consumers were asked about that the rest is left to the next turn.
+    """An entry that was offered to too many consumers for one turn. The next turn offers it to the others.
 
-    seq       of the entry
-    asked     consumers that do not want it, the last ones of their rings, from the highest priority on
-    fallback  the consumer that gave it back, which gets it if nobody else wants it
+    seq       its sequence number
+    asked     consumers that do not want it, the last ones of their rings, from the highest priority down
+    fallback  the consumer that returned it, which gets it if no other consumer wants it
     """
 
     __slots__ = ("asked", "fallback", "seq")
@@ -52,12 +52,12 @@ class Asking:
 
 
 class Dispatcher(Rings):
-    """The consumers of a classic queue, and which of its entries they are given.
+    """The consumers of a classic queue, and which of its entries they get.
 
-    selective            each entry must be offered by itself
+    selective            each entry must be offered individually
     selective_consumers  number of consumers that do not take every entry
-    refusing             there may be entries that somebody has refused: consumers that have must not get them again
-    asking               the entry that not all consumers could be asked about in one turn
+    refusing             a consumer may have refused an entry, which must not be offered to that consumer again
+    asking               the entry that could not be offered to all consumers in one turn
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -83,20 +83,20 @@ class Dispatcher(Rings):
         self.asking = None
 
     def update_selective(self, queue: ClassicQueue) -> None:
-        """Find out whether each entry must be offered by itself."""
+        """Determine whether each entry must be offered individually."""
         if self.refusing and not queue.ready_count and not queue.unacked:
             self.refusing = False
         watch = queue.watch
         self.selective = self.refusing or (watch is not None and watch.sees_out()) or self.selective_consumers > 0
 
     def offer_again(self, queue: ClassicQueue) -> None:
-        """A consumer has come, or has credit again: it may want what nobody else did."""
+        """Offer all entries again: a new consumer, or one with new credit, may want those that the others refused."""
         for backlog in queue.ready.all_levels():
             backlog.passed = 0
         self.asking = None
 
     def drain(self, queue: ClassicQueue) -> None:
-        """Hand out entries until either these or the credit of the consumers runs out."""
+        """Deliver until the entries or the credit of the consumers run out."""
         if self.selective:
             self._drain_selective(queue)
         elif queue.ready.levels is not None:
@@ -105,7 +105,7 @@ class Dispatcher(Rings):
             self._drain_level(queue, queue.ready.backlog)
 
     def _drain_levels(self, queue: ClassicQueue) -> None:
-        """Hand out level by level, from the highest priority on."""
+        """Deliver level by level, from the highest priority down."""
         levels = queue.ready.levels
         assert levels is not None
         for priority in sorted(levels, reverse=True):
@@ -117,7 +117,7 @@ class Dispatcher(Rings):
         queue.ready.collapse()
 
     def _drain_level(self, queue: ClassicQueue, backlog: Backlog) -> None:
-        """Hand the ready entries of one level to consumers that take what comes, until one of the two runs out."""
+        """Deliver the entries of one level, which every consumer takes, until they or the credit run out."""
         head = backlog.head
         ring = self.ring
         delivered = 0
@@ -141,7 +141,7 @@ class Dispatcher(Rings):
                 entry = head[0]
                 message = entry.message
                 if message.expires_at or entry.overlay is not None:
-                    # A dead letter may lead back here: the figures must be right.
+                    # A dead letter may return to this queue, so the counts must be right.
                     queue.ready.release(freed)
                     freed = 0
                     if queue.expiry.drop_expired(queue, backlog, entry):
@@ -185,7 +185,7 @@ class Dispatcher(Rings):
             queue.ready.load_more(queue, backlog)
 
     def _drain_selective(self, queue: ClassicQueue) -> None:
-        """Hand ready entries to consumers: each entry is offered to each consumer that has credit."""
+        """Offer each ready entry to each consumer with credit."""
         broker = queue.broker
         begun = broker.work
         now = broker.timers.now()
@@ -210,7 +210,7 @@ class Dispatcher(Rings):
                 if position == 0 and queue.expiry.drop_expired(queue, backlog, entry):
                     continue
                 if AT_ONCE < expires_at(entry) <= now:
-                    position += 1  # it goes when it has come to the head
+                    position += 1  # it is removed when it reaches the head
                     continue
                 taker = self._taker_of(queue, entry)
                 if taker is None:
@@ -221,7 +221,7 @@ class Dispatcher(Rings):
                     continue
                 del backlog.head[position]
                 broker.work += position >> 10
-                queue.hand_out(entry, taker)
+                queue.deliver(entry, taker)
             if backlog.chunks and not backlog.loading:
                 queue.ready.load_more(queue, backlog)
                 if offered and not backlog.loading and not self._read_ahead(queue, backlog):
@@ -229,11 +229,13 @@ class Dispatcher(Rings):
             elif not backlog.head:
                 backlog.settle_young()
             if in_order and len(backlog):
-                return  # watched only: everybody takes everything, and what is left of a level comes before the next one
+                return  # only watched: every consumer takes every entry, and the rest of a level precedes the next one
 
     def _read_ahead(self, queue: ClassicQueue, backlog: Backlog) -> bool:
-        """All of the head was offered and there is still credit: read what somebody would take from behind it. False where
-        there is nothing."""
+        """Read paged-out entries that a consumer with credit wants, after the whole head was offered.
+
+        Returns False if there are none.
+        """
         takers = [consumer for ring in self.lines() for consumer in ring if not consumer.left]
         refusals = queue.ready.refusals
         for index, chunk in enumerate(backlog.chunks):
@@ -255,7 +257,7 @@ class Dispatcher(Rings):
         return False
 
     def _offer_young(self, queue: ClassicQueue, backlog: Backlog, passed: int, now: int) -> None:
-        """Deliver from behind the paged-out entries, which match no consumer."""
+        """Deliver entries behind the paged-out ones, which no consumer wants."""
         young = backlog.young
         if young is None:
             return
@@ -270,25 +272,25 @@ class Dispatcher(Rings):
                 backlog.passed = young[position - 1].seq if position else passed
                 if taker is not None:
                     del young[position]
-                    queue.hand_out(entry, taker)
+                    queue.deliver(entry, taker)
                 broker.jobs.again.add(queue)
                 return
             if taker is None:
                 position += 1
             else:
                 del young[position]
-                queue.hand_out(entry, taker)
+                queue.deliver(entry, taker)
 
     def _taker_of(self, queue: ClassicQueue, entry: Entry) -> Consumer | None:
-        """Who gets an entry: of the highest priority at which somebody has credit and wants it.
+        """Return the consumer that gets an entry: of those with credit that want it, one of the highest priority.
 
-        None with `self.asking` set: asking all consumers takes longer than a turn, so it has to be called again.
+        None with `self.asking` set means that asking all consumers takes longer than a turn: call it again.
         """
         message = entry.message
         overlay = entry.overlay
         broker = queue.broker
         lines = self.lines()
-        begun = broker.work  # without what the order of priorities costs: each call must ask somebody
+        begun = broker.work  # without the cost of sorting the priorities: each call must ask at least one consumer
         asked = 0
         fallback: Consumer | None = None
         asking = self.asking
@@ -329,8 +331,11 @@ class Dispatcher(Rings):
         return None
 
     def get(self, queue: ClassicQueue, no_ack: bool, audience: int, scope: object | None) -> Entry | None:
-        """Acquire the next entry for `basic.get`, None where there is none in memory. With an `audience` it is the
-        next for this audience, with a `scope` the next that this one has not refused."""
+        """Acquire the next entry for `basic.get`. Return None if it is not in memory.
+
+        With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
+        refused.
+        """
         if queue.frozen:
             return None
         begun = queue.broker.work
@@ -377,7 +382,7 @@ class Dispatcher(Rings):
                 if queue.expiry.expiring:
                     while (queue.broker.work - begun < STEP_WORK and backlog.head
                            and queue.expiry.drop_expired(queue, backlog, backlog.head[0])):
-                        pass  # so that it is not counted as left
+                        pass  # so it is not counted as remaining
                     queue.activate()  # the next one may expire sooner
                 if no_ack:
                     queue.archive(entry)
@@ -393,7 +398,7 @@ class Dispatcher(Rings):
         return None
 
     def needs_loading(self, queue: ClassicQueue, audience: int, scope: object | None) -> bool:
-        """Whether the next entry (as in `get`) exists but is not in memory: `wait_loaded`, then ask again."""
+        """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
         if queue.deleted:
             return False
         if queue.frozen:
@@ -417,14 +422,14 @@ class Dispatcher(Rings):
 
 
 def _resume_later(queue: ClassicQueue, backlog: Backlog, position: int) -> None:
-    """Offer the entries from this position on in the next turn."""
+    """Offer the entries from this position in the next turn."""
     if position:
         backlog.passed = backlog.head[position - 1].seq
     queue.broker.jobs.again.add(queue)
 
 
 def _first_to_offer(entries: deque[Entry], passed: int) -> int:
-    """Where the entries begin that have come since everything up to the sequence number `passed` was offered."""
+    """Return the index of the first entry with a sequence number above `passed`: all before it were offered."""
     if not passed:
         return 0
     position = len(entries)
@@ -441,13 +446,13 @@ def _any_wants(takers: list[Consumer], publisher: int, refused: list[object] | N
 
 
 def _is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:
-    """Whether an entry is for this audience, if there is one, and was not refused by the scope."""
+    """Return whether an entry is for the audience, if one is given, and was not refused by the scope."""
     overlay = entry.overlay
     return (not audience or is_for(entry.message.publisher, audience)) and (overlay is None or scope not in overlay.refused)
 
 
 def _take_wanted(backlog: Backlog, audience: int, scope: object | None) -> Entry | None:
-    """Take the first such entry; None where it is not in memory."""
+    """Remove and return the first such entry, None if it is not in memory."""
     backlog.settle_young()
     for entry in backlog.head:
         if _is_wanted(entry, audience, scope):

@@ -21,7 +21,7 @@ EXPIRED: Final = "expired"
 
 
 class _HeadTimer(Timed):
-    """When the head of a queue expires."""
+    """Timer for the expiry of the head of a queue."""
 
     def __init__(self, queue: ClassicQueue) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _HeadTimer(Timed):
 
 
 class _UnusedTimer(Timed):
-    """When a queue with `x-expires` has been without use for long enough."""
+    """Timer for the expiry of an unused queue with `x-expires`."""
 
     def __init__(self, queue: ClassicQueue) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _UnusedTimer(Timed):
 
 
 def expires_at(entry: Entry) -> int:
-    """When the entry expires, 0 for never."""
+    """Return when the entry expires, 0 for never."""
     overlay = entry.overlay
     if overlay is not None and overlay.expires_at >= 0:
         return overlay.expires_at
@@ -63,8 +63,8 @@ class Expiry:
     message_ttl    `x-message-ttl`, -1 for none
     expires        `x-expires`, 0 for none
     expiring       there may be entries in memory that expire
-    has_expiring   the log knows that there may be messages that expire by themselves: after a start their head is read
-    offered_until  entries below this have been offered to consumers once: what expires AT_ONCE does so now
+    has_expiring   the log records that there may be messages with a TTL of their own, so a start reads the head
+    offered_until  entries below this sequence number were offered to consumers: those with a TTL of 0 expire now
     """
 
     def __init__(self, message_ttl: int, expires: int) -> None:
@@ -82,12 +82,12 @@ class Expiry:
         return self.message_ttl >= 0 or self.has_expiring
 
     def note(self, entry: Entry) -> None:
-        """Note an entry that has come into memory."""
+        """Note an entry that is now in memory."""
         if entry.message.expires_at or entry.overlay is not None:
             self.expiring = True
 
     def note_stored(self, queue: ClassicQueue) -> None:
-        """Note that the log has messages of the queue that expire by themselves."""
+        """Note that the log has messages of the queue with a TTL of their own."""
         if not self.has_expiring:
             self.has_expiring = True
             queue.vhost.keep_queue(queue)
@@ -104,7 +104,7 @@ class Expiry:
             own_overlay(entry).expires_at = expires
 
     def drop_expired(self, queue: ClassicQueue, backlog: Backlog, entry: Entry) -> bool:
-        """Drop the head where its time is over."""
+        """Drop the head if it has expired."""
         due = expires_at(entry)
         if due <= AT_ONCE:
             if not due or entry.seq >= self.offered_until:
@@ -116,7 +116,7 @@ class Expiry:
         return True
 
     def drop_in_steps(self, queue: ClassicQueue) -> None:
-        """Many entries have expired: the queue hands out nothing until all of them are dropped."""
+        """Drop many expired entries in steps. The queue delivers nothing until all of them are dropped."""
         queue.broker.jobs.run_steps(self._dropping(queue))
 
     def _dropping(self, queue: ClassicQueue) -> Iterator[int]:
@@ -127,12 +127,12 @@ class Expiry:
                 while backlog.head and self.drop_expired(queue, backlog, backlog.head[0]):
                     yield 0
                     if queue.ready.epoch != epoch or queue.deleted:
-                        return  # purged or deleted meanwhile: the entries belong to the removal
+                        return  # purged or deleted meanwhile, which drops the entries
         finally:
             queue.thaw()
 
     def expire(self, queue: ClassicQueue, now: int) -> None:
-        """Drop everything at the heads whose time is over; what is too much for a turn, in the next ones."""
+        """Drop the expired entries at the heads. Drops that exceed the work of a turn continue in the next ones."""
         broker = queue.broker
         begun = broker.work
         for backlog in queue.ready.all_levels():
@@ -154,7 +154,7 @@ class Expiry:
         queue.activate()
 
     def schedule(self, queue: ClassicQueue) -> None:
-        """Set the timer to when the first head expires."""
+        """Set the timer to the expiry of the first head."""
         due = 0
         for backlog in queue.ready.all_levels():
             if not backlog.head:
@@ -173,19 +173,19 @@ class Expiry:
             self.expiring = self.message_ttl >= 0
 
     def touch(self, queue: ClassicQueue) -> None:
-        """The queue was used: its `x-expires` starts again."""
+        """Note a use of the queue, which restarts `x-expires`."""
         if self.expires:
             if self.unused is None:
                 self.unused = _UnusedTimer(queue)
             queue.broker.timers.at(queue.broker.timers.now() + self.expires, self.unused)
 
     def use(self, queue: ClassicQueue) -> None:
-        """A consumer uses the queue: `x-expires` waits until it leaves."""
+        """Note a consumer, which suspends `x-expires` until it leaves."""
         if self.unused is not None:
             queue.broker.timers.cancel(self.unused)
 
     def detach(self, queue: ClassicQueue) -> None:
-        """Cancel the timers, which may remember theirs for a while and must not keep the deleted queue."""
+        """Cancel the timers, and remove their references to the deleted queue."""
         if self.timer is not None:
             queue.broker.timers.cancel(self.timer)
             self.timer.queue = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
 
 MAXLEN: Final = "maxlen"
-# So many levels of priority, as a power of two, are added up or sorted in 1 µs.
+# Priority levels, as a power of two, that are summed or sorted in 1 µs.
 LEVELS_SHIFT: Final = 4
 # Higher than any level of priority.
 ANY_LEVEL: Final = 256
@@ -25,10 +25,10 @@ class Limits:
     """The length limits of one classic queue.
 
     max_length, max_bytes  -1 for none
-    rejects_publish        a full queue refuses messages, instead of dropping the oldest ones
-    overfull               there may be more in the queue than its limits allow: it drops that when it is drained
-    overflow               deaths of the dead letters that came in while it was beyond its limits, until it is within them
-    droppable              there may be messages in memory that overflow drops first, as their content policy says
+    rejects_publish        a full queue refuses messages instead of dropping the oldest ones
+    overfull               the queue may exceed its limits, which `drain` checks
+    overflow               deaths of the dead letters that arrived while the queue exceeded its limits
+    droppable              there may be messages in memory that overflow drops first, by their content policy
     """
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -44,12 +44,12 @@ class Limits:
         return self.max_length >= 0 or self.max_bytes >= 0
 
     def note(self, queue: ClassicQueue, entry: Entry) -> None:
-        """Note an entry that has come into memory."""
+        """Note an entry that is now in memory."""
         if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
             self.droppable = True
 
     def count_overflow(self, queue: ClassicQueue, deaths: int) -> int:
-        """Note a dead letter with so many deaths; return them if they count as overflow, 0 otherwise."""
+        """Count a dead letter with `deaths` deaths. Return them if they count as overflow, 0 otherwise."""
         if not (self.overfull and self.is_over(queue)):
             return 0
         self.overflow += deaths
@@ -62,7 +62,7 @@ class Limits:
             self.overflow = 0
 
     def turns_away(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
-        """Whether the queue refuses a publish now; where its arguments say so, the message becomes a dead letter."""
+        """Return whether the queue refuses a publish now; if its arguments say so, the message is dead-lettered."""
         if not self.rejects_publish:
             return False
         rule = queue.broker.overflow_rule(message)
@@ -78,8 +78,10 @@ class Limits:
         return True
 
     def drop_first(self, queue: ClassicQueue, below: int = ANY_LEVEL) -> bool:
-        """Drop the message of the rule DROP_FIRST that is worth least: of the lowest level of priority, if that is lower
-        than `below`, the oldest in memory. False if there is none."""
+        """Drop the least valuable message with the rule DROP_FIRST: the oldest in memory of the lowest priority level.
+
+        Only levels below `below` count. Returns False if there is none.
+        """
         for backlog in reversed(queue.ready.all_levels()):
             if below != ANY_LEVEL and queue.ready.priority_of(backlog.priority) >= below:
                 return False
@@ -93,7 +95,7 @@ class Limits:
         return False
 
     def drop_droppable(self, queue: ClassicQueue) -> None:
-        """Drop messages of the rule DROP_FIRST while the queue holds more than one with such messages may."""
+        """Drop messages with the rule DROP_FIRST while there are more entries than a queue with such messages may hold."""
         most = queue.broker.droppable_backlog
         begun = queue.broker.work
         while self.droppable and queue.ready_bytes > most:
@@ -104,7 +106,7 @@ class Limits:
                 return
 
     def is_over(self, queue: ClassicQueue) -> bool:
-        """Whether the queue holds more than its limits allow."""
+        """Return whether the queue exceeds its limits."""
         if queue.ready.levels is not None:
             queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
         return (0 <= self.max_length < queue.ready_count) or (0 <= self.max_bytes < queue.ready_bytes)
@@ -123,31 +125,31 @@ class Limits:
         return growth <= 0 or self.max_bytes < 0 or queue.ready_bytes + growth <= self.max_bytes
 
     def refuses_publish(self, queue: ClassicQueue, size: int) -> bool:
-        """Whether the queue would refuse a message of `size` bytes now."""
+        """Return whether the queue would refuse a message of `size` bytes now."""
         return self.rejects_publish and self._is_full(queue, size)
 
     def _is_full(self, queue: ClassicQueue, size: int) -> bool:
-        """Whether one more message of `size` bytes would exceed a limit, even after consumers had their share."""
+        """Return whether one more message of `size` bytes would exceed a limit after all possible deliveries."""
         if not self.exceeds(queue, size):
             return False
         if queue.vhost.dead_letters.publishing:
-            return True  # handing out may drop what has expired, to queues without end
+            return True  # a delivery may dead-letter expired entries, through any number of queues
         queue.drain()
         return self.exceeds(queue, size)
 
     def exceeds(self, queue: ClassicQueue, size: int, count: int = 1) -> bool:
-        """Whether so many more messages, with so many bytes, would exceed a limit."""
+        """Return whether `count` more messages with `size` bytes in total would exceed a limit."""
         delays = queue.delays
         later = 0 if delays is None else delays.bytes
         return ((0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count)
                 or (0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
 
     def shorten(self, queue: ClassicQueue) -> None:
-        """Drop from the head until the limits hold again; consumers with credit come first. A queue that refuses what is
-        too much drops nothing.
+        """Drop from the head until the queue is within its limits, after delivering to consumers with credit.
 
-        What is too much for a turn is dropped in the next ones. So is what a dead letter of another queue makes too much,
-        at the end of the turn: it may cause more dead letters, through any number of queues.
+        A queue that refuses publishes drops nothing. Drops that exceed the work of a turn continue in the next ones. Drops
+        because of a dead letter from another queue start at the end of the turn, since they may cause dead letters
+        through any number of queues.
         """
         if self.rejects_publish:
             return
@@ -191,7 +193,7 @@ class Limits:
         self.end_overflow(queue)
 
     def _take_droppable(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
-        """Take the first entry in memory of the rule DROP_FIRST."""
+        """Remove and return the first entry in memory with the rule DROP_FIRST."""
         for entries in (backlog.head, backlog.young):
             if entries is None:
                 continue
@@ -206,7 +208,7 @@ class Limits:
         return None
 
     def _take_in_order(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
-        """Take the first entry in memory that may be dropped."""
+        """Remove and return the first entry in memory that may be dropped."""
         for entry in backlog.head:
             if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
                 backlog.head.remove(entry)
@@ -220,7 +222,7 @@ class Limits:
         return None
 
     def _next_level(self, queue: ClassicQueue) -> Backlog:
-        """The backlog that overflow drops from: as in RabbitMQ the one whose head is next to be delivered."""
+        """Return the backlog that overflow drops from: as in RabbitMQ, the one whose head is delivered next."""
         levels = queue.ready.levels
         if levels is None:
             return queue.ready.backlog

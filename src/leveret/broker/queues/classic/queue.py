@@ -1,12 +1,12 @@
 """A classic queue: entries in, entries out to consumers.
 
-The theory. A push appends to the ready list and marks the queue active; at the end of the turn `drain` has the dispatcher
-hand entries to the consumers in its ring, those that took an entry last time they were asked. What a queue does not use
-costs nothing: `guarded` is set only if limits, a TTL or a delivery limit need a look at each push.
+A push appends to the ready list and marks the queue active. At the end of the turn, `drain` has the dispatcher deliver
+entries to the consumers in its ring. Unused features cost nothing: `guarded` is set only if limits, a TTL or a delivery
+limit require a check of each push.
 
-The state is in the parts, each of which is its only writer: `ready` (levels, paging, bytes in memory), `dispatcher`
-(consumers), `expiry`, `limits`, `browsing` and `delays`. Parts have no reference to the queue, but get it as an argument if
-they need it: a deleted queue is freed without a garbage collection.
+The state is in the parts, and each part is the only writer of its own: `ready` (levels, paging, bytes in memory),
+`dispatcher` (consumers), `expiry`, `limits`, `browsing` and `delays`. Parts have no reference to the queue and get it as an
+argument if they need it, so a deleted queue is freed without a garbage collection.
 
 An entry is AVAILABLE (in a backlog), ACQUIRED (unacked) or ARCHIVED (removed); `settle`, `requeue` and `dead_letter` end an
 acquisition. The module `settlement` has the transitions.
@@ -50,8 +50,8 @@ DEAD_LETTER_WORK: Final = 25
 class ClassicQueue(Queue):
     """One classic queue of one vhost.
 
-    pageable     entries may be paged out
-    counts_deliveries  consumers see how often a message was returned, in `x-delivery-count`
+    pageable           entries may be paged out
+    counts_deliveries  deliveries carry the number of failed ones before in `x-delivery-count`
     """
 
     pageable: ClassVar[bool] = True
@@ -71,13 +71,13 @@ class ClassicQueue(Queue):
         # Whether the log knows that there may be messages that become visible later.
         self.has_delayed = False
         self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
-        # Work that gives entries back in steps is under way: until their order is right again nothing is handed out.
+        # Number of jobs that return entries in steps: nothing is delivered until the order is right again.
         self.frozen = 0
-        # Deleted, and its entries become dead letters in steps.
+        # The queue is deleted, and its entries are dead-lettered in steps.
         self.moving = False
-        # Whether the log knows of a deleted queue that it has entries of.
+        # Whether the log has a record of a deleted queue with entries.
         self.leftover = False
-        # Whether each push must be looked at: limits, a TTL, a watch.
+        # Whether each push must be checked: limits, a TTL, a watch.
         self.guarded = self._has_guards()
 
     def _has_guards(self) -> bool:
@@ -240,7 +240,7 @@ class ClassicQueue(Queue):
         self._end_insertion()
 
     def insert_many(self, entries: list[Entry]) -> None:
-        """The same as `insert_new` for each, with much less work if others have come behind them in the meantime."""
+        """Insert entries as `insert_new` does, with much less work if younger entries are already there."""
         if self.deleted:
             for entry in entries:
                 settlement.settle(entry)
@@ -342,12 +342,12 @@ class ClassicQueue(Queue):
             self.drain()
 
     def serve_consumers(self) -> None:
-        """Serve the consumers before somebody else takes entries: what expires at once is for consumers only."""
+        """Deliver to consumers before entries are taken otherwise: those with a TTL of 0 are for consumers only."""
         if self.active and (self.expiry.expiring or self.dispatcher.ring):
             self.drain()
 
-    def hand_out(self, entry: Entry, consumer: Consumer) -> None:
-        """Acquire an entry, which is in no backlog any more, for a consumer."""
+    def deliver(self, entry: Entry, consumer: Consumer) -> None:
+        """Acquire an entry, which was removed from its backlog, for a consumer."""
         self.ready.count_out(entry)
         self.delivered += 1
         settlement.acquire(entry, consumer)
@@ -389,7 +389,7 @@ class ClassicQueue(Queue):
     def can_deliver_now(self, message: Message) -> bool:
         if self.ready_count:
             self.drain()
-            # What is left of a selective queue nobody wants who has credit, unless it is being read.
+            # No consumer with credit wants the rest of a selective queue, unless it is being read.
             if self.ready_count and not (self.dispatcher.selective and not self._is_loading()):
                 return False
         lines = self.dispatcher.lines()
@@ -398,7 +398,7 @@ class ClassicQueue(Queue):
             for consumer in ring:
                 self.broker.work += 1
                 if self.broker.work - begun > STEP_WORK:
-                    return False  # more cannot be asked at once
+                    return False  # no more can be asked in one turn
                 if not consumer.left and consumer.can_take(message.size) and consumer.wants(message, None):
                     return True
         return False
@@ -430,7 +430,7 @@ class ClassicQueue(Queue):
         if holder is not None:
             holder.unacked -= 1
             if not holder.active:
-                entry.holder = None  # the entry may wait here for long after its channel and connection are gone
+                entry.holder = None  # the entry may outlive its channel and connection
         self.unacked -= 1
         if self.deleted:
             settlement.settle(entry)
@@ -456,7 +456,7 @@ class ClassicQueue(Queue):
 
     def refuse(self, entry: Entry, scope: object) -> None:
         overlay = own_overlay(entry)
-        # Without those that are gone: or a message that nobody wants would remember all who did not.
+        # Without scopes that have ended, or a message without a taker would collect all that have refused it.
         overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
         overlay.refused.append(scope)
         dispatcher = self.dispatcher
@@ -479,7 +479,7 @@ class ClassicQueue(Queue):
             self.dead_letter(entry, reason)
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
-        """The entry leaves this queue; the copy for the dead-letter exchange and the settle are one unit of a batch."""
+        """Remove an entry; the copy for the dead-letter exchange and the settlement are one unit of a log batch."""
         if self.watch is not None:
             self.watch.left(entry, reason)
         if self.settings.dead_letter_exchange is not None:
@@ -538,7 +538,7 @@ class ClassicQueue(Queue):
             self._serve()
 
     def _serve(self) -> None:
-        """Hand out entries at the end of this turn, to a consumer that takes them from now on or again."""
+        """Deliver at the end of this turn, to a consumer that was added or has credit again."""
         if self.dispatcher.selective:
             self.dispatcher.offer_again(self)
         if not self.active:

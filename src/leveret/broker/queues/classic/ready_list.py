@@ -1,8 +1,8 @@
 """The ready entries of a classic queue: levels of priority, paging, and the bytes in memory.
 
-Ready entries stand in one `Backlog` a priority level; most queues only ever have one, `backlog`, and `levels` stays None. A
-deep queue pages its entries out: it keeps only their positions, and pages them in a chunk at a time. Entries that are paged
-out are in the log already, or are written to the overflow log first.
+Each priority level has one `Backlog`. Most queues have only one, `backlog`, and `levels` is None. A deep queue pages its
+entries out: it keeps only their positions, and reads the entries again in chunks. Paged-out entries are in the log, or are
+written to the overflow log first.
 
 The list has no reference to its queue, so that a deleted queue is freed without a garbage collection.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from leveret.broker.queues.loading import Waiting
     from leveret.broker.vhost import Vhost
 
-# A head shorter than this reads the next chunk if the queue's share of memory allows it.
+# With a head shorter than this, the next chunk is read if the queue's share of memory allows it.
 LOW_HEAD: Final = 2048
-# Number of young entries at which a push pages them out, not only the watch.
+# Number of young entries at which a push pages them out without waiting for the memory watch.
 YOUNG_ENTRIES: Final = 64
 
 
@@ -51,9 +51,9 @@ class ReadyList:
     levels           all levels by priority
     memory           bytes of the entries in memory, delayed ones included
     pageable         entries may be paged out
-    epoch            counts the purges: what is loaded for an earlier one is dropped
+    epoch            number of purges; the result of a load from an earlier epoch is dropped
     delivered_until  sequence number up to which paged-out entries count as delivered before
-    refusals         who refused an entry of which only the position is in memory, by sequence number
+    refusals         the scopes that have refused a paged-out entry, by its sequence number
     waiting          callbacks for when the head is in memory
     """
 
@@ -98,18 +98,18 @@ class ReadyList:
         return [self.backlog] if levels is None else [levels[p] for p in sorted(levels, reverse=True)]
 
     def priority_of(self, raw: int) -> int:
-        """The effective level of a raw priority (-1 for none); DESIGN of priorities: see docs/queues.md."""
+        """Return the effective level of a raw priority, -1 for none (docs/queues.md)."""
         highest = self.max_priority
         if highest >= 0:
             if highest < 9 and self._vhost.strict:
-                # So many of the ten levels, around their middle (1.0, messaging section 3.2.1).
+                # This many of the ten levels, around their middle (1.0, messaging section 3.2.1).
                 lowest = 5 - ((highest + 2) >> 1)
                 return min(max(DEFAULT_PRIORITY if raw < 0 else raw, lowest), lowest + highest)
             return min(max(raw, 0), highest)
         return DEFAULT_PRIORITY if raw < 0 else min(raw, 9)
 
     def level_of(self, raw: int) -> Backlog:
-        """The backlog of a raw priority."""
+        """Return the backlog of a raw priority."""
         levels = self.levels
         backlog = self.backlog
         if levels is None:
@@ -174,7 +174,7 @@ class ReadyList:
             self.page_out(queue, backlog)
 
     def put_back(self, entry: Entry) -> None:
-        """Put an entry back to its old place."""
+        """Return an entry to its old place."""
         message = entry.message
         self.level_of(message.priority).insert(entry)
         self.memory += message.size + ENTRY_OVERHEAD
@@ -203,7 +203,7 @@ class ReadyList:
         self.memory -= entry.message.size + ENTRY_OVERHEAD
 
     def release(self, size: int) -> None:
-        """Note that entries of so many bytes were removed from their level."""
+        """Subtract `size` bytes of entries that were removed from their level."""
         self.memory -= size
 
     def collapse(self) -> None:
@@ -276,7 +276,7 @@ class ReadyList:
             self.refusals[entry.seq] = overlay.refused
 
     def page_more(self) -> bool:
-        """Page out entries that were committed meanwhile; return False once there is nothing left to page out."""
+        """Page out entries that were committed meanwhile. Return False when none is left to page out."""
         paging = False
         for backlog in self.all_levels():
             if backlog.young is not None:
@@ -285,7 +285,7 @@ class ReadyList:
         return paging
 
     def page_down(self, queue: ClassicQueue, share: int) -> None:
-        """Page out the tail of each level of a queue that has more than `share` bytes in memory, down to half of it."""
+        """If the queue has more than `share` bytes in memory, page out the tail of each level, down to half the share."""
         if not self.pageable:
             return
         keep = share // 2
