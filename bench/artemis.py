@@ -29,9 +29,19 @@ def program() -> Path | None:
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        for command in (["mvn", "-q", "-B", "-f", str(SOURCES[0]), "dependency:copy-dependencies",
-                         f"-DoutputDirectory={partial}", f"-DbuildDirectory={partial}"],
-                        ["javac", "-cp", f"{partial}/*", "-d", str(partial), str(SOURCES[1])]):
+        for command in (
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(SOURCES[0]),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={partial}",
+                f"-DbuildDirectory={partial}",
+            ],
+            ["javac", "-cp", f"{partial}/*", "-d", str(partial), str(SOURCES[1])],
+        ):
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             if done.returncode != 0:
                 print(f"Artemis is left out: {(done.stdout + done.stderr).strip()[-1000:]}", file=sys.stderr)
@@ -57,9 +67,22 @@ class ArtemisProcess(Broker):
         self.directory.mkdir(parents=True, exist_ok=True)
         with open(self.directory / "output", "ab") as output:
             self.process = subprocess.Popen(
-                ["java", "-Xms512m", "-Xmx2g", "-XX:+UseParallelGC", "-cp", f"{classes}/*:{classes}", "Embedded",
-                 str(self.port), str(self.directory / "data")],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=self.directory)
+                [
+                    "java",
+                    "-Xms512m",
+                    "-Xmx2g",
+                    "-XX:+UseParallelGC",
+                    "-cp",
+                    f"{classes}/*:{classes}",
+                    "Embedded",
+                    str(self.port),
+                    str(self.directory / "data"),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+            )
         deadline = time.monotonic() + timeout
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -45,9 +45,13 @@ CONSUME = "consume, an ack every 50"
 WORKS = (WINDOWED, AWAITED, CONSUME)
 CLIENTS = (AIO_PIKA, PIKA, LEVERET, BLOCKING)
 TARGETS: list[tuple[str, str, str, float]] = [
-    (WINDOWED, LEVERET, AIO_PIKA, 8), (WINDOWED, BLOCKING, PIKA, 5), (AWAITED, BLOCKING, PIKA, 2),
-    (CONSUME, LEVERET, AIO_PIKA, 8), (CONSUME, LEVERET, PIKA, 2),
-    (CONSUME, BLOCKING, AIO_PIKA, 8), (CONSUME, BLOCKING, PIKA, 2),
+    (WINDOWED, LEVERET, AIO_PIKA, 8),
+    (WINDOWED, BLOCKING, PIKA, 5),
+    (AWAITED, BLOCKING, PIKA, 2),
+    (CONSUME, LEVERET, AIO_PIKA, 8),
+    (CONSUME, LEVERET, PIKA, 2),
+    (CONSUME, BLOCKING, AIO_PIKA, 8),
+    (CONSUME, BLOCKING, PIKA, 2),
 ]
 
 
@@ -238,8 +242,20 @@ def measure(work: str, client: str, port: int, seconds: float) -> float:
     """The same, in a process of its own, with the queue as the work needs it."""
     url = f"amqp://guest:guest@127.0.0.1:{port}/"
     if work == CONSUME:
-        generator.run(port, "run", "--publishers", "2", "--consumers", "0", "--keep", "--prefix", PREFIX,
-                      "--messages", str(round(300_000 * (seconds + 0.5))), timeout=300)
+        generator.run(
+            port,
+            "run",
+            "--publishers",
+            "2",
+            "--consumers",
+            "0",
+            "--keep",
+            "--prefix",
+            PREFIX,
+            "--messages",
+            str(round(300_000 * (seconds + 0.5))),
+            timeout=300,
+        )
     with sync.connect(url) as connection, connection.channel() as channel:
         if work != CONSUME:
             channel.declare_queue(QUEUE, arguments={"x-max-length": 1000})
@@ -273,8 +289,10 @@ def compare(console: Console, rounds: int, seconds: float, output: Path, broker:
     """Measure and print everything, and write `clients.json`."""
     name = broker or next(name for name in brokers.names() if name != brokers.RABBIT)
     rates: dict[str, dict[str, list[float]]] = {}
-    with (tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory,
-          brokers.running([name], Path(directory)) as contenders):
+    with (
+        tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory,
+        brokers.running([name], Path(directory)) as contenders,
+    ):
         for number in range(rounds):
             for work in WORKS:
                 for client in CLIENTS:
@@ -292,12 +310,23 @@ def table(rates: dict[str, dict[str, list[float]]], caption: str) -> Table:
         shown.add_column(heading, justify="left" if heading in ("work", "client", "targets") else "right")
     for work, by_client in rates.items():
         for client, mine in by_client.items():
-            ratios = {other: statistics.median(one / its for one, its in zip(mine, by_client[other], strict=True))
-                      for other in (AIO_PIKA, PIKA)}
-            judged = [f">= {least:g} x {other}: {'yes' if ratios[other] >= least else 'NO'}"
-                      for its_work, its_client, other, least in TARGETS if (its_work, its_client) == (work, client)]
-            shown.add_row(work, client, f"{statistics.median(mine):,.0f}", f"{ratios[AIO_PIKA]:.1f} x",
-                          f"{ratios[PIKA]:.1f} x", "; ".join(judged))
+            ratios = {
+                other: statistics.median(one / its for one, its in zip(mine, by_client[other], strict=True))
+                for other in (AIO_PIKA, PIKA)
+            }
+            judged = [
+                f">= {least:g} x {other}: {'yes' if ratios[other] >= least else 'NO'}"
+                for its_work, its_client, other, least in TARGETS
+                if (its_work, its_client) == (work, client)
+            ]
+            shown.add_row(
+                work,
+                client,
+                f"{statistics.median(mine):,.0f}",
+                f"{ratios[AIO_PIKA]:.1f} x",
+                f"{ratios[PIKA]:.1f} x",
+                "; ".join(judged),
+            )
         shown.add_section()
     return shown
 

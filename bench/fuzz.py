@@ -124,9 +124,26 @@ VALUES_0_9_1: dict[str, tuple[Any, ...]] = {
 
 def pool_0_9_1(chance: random.Random) -> list[bytes]:
     methods = [spec for spec in V0_9_1.methods.values() if not spec.name.startswith("connection.close")]
-    often = [spec for spec in methods if spec.name in (
-        "queue.declare", "queue.bind", "basic.publish", "basic.consume", "basic.get", "basic.ack", "basic.nack",
-        "tx.select", "tx.commit", "confirm.select", "exchange.declare", "channel.open", "basic.recover")]
+    often = [
+        spec
+        for spec in methods
+        if spec.name
+        in (
+            "queue.declare",
+            "queue.bind",
+            "basic.publish",
+            "basic.consume",
+            "basic.get",
+            "basic.ack",
+            "basic.nack",
+            "tx.select",
+            "tx.commit",
+            "confirm.select",
+            "exchange.declare",
+            "channel.open",
+            "basic.recover",
+        )
+    ]
     pool: list[bytes] = []
     while len(pool) < POOL:
         spec = chance.choice(often if chance.random() < 0.8 else methods)
@@ -144,9 +161,12 @@ def pool_0_9_1(chance: random.Random) -> list[bytes]:
             data = frame(1, channel, encode_arguments(spec, arguments, RABBITMQ))
             if spec.content:
                 body = b"x" * chance.choice(fuzz09.SIZES)
-                properties = {name: value for name, values in fuzz09.PROPERTIES.items()
-                              if name in ("headers", "priority", "delivery_mode", "expiration", "user_id")
-                              and (value := chance.choice(values)) is not None}
+                properties = {
+                    name: value
+                    for name, values in fuzz09.PROPERTIES.items()
+                    if name in ("headers", "priority", "delivery_mode", "expiration", "user_id")
+                    and (value := chance.choice(values)) is not None
+                }
                 data += frame(2, channel, encode_header(60, len(body), properties))
                 if body:
                     data += frame(3, channel, body)
@@ -157,13 +177,33 @@ def pool_0_9_1(chance: random.Random) -> list[bytes]:
 
 
 _BY_TYPE: dict[int, tuple[Any, ...]] = {
-    model.BIT: (False, True), model.OCTET: (0, 1, 255), model.SHORT: (0, 1, 65535), model.LONG: (0, 1, 1 << 31),
-    model.LONGLONG: (0, 1, 2, 3, 1 << 63), model.TIMESTAMP: (0, 1), model.SHORTSTR: ("", "s", "z" * 255),
-    model.LONGSTR: ("", "s"), model.TABLE: fuzz09.TABLES,
+    model.BIT: (False, True),
+    model.OCTET: (0, 1, 255),
+    model.SHORT: (0, 1, 65535),
+    model.LONG: (0, 1, 1 << 31),
+    model.LONGLONG: (0, 1, 2, 3, 1 << 63),
+    model.TIMESTAMP: (0, 1),
+    model.SHORTSTR: ("", "s", "z" * 255),
+    model.LONGSTR: ("", "s"),
+    model.TABLE: fuzz09.TABLES,
 }
 
-ADDRESSES = ("/queues/a", "/queues/b", "/queue/c", "a", "b", "/exchanges/amq.topic/a", "/topic/x", "", "amq.direct",
-             "/nothing/x", None, "x" * 300, "$management", "\N{PILE OF POO}")
+ADDRESSES = (
+    "/queues/a",
+    "/queues/b",
+    "/queue/c",
+    "a",
+    "b",
+    "/exchanges/amq.topic/a",
+    "/topic/x",
+    "",
+    "amq.direct",
+    "/nothing/x",
+    None,
+    "x" * 300,
+    "$management",
+    "\N{PILE OF POO}",
+)
 SMALL = (0, 0, 0, 1, 1, 2, 3, 7, 255, 65535, (1 << 32) - 1)
 
 
@@ -183,8 +223,10 @@ def value(chance: random.Random, depth: int = 0) -> Any:
         return chance.choice((b"", b"b" * 300))
     if kind == 6:
         return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
-    return {chance.choice((Symbol("k"), Symbol("x-opt-delay"), "text", 1, Symbol("x-match"))): value(chance, depth + 1)
-            for _ in range(chance.randrange(4))}
+    return {
+        chance.choice((Symbol("k"), Symbol("x-opt-delay"), "text", 1, Symbol("x-match"))): value(chance, depth + 1)
+        for _ in range(chance.randrange(4))
+    }
 
 
 def performative(chance: random.Random) -> Any:
@@ -194,8 +236,18 @@ def performative(chance: random.Random) -> Any:
         return pick(SMALL)
 
     def state() -> Any:
-        return pick((None, Accepted(), Accepted(), Released(), Rejected(), Modified(True, True), Received(0, small()),
-                     TransactionalState(b"0", Accepted())))
+        return pick(
+            (
+                None,
+                Accepted(),
+                Accepted(),
+                Released(),
+                Rejected(),
+                Modified(True, True),
+                Received(0, small()),
+                TransactionalState(b"0", Accepted()),
+            )
+        )
 
     channel = pick((0, 0, 0, 0, 1, 2, 65535))
     kind = chance.randrange(20)
@@ -204,32 +256,86 @@ def performative(chance: random.Random) -> Any:
     if kind < 5:
         sends = chance.random() < 0.5
         expiry = pick(("session-end", "never", "link-detach", "x"))
-        target: Any = pick((Target(pick(ADDRESSES), durable=pick((0, 1, 2)), dynamic=pick((False, False, True)),
-                                   expiry_policy=expiry), Coordinator(()), None))
-        source = pick((Source(pick(ADDRESSES), durable=pick((0, 1, 2)), dynamic=pick((False, False, True)),
-                              distribution_mode=pick((None, "move", "copy", "x")), filter=pick((None, {}, {
-                                  Symbol("f"): value(chance)}))), None))
-        return transport.Attach(pick(("l", "m", "n", "")), small(), not sends, pick((0, 1, 2)), pick((0, 1)), source,
-                                target, unsettled=pick((None, None, {b"t": Accepted()})),
-                                initial_delivery_count=pick((0, 0, None, 5)), properties=pick((None, {})), channel=channel)
+        target: Any = pick(
+            (
+                Target(pick(ADDRESSES), durable=pick((0, 1, 2)), dynamic=pick((False, False, True)), expiry_policy=expiry),
+                Coordinator(()),
+                None,
+            )
+        )
+        source = pick(
+            (
+                Source(
+                    pick(ADDRESSES),
+                    durable=pick((0, 1, 2)),
+                    dynamic=pick((False, False, True)),
+                    distribution_mode=pick((None, "move", "copy", "x")),
+                    filter=pick((None, {}, {Symbol("f"): value(chance)})),
+                ),
+                None,
+            )
+        )
+        return transport.Attach(
+            pick(("l", "m", "n", "")),
+            small(),
+            not sends,
+            pick((0, 1, 2)),
+            pick((0, 1)),
+            source,
+            target,
+            unsettled=pick((None, None, {b"t": Accepted()})),
+            initial_delivery_count=pick((0, 0, None, 5)),
+            properties=pick((None, {})),
+            channel=channel,
+        )
     if kind < 9:
-        return transport.Flow(small(), small(), small(), small(), pick((None, *SMALL)), small(), small(),
-                              drain=pick((False, True)), echo=pick((False, True)), channel=channel)
+        return transport.Flow(
+            small(),
+            small(),
+            small(),
+            small(),
+            pick((None, *SMALL)),
+            small(),
+            small(),
+            drain=pick((False, True)),
+            echo=pick((False, True)),
+            channel=channel,
+        )
     if kind < 15:
-        body = pick((message(b"x" * pick((0, 10, 3000))), b"", b"\x00\x53\x77" + encode_value(value(chance)),
-                     b"\x00\x53\x72" + encode_value({Symbol("x-opt-a"): 1}) + message(b"b")))
-        return transport.Transfer(small(), small(), pick((b"t", b"u", b"", None)), pick((0, 0, None, 1)),
-                                  pick((None, True, False)), more=pick((False, False, True)), state=state(),
-                                  resume=chance.random() < 0.1, aborted=chance.random() < 0.1, payload=body,
-                                  channel=channel)
+        body = pick(
+            (
+                message(b"x" * pick((0, 10, 3000))),
+                b"",
+                b"\x00\x53\x77" + encode_value(value(chance)),
+                b"\x00\x53\x72" + encode_value({Symbol("x-opt-a"): 1}) + message(b"b"),
+            )
+        )
+        return transport.Transfer(
+            small(),
+            small(),
+            pick((b"t", b"u", b"", None)),
+            pick((0, 0, None, 1)),
+            pick((None, True, False)),
+            more=pick((False, False, True)),
+            state=state(),
+            resume=chance.random() < 0.1,
+            aborted=chance.random() < 0.1,
+            payload=body,
+            channel=channel,
+        )
     if kind < 18:
-        return transport.Disposition(pick((True, False)), small(), pick((None, *SMALL)), pick((True, False)), state(),
-                                     channel=channel)
+        return transport.Disposition(
+            pick((True, False)), small(), pick((None, *SMALL)), pick((True, False)), state(), channel=channel
+        )
     if kind == 18:
         return transport.Detach(small(), pick((True, False)), channel=channel)
     work = encode_composite(pick((Declare(), Discharge(b"0", False))))
-    return pick((transport.End(channel=channel), transport.Transfer(
-        small(), small(), b"c", 0, payload=b"\x00\x53\x77" + work, channel=channel)))
+    return pick(
+        (
+            transport.End(channel=channel),
+            transport.Transfer(small(), small(), b"c", 0, payload=b"\x00\x53\x77" + work, channel=channel),
+        )
+    )
 
 
 def pool_1_0(chance: random.Random) -> list[bytes]:
@@ -272,18 +378,28 @@ def login(protocol: str) -> list[bytes]:
         for channel in range(3):
             output.send(transport.Begin(0, 1000, 1000, channel=channel))
         for handle, (sends, name) in enumerate(((True, "s"), (False, "r"))):
-            output.send(transport.Attach(name, handle, not sends, source=Source("/queues/a"), target=Target("/queues/a"),
-                                         initial_delivery_count=0))
+            output.send(
+                transport.Attach(
+                    name,
+                    handle,
+                    not sends,
+                    source=Source("/queues/a"),
+                    target=Target("/queues/a"),
+                    initial_delivery_count=0,
+                )
+            )
         output.send(transport.Flow(1000, 0, 1000, 0, 1, 0, 10))
         return [output.to_send()]
 
     def method(name: str, channel: int = 0, **arguments: Any) -> bytes:
         return frame(1, channel, encode_arguments(V0_9_1.by_name[name], arguments, RABBITMQ))
 
-    return [method("connection.start-ok", mechanism="PLAIN", response="\0user\0user", locale="en_US"),
-            method("connection.tune-ok", channel_max=2047, frame_max=131072) + method("connection.open", virtual_host="/"),
-            b"".join(method("channel.open", channel) for channel in (1, 2, 3)),
-            b"".join(method("queue.declare", 1, queue=queue) for queue in "ab")]
+    return [
+        method("connection.start-ok", mechanism="PLAIN", response="\0user\0user", locale="en_US"),
+        method("connection.tune-ok", channel_max=2047, frame_max=131072) + method("connection.open", virtual_host="/"),
+        b"".join(method("channel.open", channel) for channel in (1, 2, 3)),
+        b"".join(method("queue.declare", 1, queue=queue) for queue in "ab"),
+    ]
 
 
 def first_0(chance: random.Random, protocol: str) -> bytes:
@@ -291,9 +407,16 @@ def first_0(chance: random.Random, protocol: str) -> bytes:
     pieces = login(protocol)
     if protocol == "1.0":
         output = Output(1 << 16)
-        output.send(chance.choice((
-            SaslInit(chance.choice(("PLAIN", "ANONYMOUS", "SCRAM-SHA-256", "x")), chance.randbytes(chance.randrange(60))),
-            SaslResponse(chance.randbytes(chance.randrange(60))))))
+        output.send(
+            chance.choice(
+                (
+                    SaslInit(
+                        chance.choice(("PLAIN", "ANONYMOUS", "SCRAM-SHA-256", "x")), chance.randbytes(chance.randrange(60))
+                    ),
+                    SaslResponse(chance.randbytes(chance.randrange(60))),
+                )
+            )
+        )
         return chance.choice((output.to_send(), pieces[0], AMQP_1_0, SASL_1_0))
     return chance.choice(pieces[:2])
 
@@ -405,8 +528,16 @@ def _survives(protocol: str, site: Site, data: bytes, opening: list[bytes]) -> b
     return survives
 
 
-def _connection(protocol: str, stage: str, name: str, site: Site, pool: list[tuple[bytes, int]],
-                deadly: list[tuple[bytes, int]], opening: list[bytes], found: Found) -> None:
+def _connection(
+    protocol: str,
+    stage: str,
+    name: str,
+    site: Site,
+    pool: list[tuple[bytes, int]],
+    deadly: list[tuple[bytes, int]],
+    opening: list[bytes],
+    found: Found,
+) -> None:
     chance = random.Random(name)
     wild = chance.choice((0.0, 0.0, 0.003, 0.01, 0.3)) if stage == "after" else chance.choice((0.0, 0.3, 1.0))
     peer = FuzzPeer(site, protocol)
@@ -467,9 +598,12 @@ def main() -> int:
             begun = time.monotonic()
             found = run(protocol, stage, given.seed, begun + given.minutes * 60)
             rate = found.frames / (time.monotonic() - begun)
-            print(f"{protocol} {stage} authentication: {found.frames} frames on {found.connections} connections,"
-                  f" {rate:.0f} a second, {found.slow} turns over 20 ms, the longest {found.longest * 1000:.1f} ms"
-                  f" ({found.at}), {len(found.wrong)} wrong", flush=True)
+            print(
+                f"{protocol} {stage} authentication: {found.frames} frames on {found.connections} connections,"
+                f" {rate:.0f} a second, {found.slow} turns over 20 ms, the longest {found.longest * 1000:.1f} ms"
+                f" ({found.at}), {len(found.wrong)} wrong",
+                flush=True,
+            )
             for text in found.wrong[:5]:
                 print(f"  {text}")
             failed = failed or bool(found.wrong)

@@ -81,8 +81,14 @@ def _publish_old(player: Player, number: int) -> None:
 
 
 def _copies(player: Player, number: int) -> None:
-    player.client().publish("a", exchange="h", headers={
-        "CC": [f"k{index}" for index in range(number % 1000)], **{f"h{index}": 1 for index in range(number % 200)}})
+    player.client().publish(
+        "a",
+        exchange="h",
+        headers={
+            "CC": [f"k{index}" for index in range(number % 1000)],
+            **{f"h{index}": 1 for index in range(number % 200)},
+        },
+    )
 
 
 def _topic(player: Player, number: int) -> None:
@@ -92,8 +98,14 @@ def _topic(player: Player, number: int) -> None:
 def _bind_headers(player: Player, number: int) -> None:
     client = player.client()
     for index in range(number % 5000):
-        client.send(1, "queue.bind", queue=f"q{index % QUEUES}", exchange="h", no_wait=True,
-                    arguments={"h0": 1, f"h{index % 200}": index % 3, "n": index})
+        client.send(
+            1,
+            "queue.bind",
+            queue=f"q{index % QUEUES}",
+            exchange="h",
+            no_wait=True,
+            arguments={"h0": 1, f"h{index % 200}": index % 3, "n": index},
+        )
 
 
 def _bind_topics(player: Player, number: int) -> None:
@@ -107,9 +119,15 @@ def _bind_topics(player: Player, number: int) -> None:
 def _consume(player: Player, number: int) -> None:
     client = player.client()
     for index in range(number % 3000):
-        client.send(1, "basic.consume", queue=f"q{index % QUEUES}", no_wait=True, no_local=bool(number % 2),
-                    consumer_tag=f"{number}-{index}-{time.monotonic_ns()}",
-                    arguments={"x-priority": index % (1 + number % 7)})
+        client.send(
+            1,
+            "basic.consume",
+            queue=f"q{index % QUEUES}",
+            no_wait=True,
+            no_local=bool(number % 2),
+            consumer_tag=f"{number}-{index}-{time.monotonic_ns()}",
+            arguments={"x-priority": index % (1 + number % 7)},
+        )
 
 
 def _get(player: Player, number: int) -> None:
@@ -121,6 +139,7 @@ def _get(player: Player, number: int) -> None:
 def _method(name: str, **arguments: object) -> Callable[[Player, int], None]:
     def act(player: Player, number: int) -> None:
         player.client().send(1, name, **arguments)
+
     return act
 
 
@@ -133,8 +152,9 @@ def _nack(player: Player, number: int) -> None:
 
 
 def _qos(player: Player, number: int) -> None:
-    player.client().send(1, "basic.qos", prefetch_count=number % 100, prefetch_size=number % 3 * 1000,
-                         **{"global": bool(number % 2)})
+    player.client().send(
+        1, "basic.qos", prefetch_count=number % 100, prefetch_size=number % 3 * 1000, **{"global": bool(number % 2)}
+    )
 
 
 def _channels(player: Player, number: int) -> None:
@@ -148,8 +168,16 @@ def _frames(player: Player, number: int) -> None:
     output = Output(1 << 16)
     frames: list[Performative] = [Open("fuzz"), Begin(0, 1 << 31, 1 << 31)]
     for index in range(number % 500):
-        frames.append(Attach(f"l{index}", index, bool(index % 2), source=Source(f"q{index % QUEUES}"),
-                             target=Target(f"q{index % QUEUES}"), initial_delivery_count=0 if not index % 2 else None))
+        frames.append(
+            Attach(
+                f"l{index}",
+                index,
+                bool(index % 2),
+                source=Source(f"q{index % QUEUES}"),
+                target=Target(f"q{index % QUEUES}"),
+                initial_delivery_count=0 if not index % 2 else None,
+            )
+        )
         frames.append(Flow(1 << 31, 0, 1 << 31, 0, index, 0, 1000))
     frames.append(Disposition(True, 0, (1 << 32) - 1, True))
     frames.extend(Detach(index, True) for index in range(number % 500))
@@ -163,12 +191,27 @@ def _frames(player: Player, number: int) -> None:
 
 
 ACTIONS: dict[str, Callable[[Player, int], None]] = {
-    "publish": _publish, "publish 0-9": _publish_old, "copies": _copies, "topic": _topic, "bind headers": _bind_headers,
-    "bind topics": _bind_topics, "consume": _consume, "get": _get, "ack": _ack, "nack": _nack, "qos": _qos,
-    "channels": _channels, "frames 1.0": _frames, "drop": Player.drop,
-    "purge": _method("queue.purge", queue="q0"), "delete queue": _method("queue.delete", queue="q1"),
-    "delete exchange": _method("exchange.delete", exchange="h"), "recover": _method("basic.recover", requeue=True),
-    "select": _method("tx.select"), "commit": _method("tx.commit"), "rollback": _method("tx.rollback"),
+    "publish": _publish,
+    "publish 0-9": _publish_old,
+    "copies": _copies,
+    "topic": _topic,
+    "bind headers": _bind_headers,
+    "bind topics": _bind_topics,
+    "consume": _consume,
+    "get": _get,
+    "ack": _ack,
+    "nack": _nack,
+    "qos": _qos,
+    "channels": _channels,
+    "frames 1.0": _frames,
+    "drop": Player.drop,
+    "purge": _method("queue.purge", queue="q0"),
+    "delete queue": _method("queue.delete", queue="q1"),
+    "delete exchange": _method("exchange.delete", exchange="h"),
+    "recover": _method("basic.recover", requeue=True),
+    "select": _method("tx.select"),
+    "commit": _method("tx.commit"),
+    "rollback": _method("tx.rollback"),
 }
 
 

@@ -51,8 +51,9 @@ class Load:
         command = [str(loadgen()), mode, "--port", str(port), *options]
         if watch:
             command += ["--watch", str(watch)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def result(self, timeout: float = 600) -> dict[str, Any]:
         """Its JSON object. GeneratorFailed if there is none."""

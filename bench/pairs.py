@@ -61,8 +61,21 @@ def measure(workload: Workload, build: Build, other: Build, chosen: argparse.Nam
             generator.run(build.port, "run", *workload.before, *names, timeout=180)
         result = generator.run(build.port, "run", *workload.options, *span, *names, watch=build.pid, timeout=180)
         if workload.before:
-            generator.run(build.port, "run", "--publishers", "0", "--consumers", "0", "--stream", "--seconds", "0",
-                          "--warmup", "0", *names, timeout=180)
+            generator.run(
+                build.port,
+                "run",
+                "--publishers",
+                "0",
+                "--consumers",
+                "0",
+                "--stream",
+                "--seconds",
+                "0",
+                "--warmup",
+                "0",
+                *names,
+                timeout=180,
+            )
     return result
 
 
@@ -72,8 +85,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (default 2)")
     parser.add_argument("--warmup", type=float, default=1.0, help="time before that (default 1)")
-    parser.add_argument("--only", action="append", choices=[workload.name for workload in WORKLOADS],
-                        help=f"default: {', '.join(DEFAULT_WORKLOADS)}")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[workload.name for workload in WORKLOADS],
+        help=f"default: {', '.join(DEFAULT_WORKLOADS)}",
+    )
     parser.add_argument("--output", type=Path, help="a JSON file for the ratios of all pairs")
     return parser.parse_args()
 
@@ -98,13 +115,17 @@ def main() -> int:
                 results = {}
                 for build, other in ((new, old), (old, new))[:: 1 if pair % 2 else -1]:
                     results[build] = measure(workload, build, other, chosen, pair)
-                throughputs = [float(results[build][workload.counted]) / float(results[build]["seconds"])
-                               for build in builds]
+                throughputs = [
+                    float(results[build][workload.counted]) / float(results[build]["seconds"]) for build in builds
+                ]
                 ratios["throughput"].append(throughputs[0] / throughputs[1])
                 ratios["processor"].append(processor_time(workload, results[new]) / processor_time(workload, results[old]))
                 ratios["p99"].append(float(results[new]["latency_us"]["p99"]) / float(results[old]["latency_us"]["p99"]))
-                console.print(f"{workload.name:20} pair {pair + 1:>2}  {throughputs[0]:>11,.0f}/s"
-                              f"  {throughputs[1]:>11,.0f}/s  {ratios['throughput'][-1]:.3f} x", highlight=False)
+                console.print(
+                    f"{workload.name:20} pair {pair + 1:>2}  {throughputs[0]:>11,.0f}/s"
+                    f"  {throughputs[1]:>11,.0f}/s  {ratios['throughput'][-1]:.3f} x",
+                    highlight=False,
+                )
         found[workload.name] = ratios
         cells = [workload.name]
         for kind in ("throughput", "processor"):

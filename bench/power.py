@@ -42,8 +42,16 @@ FAILURES = 20
 MIN_SECONDS = 4.0
 
 
-def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path, library: Path,
-        seconds: float = SECONDS, until: float = float("inf")) -> tuple[Counter[Rules], list[str]]:
+def run(
+    name: str,
+    wanted: list[Rules],
+    points: int,
+    seed: int,
+    directory: Path,
+    library: Path,
+    seconds: float = SECONDS,
+    until: float = float("inf"),
+) -> tuple[Counter[Rules], list[str]]:
     """Check `points` points of a workload under each set of rules, or fewer if the time runs out.
 
     Returns:
@@ -66,14 +74,16 @@ def run(name: str, wanted: list[Rules], points: int, seed: int, directory: Path,
         for number, rules in enumerate(wanted):
             # The sets of rules share the remaining time.
             share = time.monotonic() + (end - time.monotonic()) / (len(wanted) - number)
-            for point in check(workload, taken, rules, min(PER_RECORDING, points - done[rules]), chance,
-                               place / f"points-{rules}", share):
+            for point in check(
+                workload, taken, rules, min(PER_RECORDING, points - done[rules]), chance, place / f"points-{rules}", share
+            ):
                 done[rules] += 1
                 if point.wrong:
                     failed = True
                     found = "; ".join(point.wrong[:5])
-                    wrong.append(f"{name}, {rules}, record {point.record}, {place}/points-{rules}/point-{point.number}:"
-                                 f" {found}")
+                    wrong.append(
+                        f"{name}, {rules}, record {point.record}, {place}/points-{rules}/point-{point.number}: {found}"
+                    )
         if not failed:
             shutil.rmtree(place)
         part += 1
@@ -102,8 +112,10 @@ def main() -> int:
         failed = failed or bool(wrong)
         took = time.monotonic() - begun
         counts = ", ".join(f"{done[rules]} points under {rules}" for rules in given.rules)
-        print(f"{name}: {counts}, {len(wrong)} wrong, {took:.0f} s, {done.total() / took * 60:.0f} points a minute",
-              flush=True)
+        print(
+            f"{name}: {counts}, {len(wrong)} wrong, {took:.0f} s, {done.total() / took * 60:.0f} points a minute",
+            flush=True,
+        )
         for text in wrong[:FAILURES]:
             print(f"  {text}")
     if given.directory is None and not failed:

@@ -71,8 +71,9 @@ def prove_power(seed: int, until: float, directory: Path) -> Found:
             # A short piece must reach all of them.
             begun = time.monotonic()
             share = min((until - begun) / (len(WORKLOADS) - number), SECONDS_PER_WORKLOAD)
-            done, found = power.run(name, list(Rules), power.PER_RECORDING, seed + turn, directory / str(turn), library,
-                                    until=begun + share)
+            done, found = power.run(
+                name, list(Rules), power.PER_RECORDING, seed + turn, directory / str(turn), library, until=begun + share
+            )
             counts.update({f"{name} {rules}": points for rules, points in done.items()})
             wrong += found
         turn += 1
@@ -173,7 +174,11 @@ def prove_spark(seed: int, until: float, directory: Path) -> Found:
 
 
 PROOFS: dict[str, Callable[[int, float, Path], Found]] = {
-    "power": prove_power, "syscalls": prove_syscalls, "kill9": prove_kill9, "fuzz": prove_fuzz, "soak": prove_soak,
+    "power": prove_power,
+    "syscalls": prove_syscalls,
+    "kill9": prove_kill9,
+    "fuzz": prove_fuzz,
+    "soak": prove_soak,
     "spark": prove_spark,
 }
 # Those that prove something in two minutes, all at the same time, because most of them wait for disks and processes. A soak
@@ -199,6 +204,7 @@ def keep() -> None:
 
 def commit() -> str:
     """The current commit; with `+` if tracked files differ from it."""
+
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -216,13 +222,22 @@ def prove(name: str, minutes: float, seed: int | None) -> bool:
     begun = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix=f"leveret-proof-{name}-"))
     counts, wrong = PROOFS[name](seed, begun + minutes * 60, directory)
-    line = {"commit": at, "proof": name, "piece": piece, "seed": seed, "seconds": round(time.monotonic() - begun),
-            "counts": counts, "wrong": [text[:2000] for text in wrong[:20]]}
+    line = {
+        "commit": at,
+        "proof": name,
+        "piece": piece,
+        "seed": seed,
+        "seconds": round(time.monotonic() - begun),
+        "counts": counts,
+        "wrong": [text[:2000] for text in wrong[:20]],
+    }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with open(RESULTS, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    print(f"{name}, piece {piece} of {at}, seed {seed}, {line['seconds']} s: "
-          + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
+    print(
+        f"{name}, piece {piece} of {at}, seed {seed}, {line['seconds']} s: "
+        + ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
+    )
     for text in wrong[:20]:
         print(f"  WRONG: {text[:2000]}")
     if wrong:
@@ -236,8 +251,10 @@ def prove_for_ci() -> bool:
     """Run a short piece of each proof that can be split."""
     codes: list[int] = []
     for names in CI_PROOFS:
-        running = [subprocess.Popen([sys.executable, "-m", "bench.proof", name, "--minutes", str(CI_MINUTES)], cwd=ROOT)
-                   for name in names]
+        running = [
+            subprocess.Popen([sys.executable, "-m", "bench.proof", name, "--minutes", str(CI_MINUTES)], cwd=ROOT)
+            for name in names
+        ]
         codes += [process.wait() for process in running]
     return not any(codes)
 

@@ -65,31 +65,56 @@ def median_row(workload: Workload, broker: str, results: Results) -> Row:
         return statistics.median(figures)
 
     return Row(
-        workload, broker,
+        workload,
+        broker,
         throughput=median([one[workload.counted] / one["seconds"] for one in rounds]),
         p50=median([one["latency_us"]["p50"] / 1e3 for one in rounds]),
         p99=median([one["latency_us"]["p99"] / 1e3 for one in rounds]),
         cpu=median([one["broker_cpu"] / max(one[workload.counted], 1) * 1e5 for one in rounds]),
         memory=median([one["broker_rss_kb"] / 1024 for one in rounds]),
         generator=median([one["generator_cpu"] / max(one["broker_cpu"], 0.01) for one in rounds]),
-        ratio=ratio, reached=reached, beside=tuple(beside))
+        ratio=ratio,
+        reached=reached,
+        beside=tuple(beside),
+    )
 
 
 def rows(workloads: list[Workload], results: Results) -> list[Row]:
-    return [median_row(workload, broker, results)
-            for workload in workloads if workload.name in results for broker in results[workload.name]]
+    return [
+        median_row(workload, broker, results)
+        for workload in workloads
+        if workload.name in results
+        for broker in results[workload.name]
+    ]
 
 
-HEADINGS = ["work", "broker", "messages/s", "p50 ms", "p99 ms", "CPU s/100k", "RSS MB", "generator CPU", "ratio",
-            "target", "beside"]
+HEADINGS = [
+    "work",
+    "broker",
+    "messages/s",
+    "p50 ms",
+    "p99 ms",
+    "CPU s/100k",
+    "RSS MB",
+    "generator CPU",
+    "ratio",
+    "target",
+    "beside",
+]
 
 
 def cells(row: Row) -> list[str]:
     target = row.workload.targets.get(row.broker)
     sign = "<=" if row.workload.measure == LATENCY else ">="
     return [
-        row.workload.title, TITLES[row.broker], f"{row.throughput:,.0f}", f"{row.p50:.2f}", f"{row.p99:.2f}",
-        f"{row.cpu:.2f}", f"{row.memory:.0f}", f"{row.generator:.0%}",
+        row.workload.title,
+        TITLES[row.broker],
+        f"{row.throughput:,.0f}",
+        f"{row.p50:.2f}",
+        f"{row.p99:.2f}",
+        f"{row.cpu:.2f}",
+        f"{row.memory:.0f}",
+        f"{row.generator:.0%}",
         f"{row.ratio:.2f} x" if row.ratio is not None else "",
         f"{sign} {target:g} x" if target is not None and row.ratio is not None else "",
         ", ".join(f"{ratio:.2f} x {other.title} (>= {other.target:.2g})" for other, ratio in row.beside),
@@ -106,15 +131,21 @@ def caption(floors: list[Floor]) -> str:
     if not floors:
         return ""
     p50, p99 = (sorted(one["latency_us"][name] / 1e3 for one in floors) for name in ("p50", "p99"))
-    return (f"Latency at {RATE:,} messages/s without any broker, an echo between two processes on this machine:"
-            f" p50 {statistics.median(p50):.2f} ms, p99 {statistics.median(p99):.2f} ms"
-            f" ({p99[0]:.2f} to {p99[-1]:.2f} in {len(p99)} measurements). A p99 near that is the machine's own.")
+    return (
+        f"Latency at {RATE:,} messages/s without any broker, an echo between two processes on this machine:"
+        f" p50 {statistics.median(p50):.2f} ms, p99 {statistics.median(p99):.2f} ms"
+        f" ({p99[0]:.2f} to {p99[-1]:.2f} in {len(p99)} measurements). A p99 near that is the machine's own."
+    )
 
 
 def print_table(table_rows: list[Row], below: str, console: Console) -> None:
     """The table with its caption below it."""
-    table = Table(title="Medians of the rounds; ratios to RabbitMQ of the same round", title_justify="left",
-                  caption=below or None, caption_justify="left")
+    table = Table(
+        title="Medians of the rounds; ratios to RabbitMQ of the same round",
+        title_justify="left",
+        caption=below or None,
+        caption_justify="left",
+    )
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in ("work", "broker") else "right")
     before = None
@@ -135,8 +166,10 @@ def print_table(table_rows: list[Row], below: str, console: Console) -> None:
 
 def markdown(table_rows: list[Row], below: str) -> str:
     lines = ["| " + " | ".join(HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2)]
-    lines += ["| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + (" (missed)" if missed(row) else "")]) + " |"
-              for row in table_rows]
+    lines += [
+        "| " + " | ".join([*cells(row)[:-1], cells(row)[-1] + (" (missed)" if missed(row) else "")]) + " |"
+        for row in table_rows
+    ]
     if below:
         lines += ["", below]
     return "\n".join(lines) + "\n"
@@ -149,9 +182,11 @@ def chart(table_rows: list[Row]) -> str:
     height = 28 + sum(10 + 18 * sum(row.workload.name == name for row in shown) for name in groups) + 24
     top = max([row.ratio or 0 for row in shown] + [max(row.workload.targets.values(), default=0) for row in shown] + [1.0])
     left, width = 330, 440
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
-           'font-family="sans-serif" font-size="12">',
-           '<text x="8" y="18" font-size="14">Ratio to RabbitMQ (throughput: longer is better; p99: shorter is)</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        '<text x="8" y="18" font-size="14">Ratio to RabbitMQ (throughput: longer is better; p99: shorter is)</text>',
+    ]
     y = 32
     for name in groups:
         mine = [row for row in shown if row.workload.name == name]
@@ -160,13 +195,17 @@ def chart(table_rows: list[Row]) -> str:
             assert row.ratio is not None
             target = row.workload.targets.get(row.broker, 0)
             at = left + target / top * width
-            out.append(f'<rect x="{left}" y="{y}" width="{row.ratio / top * width:.1f}" height="14" '
-                       f'fill="{COLOURS[row.broker]}"><title>{escape(TITLES[row.broker])}</title></rect>')
+            out.append(
+                f'<rect x="{left}" y="{y}" width="{row.ratio / top * width:.1f}" height="14" '
+                f'fill="{COLOURS[row.broker]}"><title>{escape(TITLES[row.broker])}</title></rect>'
+            )
             if target:
-                out.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 1}" y2="{y + 15}" stroke="#d93025" '
-                       'stroke-width="2"/>')
-            out.append(f'<text x="{left + max(row.ratio, target) / top * width + 6:.1f}" y="{y + 12}">'
-                       f"{row.ratio:.2f}</text>")
+                out.append(
+                    f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 1}" y2="{y + 15}" stroke="#d93025" stroke-width="2"/>'
+                )
+            out.append(
+                f'<text x="{left + max(row.ratio, target) / top * width + 6:.1f}" y="{y + 12}">{row.ratio:.2f}</text>'
+            )
             y += 18
         y += 10
     out.append(f'<text x="8" y="{y + 10}" fill="#5f6368">dark: compiled, light: pure Python, red: the target</text>')

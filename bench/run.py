@@ -39,8 +39,14 @@ def options() -> argparse.Namespace:
     return chosen
 
 
-def measure(workloads: list[Workload], contenders: list[brokers.Contender], chosen: argparse.Namespace,
-            results: report.Results, floors: list[report.Floor], console: Console) -> None:
+def measure(
+    workloads: list[Workload],
+    contenders: list[brokers.Contender],
+    chosen: argparse.Namespace,
+    results: report.Results,
+    floors: list[report.Floor],
+    console: Console,
+) -> None:
     """All rounds of these workloads; adds to the results, and before each load of latency what the machine has of its own
     to the floors."""
     span = ("--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup))
@@ -48,15 +54,23 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
         for workload in workloads:
             if workload.measure == LATENCY:
                 floors.append(generator.floor(RATE, *span))
-                console.print(f"round {turn + 1}  {'':20} {'no broker':10} {RATE:>11,}/s  "
-                              f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
+                console.print(
+                    f"round {turn + 1}  {'':20} {'no broker':10} {RATE:>11,}/s  "
+                    f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms",
+                    highlight=False,
+                )
             # Each of them is the first one in its turn: what the load before leaves behind hits all alike.
-            for contender in contenders[turn % len(contenders):] + contenders[: turn % len(contenders)]:
+            for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                 if contender.name == brokers.ARTEMIS and not workload.only_amqp10:
                     continue
-                arguments = [*workload.options, *contender.options, *span,
-                             # Names of their own: what is still in the buffers of the load before goes nowhere.
-                             "--prefix", f"bench-{workload.name}-{turn}"]
+                arguments = [
+                    *workload.options,
+                    *contender.options,
+                    *span,
+                    # Names of their own: what is still in the buffers of the load before goes nowhere.
+                    "--prefix",
+                    f"bench-{workload.name}-{turn}",
+                ]
                 try:
                     with brokers.alone(contender, contenders):
                         names = arguments[-2:]
@@ -64,15 +78,31 @@ def measure(workloads: list[Workload], contenders: list[brokers.Contender], chos
                             generator.run(contender.port, "run", *workload.before, *names, timeout=180)
                         result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
                         if workload.before:  # what was kept goes
-                            generator.run(contender.port, "run", "--publishers", "0", "--consumers", "0", "--stream",
-                                          "--seconds", "0", "--warmup", "0", *names, timeout=180)
+                            generator.run(
+                                contender.port,
+                                "run",
+                                "--publishers",
+                                "0",
+                                "--consumers",
+                                "0",
+                                "--stream",
+                                "--seconds",
+                                "0",
+                                "--warmup",
+                                "0",
+                                *names,
+                                timeout=180,
+                            )
                 except generator.GeneratorFailed as error:
                     console.print(f"[red]{contender.name}, {workload.name}: {error}[/]")
                     continue
                 results.setdefault(workload.name, {}).setdefault(contender.name, []).append(result)
-                console.print(f"round {turn + 1}  {workload.name:20} {contender.name:10} "
-                              f"{result[workload.counted] / result['seconds']:>11,.0f}/s  "
-                              f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms", highlight=False)
+                console.print(
+                    f"round {turn + 1}  {workload.name:20} {contender.name:10} "
+                    f"{result[workload.counted] / result['seconds']:>11,.0f}/s  "
+                    f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms",
+                    highlight=False,
+                )
                 time.sleep(0.3)  # let the broker clean up after the load before the next one is measured
 
 
@@ -93,17 +123,25 @@ def main() -> int:
         for slow in (False, True):
             group = [workload for workload in workloads if workload.slow == slow]
             if group:
-                names = [name for name in wanted
-                         if name != brokers.ARTEMIS or any(workload.only_amqp10 for workload in group)]
+                names = [
+                    name for name in wanted if name != brokers.ARTEMIS or any(workload.only_amqp10 for workload in group)
+                ]
                 with brokers.running(names, Path(directory), slow) as contenders:
                     measure(group, contenders, chosen, results, floors, console)
     rows = report.rows(workloads, results)
     caption = report.caption(floors)
     report.print_table(rows, caption, console)
     chosen.output.mkdir(parents=True, exist_ok=True)
-    facts = {"began": began, "seconds": time.time() - began, "machine": platform.platform(), "cpus": os.cpu_count(),
-             "python": platform.python_version(), "rounds": chosen.rounds, "results": results,
-             "floors": floors}
+    facts = {
+        "began": began,
+        "seconds": time.time() - began,
+        "machine": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "rounds": chosen.rounds,
+        "results": results,
+        "floors": floors,
+    }
     (chosen.output / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
     (chosen.output / "results.md").write_text(report.markdown(rows, caption))
     (chosen.output / "results.svg").write_text(report.chart(rows))

@@ -72,23 +72,32 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     full = settled_memory(contender.pid)
     load.result()
     say(f"  {chosen.connections} connections with a channel each, opened in {took:.1f} s; {bare:.0f} MB before")
-    return {"connections": chosen.connections, "seconds": took, "bare_mb": bare,
-            "memory": judge("memory above the bare broker", full - bare, 70 * chosen.connections / 1000, "MB")}
+    return {
+        "connections": chosen.connections,
+        "seconds": took,
+        "bare_mb": bare,
+        "memory": judge("memory above the bare broker", full - bare, 70 * chosen.connections / 1000, "MB"),
+    }
 
 
 def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
     """Durable queues declared one after the other, each awaited."""
     found = generator.run(contender.port, "declare", "--durable", "--messages", str(chosen.queues), timeout=3600)
     thousands = found["milliseconds_per_thousand"]
-    say(f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} a second; "
-        f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {status(contender.pid, 'VmRSS'):.0f} MB")
+    say(
+        f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} a second; "
+        f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {status(contender.pid, 'VmRSS'):.0f} MB"
+    )
     began = time.monotonic()
     contender.stop()
     contender.start()
     took = time.monotonic() - began
     say(f"  stopped and back in {took:.1f} s")
-    return {**found, "restart_seconds": took,
-            "slow_down": judge("last thousand over the first", thousands[-1] / thousands[0], 2, "x")}
+    return {
+        **found,
+        "restart_seconds": took,
+        "slow_down": judge("last thousand over the first", thousands[-1] / thousands[0], 2, "x"),
+    }
 
 
 def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -110,9 +119,22 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     say(f"  another queue's p99 alone: {alone['latency_us']['p99'] / 1e3:.2f} ms; {bare:.0f} MB")
     common = ("--durable", "--keep", "--prefix", "deep", "--size", "256", "--messages", str(count))
 
-    filled, during_fill = beside(contender, lambda: generator.run(
-        port, "run", *common, "--publishers", "4", "--consumers", "0", "--window", "500", watch=contender.pid,
-        timeout=7200))
+    filled, during_fill = beside(
+        contender,
+        lambda: generator.run(
+            port,
+            "run",
+            *common,
+            "--publishers",
+            "4",
+            "--consumers",
+            "0",
+            "--window",
+            "500",
+            watch=contender.pid,
+            timeout=7200,
+        ),
+    )
     say(f"  filled at {filled['confirmed'] / filled['seconds']:,.0f} messages/s in {filled['seconds']:.0f} s")
     peak_filling = status(contender.pid, "VmHWM")
     resting = settled_memory(contender.pid)
@@ -123,18 +145,29 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     restart = time.monotonic() - began
     restarted = status(contender.pid, "VmHWM")
 
-    drained, during_drain = beside(contender, lambda: generator.run(
-        contender.port, "run", *common, "--publishers", "0", "--consumers", "1", watch=contender.pid, timeout=7200))
+    drained, during_drain = beside(
+        contender,
+        lambda: generator.run(
+            contender.port, "run", *common, "--publishers", "0", "--consumers", "1", watch=contender.pid, timeout=7200
+        ),
+    )
     say(f"  drained at {drained['delivered'] / drained['seconds']:,.0f} messages/s in {drained['seconds']:.0f} s")
     peak_draining = status(contender.pid, "VmHWM")
 
     base = max(alone["latency_us"]["p99"], 1)
-    say(f"  memory: {resting:.0f} MB full and at rest, peaks {peak_filling:.0f} MB filling, {restarted:.0f} MB starting, "
-        f"{peak_draining:.0f} MB draining")
+    say(
+        f"  memory: {resting:.0f} MB full and at rest, peaks {peak_filling:.0f} MB filling, {restarted:.0f} MB starting, "
+        f"{peak_draining:.0f} MB draining"
+    )
     scale = count / 10_000_000
     return {
-        "messages": count, "alone": alone, "fill": filled, "drain": drained, "resting_mb": resting,
-        "during_fill": during_fill, "during_drain": during_drain,
+        "messages": count,
+        "alone": alone,
+        "fill": filled,
+        "drain": drained,
+        "resting_mb": resting,
+        "during_fill": during_fill,
+        "during_drain": during_drain,
         "memory": judge("most memory", max(peak_filling, restarted, peak_draining), 1024, "MB"),
         "restart": judge("back after a restart in", restart, max(60 * scale, 2), "s"),
         "p99_fill": judge("other queue's p99 while filling", during_fill["latency_us"]["p99"] / base, 2, "x"),
@@ -165,8 +198,10 @@ def main() -> int:
             if name not in available:
                 raise SystemExit(f"{brokers.TITLES[name]} is not available here")
             say(f"{command}: {brokers.TITLES[name]}")
-            with (tempfile.TemporaryDirectory(prefix="leveret-scale-") as directory,
-                  brokers.running([name], Path(directory)) as contenders):
+            with (
+                tempfile.TemporaryDirectory(prefix="leveret-scale-") as directory,
+                brokers.running([name], Path(directory)) as contenders,
+            ):
                 results.setdefault(command, {})[name] = COMMANDS[command](chosen, contenders[0])
     chosen.output.mkdir(parents=True, exist_ok=True)
     (chosen.output / "scale.json").write_text(json.dumps(results, indent=1) + "\n")

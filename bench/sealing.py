@@ -42,8 +42,21 @@ def run(sealing: bool, seconds: float, rate: float, publishers: int, segment_siz
     with tempfile.TemporaryDirectory(prefix="leveret-sealing-") as directory:
         process = LeveretProcess(Path(directory), config=config)
         with process.start():
-            options = ["--stream", "--durable", "--keep", "--consumers", "0", "--publishers", str(publishers), "--size",
-                       str(SIZE), "--seconds", str(seconds), "--window", "1000"]
+            options = [
+                "--stream",
+                "--durable",
+                "--keep",
+                "--consumers",
+                "0",
+                "--publishers",
+                str(publishers),
+                "--size",
+                str(SIZE),
+                "--seconds",
+                str(seconds),
+                "--window",
+                "1000",
+            ]
             if rate:
                 options += ["--rate", str(rate)]
             longest = [0]
@@ -69,9 +82,16 @@ def run(sealing: bool, seconds: float, rate: float, publishers: int, segment_siz
             while sealing and stream["unsealed"] * SIZE >= segment_size and time.monotonic() < began + 120:
                 time.sleep(0.2)
                 stream = call(process.data_dir, "streams.list")[0]
-            return {"sealing": sealing, "confirmed": round(result["confirmed"] / seconds), "messages": stream["messages"],
-                    "unsealed_at_most": longest[0], "caught_up_after": round(time.monotonic() - began, 1),
-                    "segments": stream["segments"], "broker_cpu": round(after - before, 1), "sealer_cpu": round(sealer, 1)}
+            return {
+                "sealing": sealing,
+                "confirmed": round(result["confirmed"] / seconds),
+                "messages": stream["messages"],
+                "unsealed_at_most": longest[0],
+                "caught_up_after": round(time.monotonic() - began, 1),
+                "segments": stream["segments"],
+                "broker_cpu": round(after - before, 1),
+                "sealer_cpu": round(sealer, 1),
+            }
 
 
 def main() -> None:
@@ -90,8 +110,11 @@ def main() -> None:
                 rates[sealing].append(float(found["confirmed"]))
                 print(json.dumps(found), flush=True)
         off, on = median(rates[False]), median(rates[True])
-        print(f"{'as fast as it goes' if not rate else f'at {rate:,.0f} a second'}: {off:,.0f} confirmed a second without"
-              f" sealing, {on:,.0f} with it: {1 - on / off:.0%} less", flush=True)
+        print(
+            f"{'as fast as it goes' if not rate else f'at {rate:,.0f} a second'}: {off:,.0f} confirmed a second without"
+            f" sealing, {on:,.0f} with it: {1 - on / off:.0%} less",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

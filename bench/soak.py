@@ -38,8 +38,9 @@ REPLY = "amq.rabbitmq.reply-to"
 class Soak:
     """The clients and their counts."""
 
-    def __init__(self, broker: LeveretProcess, seconds: float, rate: float, seed: int, only: set[str],
-                 attacks: bool = False) -> None:
+    def __init__(
+        self, broker: LeveretProcess, seconds: float, rate: float, seed: int, only: set[str], attacks: bool = False
+    ) -> None:
         self.broker = broker
         self.only = only
         self.attacks = attacks
@@ -268,8 +269,12 @@ class Soak:
                 # Far enough in to reach the code behind the login, with or without a user.
                 pieces = [{"0-9": headers[1], "0-9-1": headers[0], "1.0": AMQP_1_0}[protocol]]
                 pieces += [data.replace(b"user", self.random.choice((b"guest", b"nobdy"))) for data in login(protocol)]
-            pieces += [mutated(self.random.choice(pools[number]), self.random) if self.random.random() < 0.2
-                       else self.random.choice(pools[number]) for _ in range(30)]
+            pieces += [
+                mutated(self.random.choice(pools[number]), self.random)
+                if self.random.random() < 0.2
+                else self.random.choice(pools[number])
+                for _ in range(30)
+            ]
             try:
                 for data in pieces:
                     writer.write(data)
@@ -348,8 +353,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="leveret-soak-") as temporary:
         broker = LeveretProcess(arguments.directory or Path(temporary))
         with broker.start():
-            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed, set(arguments.only),
-                        arguments.attacks)
+            soak = Soak(broker, arguments.seconds, arguments.rate, arguments.seed, set(arguments.only), arguments.attacks)
             asyncio.run(soak.run())
             flat = soak.verdict(arguments.growth)
         broker.check_log()

@@ -72,8 +72,12 @@ def main() -> int:
             return opened
 
         stages: dict[str, Callable[[LeveretProcess], socket.socket]] = {
-            "silent, plain port": plain, "silent, TLS port": silent_tls, "after the TLS handshake": handshake,
-            "after the protocol header": header, "after the TLS handshake and the protocol header": tls_header}
+            "silent, plain port": plain,
+            "silent, TLS port": silent_tls,
+            "after the TLS handshake": handshake,
+            "after the protocol header": header,
+            "after the TLS handshake and the protocol header": tls_header,
+        }
         config = basic_config() + CONFIG.format(port=port, cert=cert, key=key)
         for name, open_one in stages.items():
             broker = LeveretProcess(Path(directory) / name.replace(" ", "-"), config=config).start()

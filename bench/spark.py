@@ -53,10 +53,16 @@ def session(directory: Path) -> SparkSession:
 
     os.environ["PYTHONPATH"] = str(ROOT / "src")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "3g")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.local.dir", str(directory)).config("spark.log.level", "ERROR").getOrCreate())
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(directory))
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
 
 
 def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:
@@ -83,10 +89,11 @@ def seal(broker: LeveretProcess, name: str, rows: int) -> list[str]:
 
 def worker_rate(broker: LeveretProcess, name: str, rows: int, protocol: str) -> int:
     """Rows a second of the processor that a task takes to read them and to write them for Spark, measured beside it."""
-    settings = read_options({"url": broker.url(), "stream": name, "protocol": protocol, "history": "amqp",
-                             "minPartitions": "1"})
+    settings = read_options(
+        {"url": broker.url(), "stream": name, "protocol": protocol, "history": "amqp", "minPartitions": "1"}
+    )
     reader = StreamBatchReader(settings, Target("stream", "stream", name))
-    part, = reader.partitions()
+    (part,) = reader.partitions()
     began = time.process_time()
     with open(os.devnull, "wb") as out, pa.ipc.new_stream(out, arrow_schema()) as stream:
         for batch in reader.read(part):
@@ -117,7 +124,8 @@ def sealed(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) 
     ways: dict[str, Callable[[], DataFrame]] = {
         "data source": partial(_stream, spark, broker, "sealed", history="segments"),
         "pyspark_amqp.load": partial(pyspark_amqp.load, spark, url=broker.url(), stream="sealed", history="segments"),
-        "spark.read.parquet": partial(spark.read.parquet, *files)}
+        "spark.read.parquet": partial(spark.read.parquet, *files),
+    }
     for name, make in ways.items():
         print(f"sealed, in {len(files)} files, {name}: {rate(rounds, rows, make):,} rows a second", flush=True)
 

@@ -33,9 +33,18 @@ def say(text: str) -> None:
 
 def orders(count: int) -> list[bytes]:
     """JSON of about 200 bytes each."""
-    return [json.dumps({"id": number, "customer": f"customer-{number % 997}", "amount": number / 7,
-                        "placed": "2026-05-01T12:00:00.123Z", "note": os.urandom(40).hex()}).encode()
-            for number in range(count)]
+    return [
+        json.dumps(
+            {
+                "id": number,
+                "customer": f"customer-{number % 997}",
+                "amount": number / 7,
+                "placed": "2026-05-01T12:00:00.123Z",
+                "note": os.urandom(40).hex(),
+            }
+        ).encode()
+        for number in range(count)
+    ]
 
 
 def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int, rounds: int, directory: Path) -> None:
@@ -45,10 +54,16 @@ def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int
         place = directory / f"archive-{number}"
         began = time.perf_counter()
         most = {"maxMessagesPerTrigger": -(-rows // 10)} if number < 0 else {}
-        query, = archive(spark, Broker(url=broker.url()), Capture(stream=stream, consumer=place.name, options={**most}),
-                         TableOutput(path=str(place / "table")), checkpoint=str(place / "checkpoint"),
-                         decode=Decode(format="json", schema=SCHEMA, quarantine=str(place / "bad")), name=place.name,
-                         once=True)
+        (query,) = archive(
+            spark,
+            Broker(url=broker.url()),
+            Capture(stream=stream, consumer=place.name, options={**most}),
+            TableOutput(path=str(place / "table")),
+            checkpoint=str(place / "checkpoint"),
+            decode=Decode(format="json", schema=SCHEMA, quarantine=str(place / "bad")),
+            name=place.name,
+            once=True,
+        )
         query.awaitTermination()
         took = time.perf_counter() - began
         found = spark.read.parquet(str(place / "table")).where("data.id IS NOT NULL").count()
@@ -66,26 +81,52 @@ def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, di
     # Bodies as the load generator's: it looks for the time of their publish in front.
     spark.range(rows).selectExpr(
         "unhex(rpad(concat(repeat('00', 16), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), "
-        f"hex(randstr(32)), hex(randstr(24))), {2 * SIZE}, '00')) AS body").repartition(2).write.parquet(source)
+        f"hex(randstr(32)), hex(randstr(24))), {2 * SIZE}, '00')) AS body"
+    ).repartition(2).write.parquet(source)
     control = ControlClient(endpoint_of(read_options({"url": broker.url()})))
     written, consumed = [], []
     for number in range(rounds):
         name = f"sink-{number}"
-        load = Load(broker.port, "run", "--publishers", "0", "--consumers", "1", "--durable", "--keep", "--prefix", name,
-                    "--prefetch", "2000", "--ack-every", "500", "--seconds", "600", "--warmup", "0")
+        load = Load(
+            broker.port,
+            "run",
+            "--publishers",
+            "0",
+            "--consumers",
+            "1",
+            "--durable",
+            "--keep",
+            "--prefix",
+            name,
+            "--prefetch",
+            "2000",
+            "--ack-every",
+            "500",
+            "--seconds",
+            "600",
+            "--warmup",
+            "0",
+        )
         queue = f"{name}-0"
         _until_declared(broker, queue)
         began = time.perf_counter()
         options = {"url": broker.url(), "exchange": "", "routingKey": queue, "guarantee": "exactly-once"}
-        (spark.read.parquet(source).write.format("amqp").mode("append")
-         .options(**options, txnAppId=name, txnVersion="0").save())
+        (
+            spark.read.parquet(source)
+            .write.format("amqp")
+            .mode("append")
+            .options(**options, txnAppId=name, txnVersion="0")
+            .save()
+        )
         written.append(rows / (time.perf_counter() - began))
         while control.request("queue.describe", queue=queue)["messages"]:
             time.sleep(0.02)
         consumed.append(rows / (time.perf_counter() - began))
         result = load.stop()
-        say(f"sink, round {number + 1} of {rounds}: {written[-1]:,.0f} rows a second until promoted, {consumed[-1]:,.0f} "
-            "until consumed")
+        say(
+            f"sink, round {number + 1} of {rounds}: {written[-1]:,.0f} rows a second until promoted, {consumed[-1]:,.0f} "
+            "until consumed"
+        )
         assert result["delivered"] == rows
     control.close()
     say(f"exactly-once sink: {median(written):,.0f} rows a second until promoted, {median(consumed):,.0f} until consumed")
@@ -107,14 +148,23 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
     with sync.connect(url) as connection, connection.channel() as channel:
         channel.declare_queue("latency", durable=True, arguments={"x-queue-type": "stream"})
         channel.declare_queue("latency-out", durable=True)
-    query = (spark.readStream.format("amqp").options(url=url, stream="latency", startingOffsets="earliest").load()
-             .select("body").writeStream.format("amqp")
-             .options(url=url, exchange="", routingKey="latency-out", guarantee="exactly-once")
-             .option("checkpointLocation", str(directory / "latency")).start())
+    query = (
+        spark.readStream.format("amqp")
+        .options(url=url, stream="latency", startingOffsets="earliest")
+        .load()
+        .select("body")
+        .writeStream.format("amqp")
+        .options(url=url, exchange="", routingKey="latency-out", guarantee="exactly-once")
+        .option("checkpointLocation", str(directory / "latency"))
+        .start()
+    )
 
     def publish() -> None:
-        with sync.connect(url) as connection, connection.channel() as channel, \
-                channel.publisher(routing_key="latency", window=1000, persistent=True) as publisher:
+        with (
+            sync.connect(url) as connection,
+            connection.channel() as channel,
+            channel.publisher(routing_key="latency", window=1000, persistent=True) as publisher,
+        ):
             due = time.monotonic()
             while not over.is_set():
                 publisher.publish(str(time.time_ns()).encode().ljust(SIZE))
@@ -122,8 +172,11 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
                 time.sleep(max(due - time.monotonic(), 0))
 
     def consume() -> None:
-        with sync.connect(url) as connection, connection.channel() as channel, \
-                channel.consume("latency-out", no_ack=True, prefetch=1000) as consumer:
+        with (
+            sync.connect(url) as connection,
+            connection.channel() as channel,
+            channel.consume("latency-out", no_ack=True, prefetch=1000) as consumer,
+        ):
             began = time.time()
             while not over.is_set():
                 try:
@@ -141,15 +194,19 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
     while time.monotonic() < began + seconds:
         time.sleep(5)
         assert query.isActive, query.exception()
-        say(f"latency: {time.monotonic() - began:.0f} of {seconds:.0f} s, {len(delays)} messages"
-            + (f", median {median(delays) * 1000:.0f} ms" if delays else ""))
+        say(
+            f"latency: {time.monotonic() - began:.0f} of {seconds:.0f} s, {len(delays)} messages"
+            + (f", median {median(delays) * 1000:.0f} ms" if delays else "")
+        )
     over.set()
     for worker in workers:
         worker.join()
     query.stop()
     ordered = sorted(delays)
-    say(f"latency from stream to exactly-once sink at {rate} a second: median {median(ordered) * 1000:.0f} ms, "
-        f"99 of 100 within {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms")
+    say(
+        f"latency from stream to exactly-once sink at {rate} a second: median {median(ordered) * 1000:.0f} ms, "
+        f"99 of 100 within {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms"
+    )
 
 
 def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory: Path) -> None:
@@ -157,12 +214,35 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("memory-0", durable=True, arguments={"x-queue-type": "stream"})
     assert broker.process is not None
-    load = Load(broker.port, "run", "--publishers", "2", "--consumers", "0", "--stream", "--durable", "--keep", "--prefix",
-                "memory", "--size", str(SIZE), "--window", "1000", "--messages", str(rows))
+    load = Load(
+        broker.port,
+        "run",
+        "--publishers",
+        "2",
+        "--consumers",
+        "0",
+        "--stream",
+        "--durable",
+        "--keep",
+        "--prefix",
+        "memory",
+        "--size",
+        str(SIZE),
+        "--window",
+        "1000",
+        "--messages",
+        str(rows),
+    )
     table = directory / "memory"
-    query, = archive(spark, Broker(url=broker.url()),
-                     Capture(stream="memory-0", options={"maxMessagesPerTrigger": 500_000}), TableOutput(path=str(table)),
-                     checkpoint=str(directory / "memory-checkpoint"), name="memory", trigger=1.0)
+    (query,) = archive(
+        spark,
+        Broker(url=broker.url()),
+        Capture(stream="memory-0", options={"maxMessagesPerTrigger": 500_000}),
+        TableOutput(path=str(table)),
+        checkpoint=str(directory / "memory-checkpoint"),
+        name="memory",
+        trigger=1.0,
+    )
     began = time.monotonic()
     samples: list[dict[str, int]] = []
     done, reported = 0, 0.0
@@ -170,8 +250,12 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
         time.sleep(1)
         assert query.isActive, query.exception()
         assert load.process.poll() in (None, 0), load.result()
-        pids = {"broker": [broker.process.pid], "sealer": _below(broker.process.pid), "Spark": _below(os.getpid(), "java"),
-                "workers": [pid for spark in _below(os.getpid(), "java") for pid in _below(spark, "python")]}
+        pids = {
+            "broker": [broker.process.pid],
+            "sealer": _below(broker.process.pid),
+            "Spark": _below(os.getpid(), "java"),
+            "workers": [pid for spark in _below(os.getpid(), "java") for pid in _below(spark, "python")],
+        }
         samples.append({name: _resident(found) for name, found in pids.items()})
         progress: Any = query.lastProgress
         if progress:
@@ -189,10 +273,16 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
     say(f"memory: {rows:,} messages published, archived and counted in {took:.0f} s; MB in the median of each quarter:")
     quarter = max(len(samples) // 4, 1)
     for name in samples[0]:
-        values = [median(sample[name] for sample in samples[start : start + quarter])
-                  for start in range(0, quarter * 4, quarter) if samples[start : start + quarter]]
-        say(f"  {name:8}" + "".join(f"{value:8,.0f}" for value in values)
-            + f"   at most {max(sample[name] for sample in samples):,}")
+        values = [
+            median(sample[name] for sample in samples[start : start + quarter])
+            for start in range(0, quarter * 4, quarter)
+            if samples[start : start + quarter]
+        ]
+        say(
+            f"  {name:8}"
+            + "".join(f"{value:8,.0f}" for value in values)
+            + f"   at most {max(sample[name] for sample in samples):,}"
+        )
 
 
 def _below(pid: int, word: str = "") -> list[int]:

@@ -48,8 +48,12 @@ from tests.support.broker import LeveretProcess  # noqa: E402
 PATIENCE = 600.0
 KINDS = ("query", "worker", "broker", "commit")
 ON_A_CLUSTER = {
-    "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
-    "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "100ms",
+    "spark.executor.memory": "450m",
+    "spark.executor.cores": "1",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
 }
 
 
@@ -90,12 +94,21 @@ class Query:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2]), "PYSPARK_PYTHON": sys.executable,
-                       "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path[:2]),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         with open(self.directory / "query.log", "ab") as log:
-            self.process = subprocess.Popen([sys.executable, str(ROOT / "bench" / "spark_query.py"),
-                                             json.dumps(self.argument)], env=environment, stdout=log, stderr=log,
-                                            start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "bench" / "spark_query.py"), json.dumps(self.argument)],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     @property
     def running(self) -> bool:
@@ -141,8 +154,11 @@ def _kill(process: int) -> None:
 def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
     """Publish numbered messages with confirms. Those sent while nothing is killed arrive once."""
     sent = [str(number) for number in range(first, first + count)]
-    with (sync.connect(broker.url()) as connection, connection.channel() as channel,
-          channel.publisher(routing_key="in", window=1000, persistent=True) as publisher):
+    with (
+        sync.connect(broker.url()) as connection,
+        connection.channel() as channel,
+        channel.publisher(routing_key="in", window=1000, persistent=True) as publisher,
+    ):
         for body in sent:
             publisher.publish(body, message_id=body)
     return sent
@@ -153,11 +169,16 @@ def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cl
         directory = Path(made)
         row = row_of(name, directory)
         broker = LeveretProcess(directory / "broker").start()
-        query = Query(directory, {
-            "directory": made, "checkpoint": str(directory / "checkpoint"),
-            "source": {"url": broker.url(), "maxMessagesPerTrigger": str(max(messages // 40, 1)), **row.source},
-            "sink": {**row.sink, **({"url": broker.url()} if row.to_queue else {})},
-            "dump": "" if row.to_queue else str(directory / "dump")})
+        query = Query(
+            directory,
+            {
+                "directory": made,
+                "checkpoint": str(directory / "checkpoint"),
+                "source": {"url": broker.url(), "maxMessagesPerTrigger": str(max(messages // 40, 1)), **row.source},
+                "sink": {**row.sink, **({"url": broker.url()} if row.to_queue else {})},
+                "dump": "" if row.to_queue else str(directory / "dump"),
+            },
+        )
         if "minPartitions" not in row.source and "spoolDir" not in row.source:
             query.argument["source"]["minPartitions"] = "2"
         if cluster is not None:
@@ -172,8 +193,17 @@ def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cl
             broker.kill()
 
 
-def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, broker: LeveretProcess, query: Query,
-         directory: Path, cluster: Cluster | None) -> bool:
+def _run(
+    name: str,
+    row: Row,
+    kills: int,
+    messages: int,
+    chance: random.Random,
+    broker: LeveretProcess,
+    query: Query,
+    directory: Path,
+    cluster: Cluster | None,
+) -> bool:
     began = time.monotonic()
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         streamed = {"x-queue-type": "stream"} if "stream" in row.source else None
@@ -232,10 +262,13 @@ def _run(name: str, row: Row, kills: int, messages: int, chance: random.Random, 
     twice = {body: count for body, count in found.items() if count > 1}
     twice_at_a_time = len(list((directory / "slow").glob("twice-*")))
     good = not lost and not invented and not (twice and row.once)
-    print(f"{name}: {'good' if good else 'WRONG'}: {len(sent)} messages, {sum(found.values())} arrived, {len(lost)} lost, "
-          f"{len(invented)} invented, {len(twice)} more than once ({'once' if row.once else 'at least once'} demanded); "
-          f"kills {dict(done)}, {twice_at_a_time} tasks run twice at a time, {failed} runs ended by themselves, "
-          f"{time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{name}: {'good' if good else 'WRONG'}: {len(sent)} messages, {sum(found.values())} arrived, {len(lost)} lost, "
+        f"{len(invented)} invented, {len(twice)} more than once ({'once' if row.once else 'at least once'} demanded); "
+        f"kills {dict(done)}, {twice_at_a_time} tasks run twice at a time, {failed} runs ended by themselves, "
+        f"{time.monotonic() - began:.0f} s",
+        flush=True,
+    )
     if not good:
         print(f"  lost {lost[:20]}, invented {invented[:20]}, twice {dict(list(twice.items())[:20])}")
     return good
@@ -282,8 +315,9 @@ def main() -> None:
         cluster = None
         if given.cluster:
             cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-        results = [run(name, given.kills, given.messages, random.Random(f"{given.seed} {name}"), cluster)
-                   for name in given.rows]
+        results = [
+            run(name, given.kills, given.messages, random.Random(f"{given.seed} {name}"), cluster) for name in given.rows
+        ]
     sys.exit(0 if all(results) else 1)
 
 

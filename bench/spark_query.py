@@ -28,11 +28,17 @@ MAX_WAIT = 6.0
 def main(argument: str) -> None:
     given = json.loads(argument)
     builder = (
-        SparkSession.builder.master(given.get("master", "local[2,3]")).appName("kills").config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "700m").config("spark.local.dir", given["directory"])
-        .config("spark.sql.warehouse.dir", given["directory"]).config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"))
+        SparkSession.builder.master(given.get("master", "local[2,3]"))
+        .appName("kills")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "700m")
+        .config("spark.local.dir", given["directory"])
+        .config("spark.sql.warehouse.dir", given["directory"])
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    )
     for name, value in given.get("conf", {}).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -43,8 +49,13 @@ def main(argument: str) -> None:
         rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
         if given.get("slow"):
             rows = rows.mapInArrow(_slowed(given["slow"]), rows.schema)
-        query = (rows.writeStream.format(sink.pop("format")).options(**sink)
-                 .option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start())
+        query = (
+            rows.writeStream.format(sink.pop("format"))
+            .options(**sink)
+            .option("checkpointLocation", given["checkpoint"])
+            .trigger(availableNow=True)
+            .start()
+        )
     query.awaitTermination()
     if given.get("dump"):
         found = session.read.parquet(sink["path"]).select("body").collect()
@@ -56,9 +67,13 @@ def main(argument: str) -> None:
 def _archive(session: SparkSession, source: dict[str, str], path: str, checkpoint: str) -> StreamingQuery:
     options: dict[str, Any] = dict(source)
     broker = Broker(url=options.pop("url"))
-    capture = Capture(stream=options.pop("stream"), consumer=options.pop("consumerName"),
-                      starting_offsets=options.pop("startingOffsets"), options=options)
-    query, = archive(session, broker, capture, TableOutput(path=path), checkpoint=checkpoint, once=True)
+    capture = Capture(
+        stream=options.pop("stream"),
+        consumer=options.pop("consumerName"),
+        starting_offsets=options.pop("startingOffsets"),
+        options=options,
+    )
+    (query,) = archive(session, broker, capture, TableOutput(path=path), checkpoint=checkpoint, once=True)
     return query
 
 
@@ -83,6 +98,7 @@ def _slowed(directory: str) -> Any:
                     pass
             waiting = False
             yield one.slice(one.num_rows // 2)
+
     return slow
 
 

@@ -139,8 +139,9 @@ def measure(contender: brokers.Contender, mib: int) -> Result:
     cpu = cpu_of(contender.pid) - cpu
     peak = memory(contender.pid, "VmHWM")
     client.close()
-    return Result(mib, length / staged / 1e6, length / (middle - begin) / 1e6, length / (end - ready) / 1e6, before, peak,
-                  cpu, disk)
+    return Result(
+        mib, length / staged / 1e6, length / (middle - begin) / 1e6, length / (end - ready) / 1e6, before, peak, cpu, disk
+    )
 
 
 def memory(pid: int, field: str) -> float:
@@ -160,15 +161,20 @@ def compare(console: Console, rounds: int, output: Path, mib: int = MIBS, broker
     """Measure and print everything, and write `staged.json`."""
     name = broker or next(name for name in brokers.names() if name != brokers.RABBIT)
     results: list[Result] = []
-    with (tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory,
-          brokers.running([name], Path(directory)) as contenders):
+    with (
+        tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory,
+        brokers.running([name], Path(directory)) as contenders,
+    ):
         for number in range(rounds):
             for size in (SMALL, mib):
                 result = measure(contenders[0], size)
                 results.append(result)
-                console.print(f"round {number + 1}  {size:>6} MiB  staged {result.rate_staged:>5.0f} MB/s"
-                              f"  in {result.rate_in:>5.0f} MB/s  out {result.rate_out:>5.0f} MB/s"
-                              f"  peak {result.peak:.0f} MB  disk {result.disk:>5.0f} MB/s", highlight=False)
+                console.print(
+                    f"round {number + 1}  {size:>6} MiB  staged {result.rate_staged:>5.0f} MB/s"
+                    f"  in {result.rate_in:>5.0f} MB/s  out {result.rate_out:>5.0f} MB/s"
+                    f"  peak {result.peak:.0f} MB  disk {result.disk:>5.0f} MB/s",
+                    highlight=False,
+                )
     console.print(table(results, mib, f"On {brokers.TITLES[name]}; medians of {rounds} rounds"))
     output.mkdir(parents=True, exist_ok=True)
     facts = {"broker": name, "results": [asdict(one) for one in results]}
@@ -186,12 +192,19 @@ def table(results: list[Result], mib: int, caption: str) -> Table:
 
     growth = median(mib, "peak") - median(SMALL, "peak")
     slower = min(median(mib, "rate_in"), median(mib, "rate_out"))
-    judged = (f">= {RATE} MB/s each way: {'yes' if slower >= RATE else 'NO'};"
-              f" at most {GROWTH} MB more memory ({growth:+.0f}): {'yes' if growth <= GROWTH else 'NO'}")
+    judged = (
+        f">= {RATE} MB/s each way: {'yes' if slower >= RATE else 'NO'};"
+        f" at most {GROWTH} MB more memory ({growth:+.0f}): {'yes' if growth <= GROWTH else 'NO'}"
+    )
     for size in (SMALL, mib):
         rates = [f"{median(size, field):,.0f}" for field in ("rate_staged", "rate_in", "rate_out", "peak")]
-        shown.add_row(f"{size} MiB", *rates, f"{median(size, 'cpu'):.1f}", f"{median(size, 'disk'):,.0f}",
-                      judged if size == mib else "")
+        shown.add_row(
+            f"{size} MiB",
+            *rates,
+            f"{median(size, 'cpu'):.1f}",
+            f"{median(size, 'disk'):,.0f}",
+            judged if size == mib else "",
+        )
     return shown
 
 
@@ -199,8 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-staged", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--mib", type=int, default=MIBS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE],
-                        help="compiled if there is a compiled build")
+    parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE], help="compiled if there is a compiled build")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     chosen = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)

@@ -172,8 +172,9 @@ def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[s
             faulty.watch(directory)
             faulty.arm(0, Fault("", 0, 1, letters))
             write(directory / "count" / letters, seed, [])
-            jobs += [(fault, at) for fault in FAULTS if fault.letters == letters
-                     for at in range(1, faulty.calls + 1, every)]
+            jobs += [
+                (fault, at) for fault in FAULTS if fault.letters == letters for at in range(1, faulty.calls + 1, every)
+            ]
         random.Random(seed).shuffle(jobs)
         for number, (fault, at) in enumerate(jobs):
             if time.monotonic() > until:
@@ -186,8 +187,18 @@ def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[s
 
 def run(seed: int, every: int, library: Path, minutes: float) -> tuple[Counter[str], list[str]]:
     """Run a sweep in a separate process with the library preloaded; return counts and errors."""
-    command = [sys.executable, __file__, "--worker", str(library), "--seed", str(seed), "--every", str(every),
-               "--minutes", str(minutes)]
+    command = [
+        sys.executable,
+        __file__,
+        "--worker",
+        str(library),
+        "--seed",
+        str(seed),
+        "--every",
+        str(every),
+        "--minutes",
+        str(minutes),
+    ]
     done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(library)}, stdout=subprocess.PIPE, text=True)
     counts: Counter[str] = Counter()
     wrong: list[str] = []
@@ -214,9 +225,23 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     wrong: list[str] = []
     try:
         # Clients may be refused; only what is stored afterwards counts.
-        take(workload, directory, library, chance, 1, 0.8, {
-            "FAULT_AT": str(at), "FAULT_COUNT": str(fault.times), "FAULT_ERRNO": str(fault.number), "FAULT_CALLS": WRITES,
-            "FAULT_SLEEP_US": "20000", "FAULT_SAYS": "1"}, ends=("kill",))
+        take(
+            workload,
+            directory,
+            library,
+            chance,
+            1,
+            0.8,
+            {
+                "FAULT_AT": str(at),
+                "FAULT_COUNT": str(fault.times),
+                "FAULT_ERRNO": str(fault.number),
+                "FAULT_CALLS": WRITES,
+                "FAULT_SLEEP_US": "20000",
+                "FAULT_SAYS": "1",
+            },
+            ends=("kill",),
+        )
     except RuntimeError:
         ended = "did not start, with a message"
     except (Closed, ConnectionError):
@@ -242,8 +267,9 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     return f"{fault.name}: {ended}", [f"{name}, seed {seed}, {fault.name} at call {at}: {text}" for text in wrong]
 
 
-def fail_in_brokers(count: int, seed: int, library: Path, directory: Path,
-                    until: float = float("inf")) -> tuple[Counter[str], list[str]]:
+def fail_in_brokers(
+    count: int, seed: int, library: Path, directory: Path, until: float = float("inf")
+) -> tuple[Counter[str], list[str]]:
     """Run `count` brokers with a fault, with all workloads in turn."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []

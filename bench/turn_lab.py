@@ -56,12 +56,20 @@ class Client:
         self.closed = False
         self.socket.sendall(HEADERS[version])
         self.take("connection.start")
-        self.engine.send(0, "connection.start-ok", {
-            "client_properties": {"capabilities": {"consumer_cancel_notify": True}}, "mechanism": "PLAIN",
-            "response": "\0guest\0guest", "locale": "en_US"})
+        self.engine.send(
+            0,
+            "connection.start-ok",
+            {
+                "client_properties": {"capabilities": {"consumer_cancel_notify": True}},
+                "mechanism": "PLAIN",
+                "response": "\0guest\0guest",
+                "locale": "en_US",
+            },
+        )
         tune = self.take("connection.tune")
-        self.engine.send(0, "connection.tune-ok", {
-            "channel_max": tune["channel_max"], "frame_max": tune["frame_max"], "heartbeat": 0})
+        self.engine.send(
+            0, "connection.tune-ok", {"channel_max": tune["channel_max"], "frame_max": tune["frame_max"], "heartbeat": 0}
+        )
         self.call(0, "connection.open", "connection.open-ok", virtual_host="/")
 
     def flush(self) -> None:
@@ -104,10 +112,24 @@ class Client:
     def open_channel(self, number: int = 1) -> None:
         self.call(number, "channel.open", "channel.open-ok")
 
-    def declare(self, queue: str, *, channel: int = 1, durable: bool = False, exclusive: bool = False,
-                arguments: dict[str, Any] | None = None) -> None:
-        self.call(channel, "queue.declare", "queue.declare-ok", queue=queue, durable=durable, exclusive=exclusive,
-                  arguments=arguments or {})
+    def declare(
+        self,
+        queue: str,
+        *,
+        channel: int = 1,
+        durable: bool = False,
+        exclusive: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> None:
+        self.call(
+            channel,
+            "queue.declare",
+            "queue.declare-ok",
+            queue=queue,
+            durable=durable,
+            exclusive=exclusive,
+            arguments=arguments or {},
+        )
 
     def publish(self, key: str, body: bytes = b"", *, exchange: str = "", channel: int = 1, **properties: Any) -> None:
         header = encode_header(BASIC, len(body), properties)
@@ -125,10 +147,18 @@ class Client:
         """Wait until everything that was sent on a channel has been carried out."""
         self.call(channel, "basic.qos", "basic.qos-ok", prefetch_size=0, prefetch_count=0, **{"global": False})
 
-    def consume(self, queue: str, *, channel: int = 1, arguments: dict[str, Any] | None = None, no_ack: bool = False,
-                tag: str = "") -> None:
-        self.call(channel, "basic.consume", "basic.consume-ok", queue=queue, no_ack=no_ack, consumer_tag=tag,
-                  arguments=arguments or {})
+    def consume(
+        self, queue: str, *, channel: int = 1, arguments: dict[str, Any] | None = None, no_ack: bool = False, tag: str = ""
+    ) -> None:
+        self.call(
+            channel,
+            "basic.consume",
+            "basic.consume-ok",
+            queue=queue,
+            no_ack=no_ack,
+            consumer_tag=tag,
+            arguments=arguments or {},
+        )
 
     def wait_delivered(self, count: int) -> None:
         self.flush()
@@ -228,9 +258,22 @@ class Lab:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "bench" / "turn_clock.py"), str(self.clock), "serve", "--config",
-                 str(directory / "leveret.toml"), "--data-dir", str(directory / "data"), "--ready-file", str(ready)],
-                stdout=log, stderr=log, env=environment)
+                [
+                    sys.executable,
+                    str(ROOT / "bench" / "turn_clock.py"),
+                    str(self.clock),
+                    "serve",
+                    "--config",
+                    str(directory / "leveret.toml"),
+                    "--data-dir",
+                    str(directory / "data"),
+                    "--ready-file",
+                    str(ready),
+                ],
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
         while not ready.exists():
             if self.process.poll() is not None:
                 raise SystemExit((directory / "log").read_text())

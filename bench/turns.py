@@ -33,8 +33,14 @@ def measure(name: str, count: int) -> dict[str, object]:
         began = time.monotonic()
         act()
         lab.settle()
-        return {"operation": name, "count": count, "before": round(before, 1), "longest": round(lab.longest(), 1),
-                "seconds": round(time.monotonic() - began, 2), "build": lab.build}
+        return {
+            "operation": name,
+            "count": count,
+            "before": round(before, 1),
+            "longest": round(lab.longest(), 1),
+            "seconds": round(time.monotonic() - began, 2),
+            "build": lab.build,
+        }
 
 
 def main() -> int:

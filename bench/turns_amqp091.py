@@ -18,8 +18,9 @@ def new_client(lab: Lab) -> Client:
     return client
 
 
-def deep(lab: Lab, count: int, *, durable: bool = False, arguments: dict[str, object] | None = None,
-          **properties: object) -> Client:
+def deep(
+    lab: Lab, count: int, *, durable: bool = False, arguments: dict[str, object] | None = None, **properties: object
+) -> Client:
     client = new_client(lab)
     client.declare("q", durable=durable, arguments=arguments)
     client.fill("q", count, **properties)
@@ -69,6 +70,7 @@ def ack_multiple(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.engine.send_ack(1, 0, True)
         client.sync()
+
     return act
 
 
@@ -80,6 +82,7 @@ def nack_requeue(lab: Lab, count: int) -> Callable[[], None]:
         client.call(1, "basic.cancel", "basic.cancel-ok", consumer_tag="c")
         client.engine.send_nack(1, 0, True, True)
         client.sync()
+
     return act
 
 
@@ -95,6 +98,7 @@ def reject_dead_letter(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.engine.send_nack(1, 0, True, False)
         client.sync()
+
     return act
 
 
@@ -104,6 +108,7 @@ def recover(lab: Lab, count: int) -> Callable[[], None]:
 
     def act() -> None:
         client.call(1, "basic.recover", "basic.recover-ok", requeue=True)
+
     return act
 
 
@@ -212,6 +217,7 @@ def fanout(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("", exchange="amq.fanout")
         client.sync()
+
     return act
 
 
@@ -227,6 +233,7 @@ def last_value_publishes(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(2000):
             client.publish("q", headers={"k": count // 2 + number})
         client.sync()
+
     return act
 
 
@@ -263,6 +270,7 @@ def last_value_fanout(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(3):
             client.publish("", exchange="amq.fanout", headers=headers)
         client.sync()
+
     return act
 
 
@@ -271,14 +279,17 @@ def many_copies(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q")
     for number in range(min(count, 20_000)):
-        client.send(1, "queue.bind", queue="q", exchange="amq.headers", no_wait=True,
-                    arguments={"kind": "order", "id": number})
+        client.send(
+            1, "queue.bind", queue="q", exchange="amq.headers", no_wait=True, arguments={"kind": "order", "id": number}
+        )
     client.sync()
 
     def act() -> None:
-        client.publish("", exchange="amq.headers", headers={"CC": [str(number) for number in range(900)], "id": 7,
-                                                            "kind": "order"})
+        client.publish(
+            "", exchange="amq.headers", headers={"CC": [str(number) for number in range(900)], "id": 7, "kind": "order"}
+        )
         client.sync()
+
     return act
 
 
@@ -292,8 +303,9 @@ def expire_all(lab: Lab, count: int) -> Callable[[], None]:
 def expire_to_dead_letters(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("dead")
-    client.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
-                                   "x-message-ttl": 5000})
+    client.declare(
+        "q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 5000}
+    )
     client.fill("q", count // 4)
     return lambda: time.sleep(6)
 
@@ -306,6 +318,7 @@ def consume_expired(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         time.sleep(0.01)
         client.consume("q")
+
     return act
 
 
@@ -316,6 +329,7 @@ def no_local_over_a_deep_queue(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.call(1, "basic.consume", "basic.consume-ok", queue="q", no_local=True)
         client.sync()
+
     return act
 
 
@@ -342,6 +356,7 @@ def acks_of_a_shared_window(lab: Lab, count: int) -> Callable[[], None]:
         for tag in range(1, 1001):
             client.engine.send_ack(1, tag, False)
         client.wait_delivered(2000)
+
     return act
 
 
@@ -354,6 +369,7 @@ def wide_arguments(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(20):
             client.send(1, "queue.declare", queue=f"w{number}", arguments=wide, no_wait=True)
         client.sync()
+
     return act
 
 
@@ -365,6 +381,7 @@ def many_small_methods(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(min(count, 50_000)):
             client.send(1, "queue.declare", queue="q", passive=True, no_wait=True)
         client.sync()
+
     return act
 
 
@@ -376,6 +393,7 @@ def many_gets(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(min(count, 50_000)):
             client.send(1, "basic.get", queue="q", no_ack=True)
         client.sync()
+
     return act
 
 
@@ -383,6 +401,7 @@ def many_gets(lab: Lab, count: int) -> Callable[[], None]:
 def binds(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         bindings(lab, min(count, 100_000), "topic")
+
     return act
 
 
@@ -397,6 +416,7 @@ def stream_filters(lab: Lab, count: int) -> Callable[[], None]:
         client.consume("s", arguments={"x-stream-offset": "first", "x-stream-filter": "b"})
         client.publish("s", headers={"x-stream-filter-value": "b"})
         client.wait_delivered(1)
+
     return act
 
 
@@ -415,6 +435,7 @@ def drop_head_by_size(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("q", b"b" * count)
         client.sync()
+
     return act
 
 
@@ -423,8 +444,9 @@ def drop_head_to_dead_letters(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("dead")
     many = count // 4
-    client.declare("q", arguments={"x-max-length-bytes": many, "x-dead-letter-exchange": "",
-                                   "x-dead-letter-routing-key": "dead"})
+    client.declare(
+        "q", arguments={"x-max-length-bytes": many, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    )
     for _ in range(many):
         client.publish("q", b"b")
     client.sync()
@@ -432,6 +454,7 @@ def drop_head_to_dead_letters(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("q", b"b" * many)
         client.sync()
+
     return act
 
 
@@ -444,6 +467,7 @@ def max_length_zero(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(min(count, 100_000)):
             client.publish("q")
         client.sync()
+
     return act
 
 
@@ -461,6 +485,7 @@ def requeue_to_a_full_queue(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.engine.send_nack(1, 0, True, True)
         client.sync()
+
     return act
 
 
@@ -470,8 +495,13 @@ def overflow_chain(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     many = min(count, 300)
     for number in range(many):
-        client.send(1, "queue.declare", queue=f"q{number}", no_wait=True, arguments={
-            "x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"q{number + 1}"})
+        client.send(
+            1,
+            "queue.declare",
+            queue=f"q{number}",
+            no_wait=True,
+            arguments={"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"q{number + 1}"},
+        )
     client.declare(f"q{many}")
 
     def act() -> None:
@@ -479,6 +509,7 @@ def overflow_chain(lab: Lab, count: int) -> Callable[[], None]:
         client.sync()
         while not client.call(1, "queue.declare", "queue.declare-ok", queue=f"q{many}", passive=True)["message_count"]:
             time.sleep(0.02)
+
     return act
 
 
@@ -494,6 +525,7 @@ def overflow_with_priorities(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(min(count, 50_000)):
             client.publish("q", priority=number % 256)
         client.sync()
+
     return act
 
 
@@ -515,6 +547,7 @@ def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
             other.publish("q", b"b")
         other.sync()
         client.take("tx.commit-ok")
+
     return act
 
 
@@ -530,6 +563,7 @@ def dead_letter_fanout(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("q")
         client.sync()
+
     return act
 
 
@@ -547,6 +581,7 @@ def consume_priorities(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.consume("q", tag="c")
         client.wait_delivered(count)
+
     return act
 
 
@@ -562,6 +597,7 @@ def get_priorities(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(min(count, 20_000)):
             client.send(1, "basic.get", queue="q", no_ack=True)
         client.sync()
+
     return act
 
 
@@ -570,8 +606,7 @@ def close_consumer_priorities(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q", arguments={"x-single-active-consumer": True})
     for number in range(min(count, 20_000)):
-        client.send(1, "basic.consume", queue="q", consumer_tag=str(number), no_wait=True,
-                    arguments={"x-priority": number})
+        client.send(1, "basic.consume", queue="q", consumer_tag=str(number), no_wait=True, arguments={"x-priority": number})
     client.sync()
     return client.drop
 
@@ -582,14 +617,22 @@ def no_local_priorities(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q")
     for number in range(min(count, 20_000)):
-        client.send(1, "basic.consume", queue="q", consumer_tag=str(number), no_wait=True, no_local=True,
-                    arguments={"x-priority": number})
+        client.send(
+            1,
+            "basic.consume",
+            queue="q",
+            consumer_tag=str(number),
+            no_wait=True,
+            no_local=True,
+            arguments={"x-priority": number},
+        )
     client.sync()
 
     def act() -> None:
         for _ in range(100):
             client.publish("q")
         client.sync()
+
     return act
 
 
@@ -608,6 +651,7 @@ def requeue_to_many_connections(lab: Lab, count: int) -> Callable[[], None]:
         client.call(1, "basic.cancel", "basic.cancel-ok", consumer_tag="c")
         client.engine.send_nack(1, 0, True, True)
         client.sync()
+
     return act
 
 
@@ -626,6 +670,7 @@ def fanout_to_consumers(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("", exchange="amq.fanout")
         client.sync()
+
     return act
 
 
@@ -641,6 +686,7 @@ def fanout_to_connections(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("", exchange="amq.fanout")
         client.sync()
+
     return act
 
 
@@ -655,6 +701,7 @@ def fanout_durable(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.publish("", exchange="amq.fanout", delivery_mode=2)
         client.sync()
+
     return act
 
 
@@ -667,13 +714,21 @@ def browsers(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         for channel in channels:
             for number in range(40):
-                channel.send(1, "basic.consume", queue="q", consumer_tag=str(number), no_ack=True, no_wait=True,
-                             arguments={"x-browse": True})
+                channel.send(
+                    1,
+                    "basic.consume",
+                    queue="q",
+                    consumer_tag=str(number),
+                    no_ack=True,
+                    no_wait=True,
+                    arguments={"x-browse": True},
+                )
             channel.flush()
         for channel in channels:
             channel.wait_delivered(min(count, 20_000))
         client.publish("q")
         client.sync()
+
     return act
 
 
@@ -690,6 +745,7 @@ def many_decimals(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(10):
             client.send(1, "queue.declare", queue=f"w{number}", arguments=arguments, no_wait=True)
         client.sync()
+
     return act
 
 
@@ -701,6 +757,7 @@ def open_channels(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(1, min(count, 65_000) + 1):
             client.send(number, "channel.open")
         client.call(1, "queue.declare", "queue.declare-ok", queue="q")
+
     return act
 
 
@@ -711,6 +768,7 @@ def many_heartbeats(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.socket.sendall(b"\x08\0\0\0\0\0\0\xce" * min(count, 500_000))
         client.sync()
+
     return act
 
 
@@ -722,6 +780,7 @@ def many_flows(lab: Lab, count: int) -> Callable[[], None]:
         for _ in range(min(count, 100_000)):
             client.send(1, "channel.flow-ok", active=True)
         client.sync()
+
     return act
 
 
@@ -735,6 +794,7 @@ def many_empty_acks(lab: Lab, count: int) -> Callable[[], None]:
             if client.engine.pending > 1 << 17:
                 client.flush()
         client.sync()
+
     return act
 
 
@@ -756,6 +816,7 @@ def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(100):
             client.publish(str(number), exchange="x0")
         client.sync()
+
     return act
 
 
@@ -777,6 +838,7 @@ def refused_routes(lab: Lab, count: int) -> Callable[[], None]:
             client.publish("", exchange="amq.headers", channel=number, headers=headers)
         client.flush()
         client.sync(1)
+
     return act
 
 
@@ -799,6 +861,7 @@ def _attach_stream(lab: Lab, count: int, offset: object) -> Callable[[], None]:
     def act() -> None:
         client.consume("s", arguments={"x-stream-offset": offset})
         client.wait_delivered(1)
+
     return act
 
 
@@ -822,13 +885,15 @@ def stream_readers(lab: Lab, count: int) -> Callable[[], None]:
     """One message for many readers of a stream."""
     client = _stream(lab, 100)
     for number in range(min(count, 20_000)):
-        client.send(1, "basic.consume", queue="s", consumer_tag=str(number), no_wait=True,
-                    arguments={"x-stream-offset": "next"})
+        client.send(
+            1, "basic.consume", queue="s", consumer_tag=str(number), no_wait=True, arguments={"x-stream-offset": "next"}
+        )
     client.sync()
 
     def act() -> None:
         client.publish("s", delivery_mode=2)
         client.wait_delivered(min(count, 20_000))
+
     return act
 
 
@@ -950,6 +1015,7 @@ def staged_uploads(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         lab.control("staged.list")
         client.drop()
+
     return act
 
 
@@ -976,4 +1042,5 @@ def spec_window(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(1, channels + 1):
             client.engine.send_ack(number, 0, True)
         client.wait_delivered(4000)
+
     return act

@@ -51,6 +51,7 @@ def settling(lab: Lab, count: int, state: Composite) -> Callable[[], None]:
     def act() -> None:
         client.send(Disposition(True, 0, client.last, True, state))
         client.sync()
+
     return act
 
 
@@ -76,6 +77,7 @@ def end_session_unsettled(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(End())
         client.take(End)
+
     return act
 
 
@@ -86,6 +88,7 @@ def detach_unsettled(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(Detach(0, True))
         client.take(Detach)
+
     return act
 
 
@@ -96,6 +99,7 @@ def close_unsettled_10(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(Close())
         client.take(Close)
+
     return act
 
 
@@ -154,8 +158,9 @@ class Acquiring:
     def control(self, body: Composite) -> Disposition:
         number = self.number
         self.number += 1
-        self.client.output.send_message(Transfer(1, number, b"%d" % number, 0, False),
-                                        b"\x00\x53\x77" + encode_composite(body))
+        self.client.output.send_message(
+            Transfer(1, number, b"%d" % number, 0, False), b"\x00\x53\x77" + encode_composite(body)
+        )
         return self.client.take(Disposition)
 
     def discharge(self, fail: bool) -> None:
@@ -199,6 +204,7 @@ def end_session_surviving(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(End())
         client.take(End)
+
     return act
 
 
@@ -228,8 +234,9 @@ def attach_links(lab: Lab, count: int, source: Source) -> Client10:
 
 
 def _dynamic_nodes(lab: Lab, count: int) -> Client10:
-    return attach_links(lab, count, Source(dynamic=True, dynamic_node_properties={
-        Symbol("lifetime-policy"): DeleteOnClose()}))
+    return attach_links(
+        lab, count, Source(dynamic=True, dynamic_node_properties={Symbol("lifetime-policy"): DeleteOnClose()})
+    )
 
 
 def _links(lab: Lab, count: int) -> Client10:
@@ -244,6 +251,7 @@ def end_session_dynamic_nodes(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(End())
         client.take(End)
+
     return act
 
 
@@ -259,6 +267,7 @@ def end_session_links(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(End())
         client.take(End)
+
     return act
 
 
@@ -269,6 +278,7 @@ def close_sessions_10(lab: Lab, count: int) -> Callable[[], None]:
     def act() -> None:
         client.send(Close())
         client.take(Close)
+
     return act
 
 
@@ -302,6 +312,7 @@ def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
         publisher.publish("q", headers={"color": f"c{many - 1}"})
         publisher.flush()
         client.wait_delivered(1)
+
     return act
 
 
@@ -312,8 +323,11 @@ def _delayed(lab: Lab, count: int, *, durable: bool = False) -> tuple[Client10, 
     client.begin()
     client.attach("s", 0, receives=False, source=Source("s"), target=Target("/queues/q"), snd_settle_mode=1)
     due = time.time() + 5 + count / 25_000
-    payload = sections_of.encode_header(durable, -1, -1, False, 0) + sections_of.encode_message_annotations(
-        {Symbol("x-opt-delivery-time"): int(due * 1000)}) + sections_of.encode_data(b"")
+    payload = (
+        sections_of.encode_header(durable, -1, -1, False, 0)
+        + sections_of.encode_message_annotations({Symbol("x-opt-delivery-time"): int(due * 1000)})
+        + sections_of.encode_data(b"")
+    )
     for number in range(count):
         client.output.send_message(Transfer(0, number, b"", 0, True), payload)
         client.send()
@@ -355,18 +369,21 @@ class Node:
     def __init__(self, client: Client10) -> None:
         self.client = client
         paired: Any = {Symbol("paired"): True}
-        client.attach("m", 0, receives=False, source=Source("m"), target=Target("/management"), snd_settle_mode=1,
-                      properties=paired)
-        client.attach("m", 1, receives=True, source=Source("/management"), target=Target("m"), snd_settle_mode=1,
-                      properties=paired)
+        client.attach(
+            "m", 0, receives=False, source=Source("m"), target=Target("/management"), snd_settle_mode=1, properties=paired
+        )
+        client.attach(
+            "m", 1, receives=True, source=Source("/management"), target=Target("m"), snd_settle_mode=1, properties=paired
+        )
         client.credit(1, 1000)
         client.sync()
         self.number = 0
 
     def request(self, method: str, path: str, body: Any = None) -> None:
         before = self.client.delivered
-        payload = sections_of.encode_properties(Properties(str(self.number), to=path, subject=method, reply_to="$me")) \
-            + sections_of.encode_body_value(body)
+        payload = sections_of.encode_properties(
+            Properties(str(self.number), to=path, subject=method, reply_to="$me")
+        ) + sections_of.encode_body_value(body)
         self.client.output.send_message(Transfer(0, self.number, b"%d" % self.number, 0, True), payload)
         self.number += 1
         self.client.wait_delivered(before + 1)

@@ -139,8 +139,9 @@ def list_streams(lab: Lab, count: int) -> Callable[[], None]:
 def match_streams(lab: Lab, count: int) -> Callable[[], None]:
     client = _queues(lab, min(count, 100_000))
     for number in range(3000):
-        client.send(1, "queue.declare", queue=f"s-{number}", no_wait=True, durable=True,
-                    arguments={"x-queue-type": "stream"})
+        client.send(
+            1, "queue.declare", queue=f"s-{number}", no_wait=True, durable=True, arguments={"x-queue-type": "stream"}
+        )
     client.sync()
     return lambda: (ask(client, "stream.match", pattern="s-.*"), None)[1]
 
@@ -170,6 +171,7 @@ def publish_super_stream(lab: Lab, count: int) -> Callable[[], None]:
         for number in range(1000):
             client.publish(str(number), exchange="orders")
         client.sync()
+
     return act
 
 
@@ -213,10 +215,19 @@ def lease_read(lab: Lab, count: int) -> Callable[[], None]:
 
     def act() -> None:
         client.delivered = 0
-        client.consume("q", no_ack=True, arguments={
-            "x-lease": "l", "x-lease-epoch": named["epoch"], "x-lease-batch": 1, "x-lease-first": 0,
-            "x-lease-count": count})
+        client.consume(
+            "q",
+            no_ack=True,
+            arguments={
+                "x-lease": "l",
+                "x-lease-epoch": named["epoch"],
+                "x-lease-batch": 1,
+                "x-lease-first": 0,
+                "x-lease-count": count,
+            },
+        )
         client.wait_delivered(count)
+
     return act
 
 

@@ -52,8 +52,21 @@ class Broker:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        command = [sys.executable, "-P", "-m", "leveret", "serve", "--host", "127.0.0.1", "--port", str(self.port),
-                   "--data-dir", str(self.directory / "data"), "--ready-file", str(ready)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "leveret",
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.directory / "data"),
+            "--ready-file",
+            str(ready),
+        ]
         started = time.monotonic()
         with (self.directory / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -94,7 +107,8 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         connection = pika.SelectConnection(
-            pika.URLParameters(self.url), on_open_callback=self._opened,
+            pika.URLParameters(self.url),
+            on_open_callback=self._opened,
             on_close_callback=lambda connection, error: connection.ioloop.stop(),
         )
         connection.ioloop.start()

@@ -133,9 +133,15 @@ class Publisher(Client):
                 burst = []
                 for _ in range(self.size):
                     key, body = self.message()
-                    publisher.publish(body, key, persistent=True, content_type="application/json",
-                                      message_id=f"{self.source}-{self.number}", app_id=self.source,
-                                      headers={"source": self.source, "attempt": 1})
+                    publisher.publish(
+                        body,
+                        key,
+                        persistent=True,
+                        content_type="application/json",
+                        message_id=f"{self.source}-{self.number}",
+                        app_id=self.source,
+                        headers={"source": self.source, "attempt": 1},
+                    )
                     burst.append(body)
                 publisher.flush()
                 # Unconfirmed messages may or may not have survived a kill; a real sender would publish them again.
@@ -146,16 +152,22 @@ class Publisher(Client):
         chance = self.random
         id = f"{self.source}-{self.number:06}"
         country = chance.choice(("de", "fr", "it", "pl"))
-        event = chance.choices(("order.created", "order.paid", "order.cancelled", "stock.low", "parcel.sent"),
-                               (40, 30, 5, 10, 15))[0]
+        event = chance.choices(
+            ("order.created", "order.paid", "order.cancelled", "stock.low", "parcel.sent"), (40, 30, 5, 10, 15)
+        )[0]
         if chance.random() < 0.01:
             return f"{event}.{country}", f'<order id="{id}"/>'.encode()  # from a legacy system
-        body: dict[str, Any] = {"id": id, "event": event, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                                "customer": {"id": chance.randrange(5000), "country": country},
-                                "amount": round(chance.paretovariate(1.2) * 20, 2)}
+        body: dict[str, Any] = {
+            "id": id,
+            "event": event,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "customer": {"id": chance.randrange(5000), "country": country},
+            "amount": round(chance.paretovariate(1.2) * 20, 2),
+        }
         if event.startswith("order"):
-            body["items"] = [{"sku": f"sku-{chance.randrange(300)}", "count": chance.randint(1, 4)}
-                             for _ in range(chance.randint(1, 6))]
+            body["items"] = [
+                {"sku": f"sku-{chance.randrange(300)}", "count": chance.randint(1, 4)} for _ in range(chance.randint(1, 6))
+            ]
         return f"{event}.{country}", json.dumps(body).encode()
 
 
@@ -195,7 +207,11 @@ class Pipeline:
         with (self.directory / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "leveret", "pipeline", "run", str(self.directory / "pipeline.toml")],
-                stdout=log, stderr=log, env=environment, start_new_session=True)
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
         """Send SIGKILL to Python, the JVM and the workers."""
@@ -247,8 +263,9 @@ def declare(broker: Broker) -> None:
         for name in (EXCHANGE, "stats"):
             channel.declare_exchange(name, "topic", durable=True)
         channel.declare_queue("dead", durable=True)
-        channel.declare_queue("orders", durable=True, arguments={
-            "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}).bind(EXCHANGE, "order.#")
+        channel.declare_queue(
+            "orders", durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        ).bind(EXCHANGE, "order.#")
         channel.declare_queue("large-orders", durable=True)
         channel.declare_queue("stats", durable=True).bind("stats", "traffic.published.#")
         stream = {"x-queue-type": "stream"}
@@ -259,8 +276,11 @@ def declare(broker: Broker) -> None:
 def bodies_of_stream(broker: Broker) -> Iterator[bytes]:
     """Read the whole stream as a plain client."""
     first = {"x-stream-offset": "first"}
-    with (sync.connect(broker.url) as connection, connection.channel() as channel,
-          channel.consume(LOG, prefetch=500, arguments=first) as consumer):
+    with (
+        sync.connect(broker.url) as connection,
+        connection.channel() as channel,
+        channel.consume(LOG, prefetch=500, arguments=first) as consumer,
+    ):
         while True:
             try:
                 message = consumer.next(5.0)
@@ -285,8 +305,9 @@ def files_of_table(path: Path) -> list[Path]:
 
 def rows_of_table(path: Path, column: str) -> list[Any]:
     """Return a column of all files, with a Parquet reader."""
-    return [value for file in files_of_table(path)
-            for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()]
+    return [
+        value for file in files_of_table(path) for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()
+    ]
 
 
 def table_count(path: Path) -> int:
@@ -326,35 +347,50 @@ class Verdict:
 
     def _add(self, name: str, expected: int, found: int, missing: int, twice: int, foreign: int, good: bool) -> None:
         self.good = self.good and good
-        self.table.add_row(name, *(f"{figure:,}" for figure in (expected, found, missing, twice, foreign)),
-                           "[green]yes[/green]" if good else "[red]NO[/red]")
+        self.table.add_row(
+            name,
+            *(f"{figure:,}" for figure in (expected, found, missing, twice, foreign)),
+            "[green]yes[/green]" if good else "[red]NO[/red]",
+        )
 
 
 def verify(broker: Broker, publishers: list[Publisher], worker: Worker, directory: Path, came: Counter[bytes]) -> bool:
     confirmed = {body for publisher in publishers for body in publisher.confirmed}
     sent = {f"{publisher.source}-{number:06}" for publisher in publishers for number in range(1, publisher.number + 1)}
     verdict = Verdict()
-    verdict.contains("confirmed, in the stream", {id_of(body) for body in confirmed},
-                     Counter(id_of(body) for body in came), sent)
+    verdict.contains(
+        "confirmed, in the stream", {id_of(body) for body in confirmed}, Counter(id_of(body) for body in came), sent
+    )
     archived = Counter(rows_of_table(directory / "archive", "body"))
     aside = Counter(rows_of_table(directory / "quarantine", "body"))
     whole = Counter({body: count for body, count in came.items() if body.startswith(b"{")})
     verdict.compare("archived, as typed rows", whole, archived)
     verdict.compare("quarantined: not JSON", came - whole, aside)
     parsed = {body: json.loads(body) for body in whole}
-    large = Counter(value["id"] for value in parsed.values()
-                    if value["event"] == "order.created" and value["amount"] >= LARGE)
-    verdict.compare(f"orders of at least {LARGE}, in a queue", large,
-                    Counter(json.loads(body)["id"] for body in bodies_of_queue(broker, "large-orders")))
+    large = Counter(
+        value["id"] for value in parsed.values() if value["event"] == "order.created" and value["amount"] >= LARGE
+    )
+    verdict.compare(
+        f"orders of at least {LARGE}, in a queue",
+        large,
+        Counter(json.loads(body)["id"] for body in bodies_of_queue(broker, "large-orders")),
+    )
     dead = bodies_of_queue(broker, "dead")
     # A worker can get a message shortly before it is on disk; an unconfirmed one may be lost in the kill.
     orders = worker.done | set(bodies_of_queue(broker, "orders")) | set(dead)
     ordered = {id_of(body) for body in whole if b'"event": "order.' in body}
     verdict.contains("orders, processed or queued", ordered, Counter(map(id_of, orders)), sent)
     verdict.note("dead letters of the worker", len(dead), "")
-    counted = sum(count for event, exchange, count in zip(
-        rows_of_table(directory / "traffic", "event"), rows_of_table(directory / "traffic", "exchange"),
-        rows_of_table(directory / "traffic", "messages"), strict=True) if event == "published" and exchange == EXCHANGE)
+    counted = sum(
+        count
+        for event, exchange, count in zip(
+            rows_of_table(directory / "traffic", "event"),
+            rows_of_table(directory / "traffic", "exchange"),
+            rows_of_table(directory / "traffic", "messages"),
+            strict=True,
+        )
+        if event == "published" and exchange == EXCHANGE
+    )
     verdict.note("published, according to events", counted, "events do not survive a kill")
     verdict.note("windows published to exchange stats", len(bodies_of_queue(broker, "stats")), "")
     console.print(verdict.table)
@@ -409,8 +445,11 @@ def main() -> int:
             came = Counter(bodies_of_stream(broker))
             result.append(f"{sum(came.values()):,} messages in the stream")
         with step("wait for the pipeline to catch up"):
-            until("all messages in the archive", lambda: table_count(WORK / "archive") + table_count(WORK / "quarantine")
-                  >= sum(came.values()), pipeline)
+            until(
+                "all messages in the archive",
+                lambda: table_count(WORK / "archive") + table_count(WORK / "quarantine") >= sum(came.values()),
+                pipeline,
+            )
             finish_windows(broker, pipeline)
         with step("stop the pipeline gracefully") as result:
             code = pipeline.stop()

@@ -22,9 +22,7 @@ ATTEMPTS = 3
 
 
 def declare(channel: BlockingChannel) -> None:
-    channel.queue_declare(
-        WORK, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": WAIT}
-    )
+    channel.queue_declare(WORK, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": WAIT})
     channel.queue_declare(
         WAIT,
         durable=True,

@@ -20,9 +20,7 @@ KEEP = pika.BasicProperties(delivery_mode=2)
 
 
 def counts(channel: BlockingChannel) -> str:
-    orders, invoices = (
-        channel.queue_declare(queue, passive=True).method.message_count for queue in (ORDERS, INVOICES)
-    )
+    orders, invoices = (channel.queue_declare(queue, passive=True).method.message_count for queue in (ORDERS, INVOICES))
     return f"{orders} orders and {invoices} invoices are ready"
 
 

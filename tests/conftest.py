@@ -13,8 +13,9 @@ settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
 # Files whose tests start Spark applications as processes instead of sharing the session.
-APPLICATIONS = {f"tests/spark/{name}.py"
-                for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")}
+APPLICATIONS = {
+    f"tests/spark/{name}.py" for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")
+}
 # Files whose tests need no session: they call the code of tasks directly.
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
 

@@ -108,8 +108,9 @@ class CompiledFinder:
         for module in modules:
             self.paths[module] = os.path.join(directory, *module.split(".")) + SUFFIX
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None,
-                  target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         file = self.paths.get(fullname)
         if file is None:
             return None

@@ -84,7 +84,8 @@ class Coordinator:
 
     def _decide(self, call: str, identifier: str, wanted: str, **arguments: Any) -> None:
         answer = control_client.call(
-            self.data_dir, f"dtx.{call}", {"name": shown(identifier), "vhost": self.vhost, **arguments})
+            self.data_dir, f"dtx.{call}", {"name": shown(identifier), "vhost": self.vhost, **arguments}
+        )
         outcome = answer["outcome"]
         if outcome != wanted:
             raise RolledBack(identifier, outcome == "timed out")

@@ -25,11 +25,18 @@ def run(broker: Broker, *options: str) -> dict[str, Any]:
     return generator.run(broker.port, "run", *options, timeout=60)
 
 
-@pytest.mark.parametrize("options", [
-    (), ("--durable",), ("--window", "0", "--no-ack", "--size", "16"), ("--ack-single", "--ack-every", "7"),
-    ("--publishers", "5", "--window", "1"), ("--consumers", "3", "--prefetch", "1", "--ack-every", "1"),
-    ("--size", "300000", "--window", "4", "--ack-every", "4"),
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--durable",),
+        ("--window", "0", "--no-ack", "--size", "16"),
+        ("--ack-single", "--ack-every", "7"),
+        ("--publishers", "5", "--window", "1"),
+        ("--consumers", "3", "--prefetch", "1", "--ack-every", "1"),
+        ("--size", "300000", "--window", "4", "--ack-every", "4"),
+    ],
+)
 def test_every_message_is_confirmed_and_delivered_once(broker: Broker, options: tuple[str, ...]) -> None:
     count = 100 if "300000" in options else 2000
     result = run(broker, *options, "--messages", str(count))
@@ -41,9 +48,16 @@ def test_every_message_is_confirmed_and_delivered_once(broker: Broker, options: 
 OLD = ("--0-9", "--window", "0")
 
 
-@pytest.mark.parametrize("options", [
-    OLD, (*OLD, "--durable"), (*OLD, "--no-ack", "--size", "16"), (*OLD, "--publishers", "3", "--consumers", "3"),
-], ids=["transient", "durable", "no-ack", "many"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        OLD,
+        (*OLD, "--durable"),
+        (*OLD, "--no-ack", "--size", "16"),
+        (*OLD, "--publishers", "3", "--consumers", "3"),
+    ],
+    ids=["transient", "durable", "no-ack", "many"],
+)
 def test_every_message_is_delivered_once_over_0_9(broker: Broker, options: tuple[str, ...]) -> None:
     result = run(broker, *options, "--max-backlog", "100", "--messages", "1998")
     assert result["published"] == result["delivered"] == 1998
@@ -58,14 +72,35 @@ def test_0_9_has_no_confirms(broker: Broker) -> None:
 ONE = ("--publish-1.0", "--consume-1.0")
 
 
-@pytest.mark.parametrize("options", [
-    ONE, (*ONE, "--durable"), (*ONE, "--window", "0", "--no-ack", "--size", "16"),
-    (*ONE, "--ack-single", "--ack-every", "7"), (*ONE, "--publishers", "5", "--window", "1", "--consumers", "3"),
-    (*ONE, "--no-declare", "--address", "", "--size", "60000", "--window", "4", "--prefetch", "4", "--ack-every", "2"),
-    ("--publish-1.0", "--durable"), ("--consume-1.0", "--prefetch", "1", "--ack-every", "1"),
-    (*ONE, "--properties"), ("--publish-1.0", "--properties"), ("--consume-1.0", "--properties"),
-], ids=["transient", "durable", "settled", "single", "many", "undeclared", "to-0-9-1", "from-0-9-1",
-        "properties", "properties-to-0-9-1", "properties-from-0-9-1"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ONE,
+        (*ONE, "--durable"),
+        (*ONE, "--window", "0", "--no-ack", "--size", "16"),
+        (*ONE, "--ack-single", "--ack-every", "7"),
+        (*ONE, "--publishers", "5", "--window", "1", "--consumers", "3"),
+        (*ONE, "--no-declare", "--address", "", "--size", "60000", "--window", "4", "--prefetch", "4", "--ack-every", "2"),
+        ("--publish-1.0", "--durable"),
+        ("--consume-1.0", "--prefetch", "1", "--ack-every", "1"),
+        (*ONE, "--properties"),
+        ("--publish-1.0", "--properties"),
+        ("--consume-1.0", "--properties"),
+    ],
+    ids=[
+        "transient",
+        "durable",
+        "settled",
+        "single",
+        "many",
+        "undeclared",
+        "to-0-9-1",
+        "from-0-9-1",
+        "properties",
+        "properties-to-0-9-1",
+        "properties-from-0-9-1",
+    ],
+)
 def test_every_message_is_accepted_and_delivered_once_over_1_0(broker: Broker, options: tuple[str, ...]) -> None:
     result = run(broker, *options, "--messages", "2000")
     assert result["published"] == result["delivered"] == 2000
@@ -92,10 +127,13 @@ def test_a_refused_link_is_reported(broker: Broker) -> None:
         run(broker, *ONE, "--no-declare", "--address", "/queues/nobody-", "--messages", "1")
 
 
-@pytest.mark.parametrize(("options", "copies"), [
-    (("--exchange", "fanout", "--queues", "4", "--consumers", "4"), 4),
-    (("--exchange", "topic", "--queues", "3", "--consumers", "2", "--bindings", "60"), 1),
-])
+@pytest.mark.parametrize(
+    ("options", "copies"),
+    [
+        (("--exchange", "fanout", "--queues", "4", "--consumers", "4"), 4),
+        (("--exchange", "topic", "--queues", "3", "--consumers", "2", "--bindings", "60"), 1),
+    ],
+)
 def test_copies_by_exchange(broker: Broker, options: tuple[str, ...], copies: int) -> None:
     result = run(broker, *options, "--messages", "600")
     assert (result["published"], result["delivered"]) == (600, 600 * copies)

@@ -12,8 +12,9 @@ from bench import proof
 
 def line(commit: str, rounds: int) -> str:
     counts = {"rounds": rounds}
-    return json.dumps({"commit": commit, "proof": "kill9", "piece": 0, "seed": 1, "seconds": 9, "counts": counts,
-                       "wrong": []})
+    return json.dumps(
+        {"commit": commit, "proof": "kill9", "piece": 0, "seed": 1, "seconds": 9, "counts": counts, "wrong": []}
+    )
 
 
 @pytest.fixture

@@ -19,8 +19,14 @@ LATENCY = workload("latency")
 
 
 def result(p99: float) -> dict[str, Any]:
-    return {"delivered": 2000, "seconds": 1.0, "broker_cpu": 0.1, "broker_rss_kb": 1024, "generator_cpu": 0.01,
-            "latency_us": {"p50": p99 / 4, "p99": p99}}
+    return {
+        "delivered": 2000,
+        "seconds": 1.0,
+        "broker_cpu": 0.1,
+        "broker_rss_kb": 1024,
+        "generator_cpu": 0.01,
+        "latency_us": {"p50": p99 / 4, "p99": p99},
+    }
 
 
 def floor(p50: float, p99: float) -> report.Floor:
@@ -50,11 +56,15 @@ def test_there_is_no_latency_table_without_latency_loads() -> None:
 def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
     ours, own = workload("amqp1-transient"), workload("transient")
     fast, slow = result(1.0), {**result(1.0), "seconds": 4.0}
-    results = {"transient": {"compiled": [fast], "pure": [fast]},
-               "amqp1-transient": {"artemis": [slow], "compiled": [fast], "pure": [slow]}}
+    results = {
+        "transient": {"compiled": [fast], "pure": [fast]},
+        "amqp1-transient": {"artemis": [slow], "compiled": [fast], "pure": [slow]},
+    }
     rows = {(row.workload.name, row.broker): row for row in report.rows([own, ours], results)}
     assert [(other.title, ratio) for other, ratio in rows["amqp1-transient", "compiled"].beside] == [
-        ("0-9-1", 1.0), ("Artemis", 4.0)]
+        ("0-9-1", 1.0),
+        ("Artemis", 4.0),
+    ]
     assert rows["transient", "compiled"].beside == rows["amqp1-transient", "artemis"].beside == ()
     lines = report.markdown(list(rows.values()), "").splitlines()
     assert [line for line in lines if line.endswith("(missed) |")] == [line for line in lines if "0.25 x 0-9-1" in line]
@@ -63,5 +73,4 @@ def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
 
 
 def test_brokers_of_one_protocol_get_its_loads_only() -> None:
-    assert [one.name for one in WORKLOADS if one.only_amqp10] == [
-        "amqp1-transient", "amqp1-persistent", "amqp1-properties"]
+    assert [one.name for one in WORKLOADS if one.only_amqp10] == ["amqp1-transient", "amqp1-persistent", "amqp1-properties"]

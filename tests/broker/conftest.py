@@ -8,7 +8,8 @@ import leveret
 
 # Compiled objects take no weak references, and their methods cannot be replaced.
 collect_ignore = (
-    ["test_leaks.py", "leases/test_lease_model.py", "queues/test_queue_model.py"] if leveret.build_info().compiled else [])
+    ["test_leaks.py", "leases/test_lease_model.py", "queues/test_queue_model.py"] if leveret.build_info().compiled else []
+)
 
 
 @pytest.fixture

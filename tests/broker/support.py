@@ -178,8 +178,18 @@ class HeldLog(MemoryLog):
         log.last_seq = dict(self.last_seq)
         for (queue_id, seq), (entry, acquired, delivered) in sorted(self.kept.items(), key=lambda item: item[0]):
             old = entry.message
-            message = Message(old.address, old.header, old.body, old.size, True, old.priority, old.expires_at,
-                              old.headers_at, 0, old.format)
+            message = Message(
+                old.address,
+                old.header,
+                old.body,
+                old.size,
+                True,
+                old.priority,
+                old.expires_at,
+                old.headers_at,
+                0,
+                old.format,
+            )
             copy = Entry(entry.queue, message, seq)
             copy.overlay = entry.overlay
             copy.acquired_count = acquired
@@ -218,9 +228,20 @@ class Taker(Consumer):
     With `only` it is selective: it wants messages whose body begins so.
     """
 
-    def __init__(self, queue: Queue, tag: str = "c", *, credit: int = -1, no_ack: bool = False, priority: int = 0,
-                 exclusive: bool = False, owner: object = None, scope: object = None, only: bytes | None = None,
-                 join: bool = True) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        tag: str = "c",
+        *,
+        credit: int = -1,
+        no_ack: bool = False,
+        priority: int = 0,
+        exclusive: bool = False,
+        owner: object = None,
+        scope: object = None,
+        only: bytes | None = None,
+        join: bool = True,
+    ) -> None:
         super().__init__(queue, tag, owner, None, no_ack, exclusive, priority, {}, scope or object())
         self.credit = credit
         self.only = only
@@ -301,10 +322,19 @@ def text_of(entry: Entry) -> str:
 class World:
     """A broker with one vhost, `/`. With a `store`, it seals streams according to `sealing`."""
 
-    def __init__(self, *, log: MemoryLog | None = None, overflow: bool = False, page_above: int = 64 << 20,
-                 strict: bool = False, recovery: Recovery | None = None, time: int = START,
-                 clock: Clock | None = None, store: SegmentStore | None = None,
-                 sealing: SegmentSettings | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        log: MemoryLog | None = None,
+        overflow: bool = False,
+        page_above: int = 64 << 20,
+        strict: bool = False,
+        recovery: Recovery | None = None,
+        time: int = START,
+        clock: Clock | None = None,
+        store: SegmentStore | None = None,
+        sealing: SegmentSettings | None = None,
+    ) -> None:
         self.posted: list[Callable[[], None]] = []
         self.log = log if log is not None else HeldLog()
         self.log.start(self.posted.append)
@@ -338,24 +368,52 @@ class World:
         """Declare a queue, which is no stream."""
         return classic(self.declare(name, **properties))
 
-    def declare(self, name: str = "q", *, durable: bool = False, owner: object = None, exclusive: bool = False,
-                auto_delete: bool = False, **arguments: Any) -> Queue:
+    def declare(
+        self,
+        name: str = "q",
+        *,
+        durable: bool = False,
+        owner: object = None,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        **arguments: Any,
+    ) -> Queue:
         """Declare a queue of any type; `max_length=3` is the argument `x-max-length`."""
         named = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
-        return self.vhost.declare_queue(name, owner, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
-                                        arguments=named)
+        return self.vhost.declare_queue(
+            name, owner, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=named
+        )
 
-    def message(self, body: str = "m", *, exchange: str = "", key: str = "", persistent: bool = False,
-                priority: int = -1, ttl: int | None = None, headers: dict[str, Any] | None = None, publisher: int = 0,
-                **properties: str) -> Message:
+    def message(
+        self,
+        body: str = "m",
+        *,
+        exchange: str = "",
+        key: str = "",
+        persistent: bool = False,
+        priority: int = -1,
+        ttl: int | None = None,
+        headers: dict[str, Any] | None = None,
+        publisher: int = 0,
+        **properties: str,
+    ) -> Message:
         encoded = body.encode()
         more: dict[str, Any] = {"headers": headers} if headers else {}
         if ttl is not None:
             more["expiration"] = str(ttl)
         more.update(properties)
         expires_at = 0 if ttl is None else self.clock.now() + ttl if ttl else AT_ONCE
-        return Message(make_address(exchange, key), json.dumps(more).encode(), encoded, len(encoded), persistent, priority,
-                       expires_at, 0 if headers else -1, publisher)
+        return Message(
+            make_address(exchange, key),
+            json.dumps(more).encode(),
+            encoded,
+            len(encoded),
+            persistent,
+            priority,
+            expires_at,
+            0 if headers else -1,
+            publisher,
+        )
 
     def push(self, queue: Queue, *bodies: str, **options: Any) -> bool:
         """Push messages in this turn; return whether the queue accepted all of them."""

@@ -13,10 +13,17 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import registry
 
 
-def parsed(values: dict[str, Any], *, durable: bool = True, exclusive: bool = False, auto_delete: bool = False,
-           strict: bool = False) -> a.QueueSettings:
-    return registry.parse_queue_arguments(values, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
-                                          strict=strict)
+def parsed(
+    values: dict[str, Any],
+    *,
+    durable: bool = True,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    strict: bool = False,
+) -> a.QueueSettings:
+    return registry.parse_queue_arguments(
+        values, durable=durable, exclusive=exclusive, auto_delete=auto_delete, strict=strict
+    )
 
 
 def test_no_arguments() -> None:
@@ -25,19 +32,40 @@ def test_no_arguments() -> None:
     assert settings.overflow == a.DROP_HEAD
     assert settings.single_active_consumer is False
     assert settings.at_least_once is False
-    for name in ("message_ttl", "expires", "max_length", "max_length_bytes", "dead_letter_exchange",
-                 "dead_letter_routing_key", "max_priority", "delivery_limit", "consumer_timeout"):
+    for name in (
+        "message_ttl",
+        "expires",
+        "max_length",
+        "max_length_bytes",
+        "dead_letter_exchange",
+        "dead_letter_routing_key",
+        "max_priority",
+        "delivery_limit",
+        "consumer_timeout",
+    ):
         assert getattr(settings, name) is None, name
     assert settings.unknown == {}
 
 
 def test_all_arguments() -> None:
-    settings = parsed({
-        "x-queue-type": b"classic", "x-message-ttl": 5, "x-expires": 6, "x-max-length": 7, "x-max-length-bytes": 8,
-        "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": b"", "x-dead-letter-routing-key": "k",
-        "x-max-priority": 255, "x-delivery-limit": 3, "x-single-active-consumer": True, "x-consumer-timeout": 9,
-        "x-dead-letter-strategy": "at-least-once",
-    }, strict=True)
+    settings = parsed(
+        {
+            "x-queue-type": b"classic",
+            "x-message-ttl": 5,
+            "x-expires": 6,
+            "x-max-length": 7,
+            "x-max-length-bytes": 8,
+            "x-overflow": "reject-publish-dlx",
+            "x-dead-letter-exchange": b"",
+            "x-dead-letter-routing-key": "k",
+            "x-max-priority": 255,
+            "x-delivery-limit": 3,
+            "x-single-active-consumer": True,
+            "x-consumer-timeout": 9,
+            "x-dead-letter-strategy": "at-least-once",
+        },
+        strict=True,
+    )
     assert (settings.message_ttl, settings.expires, settings.max_length, settings.max_length_bytes) == (5, 6, 7, 8)
     assert settings.overflow == a.REJECT_PUBLISH_DLX
     assert (settings.dead_letter_exchange, settings.dead_letter_routing_key) == ("", "k")
@@ -50,37 +78,40 @@ TEN_YEARS = 3652 * 24 * 60 * 60 * 1000
 TEN_YEARS_AND_A_BIT = 3660 * 24 * 60 * 60 * 1000
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), [
-    ("x-message-ttl", -1, "from 0 to"),
-    ("x-message-ttl", TEN_YEARS_AND_A_BIT, "milliseconds"),
-    ("x-message-ttl", "100", "whole number"),
-    ("x-message-ttl", 1.0, "whole number"),
-    ("x-message-ttl", True, "whole number"),
-    ("x-message-ttl", None, "whole number"),
-    ("x-expires", 0, "from 1 to"),
-    ("x-expires", TEN_YEARS_AND_A_BIT, "from 1 to"),
-    ("x-max-length", -1, "from 0 to"),
-    ("x-max-length-bytes", "1MB", "bytes"),
-    ("x-overflow", "drop-tail", "drop-head, reject-publish, reject-publish-dlx"),
-    ("x-overflow", 1, "drop-head"),
-    ("x-dead-letter-exchange", 1, "text"),
-    ("x-dead-letter-exchange", "x" * 256, "255 bytes"),
-    ("x-dead-letter-strategy", "twice", "at-least-once"),
-    ("x-max-priority", 256, "from 0 to 255"),
-    ("x-max-priority", -1, "from 0 to 255"),
-    ("x-delivery-limit", -2, "-1 for no limit"),
-    ("x-single-active-consumer", 1, "true or false"),
-    ("x-queue-type", "heap", "classic, quorum, stream"),
-    ("x-queue-mode", "eager", "default, lazy"),
-    ("x-queue-version", 3, "from 1 to 2"),
-    ("x-queue-leader-locator", "moon", "client-local"),
-    ("x-queue-master-locator", "moon", "min-masters"),
-    ("x-quorum-initial-group-size", 0, "from 1 to"),
-    ("x-quorum-target-group-size", "3", "from 1 to"),
-    ("x-max-in-memory-length", -1, "from 0 to"),
-    ("x-max-in-memory-bytes", [], "from 0 to"),
-    ("x-consumer-timeout", -1, "from 0 to"),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("x-message-ttl", -1, "from 0 to"),
+        ("x-message-ttl", TEN_YEARS_AND_A_BIT, "milliseconds"),
+        ("x-message-ttl", "100", "whole number"),
+        ("x-message-ttl", 1.0, "whole number"),
+        ("x-message-ttl", True, "whole number"),
+        ("x-message-ttl", None, "whole number"),
+        ("x-expires", 0, "from 1 to"),
+        ("x-expires", TEN_YEARS_AND_A_BIT, "from 1 to"),
+        ("x-max-length", -1, "from 0 to"),
+        ("x-max-length-bytes", "1MB", "bytes"),
+        ("x-overflow", "drop-tail", "drop-head, reject-publish, reject-publish-dlx"),
+        ("x-overflow", 1, "drop-head"),
+        ("x-dead-letter-exchange", 1, "text"),
+        ("x-dead-letter-exchange", "x" * 256, "255 bytes"),
+        ("x-dead-letter-strategy", "twice", "at-least-once"),
+        ("x-max-priority", 256, "from 0 to 255"),
+        ("x-max-priority", -1, "from 0 to 255"),
+        ("x-delivery-limit", -2, "-1 for no limit"),
+        ("x-single-active-consumer", 1, "true or false"),
+        ("x-queue-type", "heap", "classic, quorum, stream"),
+        ("x-queue-mode", "eager", "default, lazy"),
+        ("x-queue-version", 3, "from 1 to 2"),
+        ("x-queue-leader-locator", "moon", "client-local"),
+        ("x-queue-master-locator", "moon", "min-masters"),
+        ("x-quorum-initial-group-size", 0, "from 1 to"),
+        ("x-quorum-target-group-size", "3", "from 1 to"),
+        ("x-max-in-memory-length", -1, "from 0 to"),
+        ("x-max-in-memory-bytes", [], "from 0 to"),
+        ("x-consumer-timeout", -1, "from 0 to"),
+    ],
+)
 def test_a_bad_value_names_argument_value_and_expectation(name: str, value: Any, expected: str) -> None:
     with pytest.raises(PreconditionFailed) as refusal:
         parsed({"x-dead-letter-exchange": "", name: value})
@@ -91,13 +122,28 @@ def test_a_bad_value_names_argument_value_and_expectation(name: str, value: Any,
         assert str(value).lower() in text.lower()
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("x-message-ttl", 0), ("x-message-ttl", TEN_YEARS), ("x-expires", TEN_YEARS),
-    ("x-max-length", 0), ("x-max-priority", 0), ("x-max-priority", 255), ("x-delivery-limit", 0),
-    ("x-ha-policy", "all"), ("x-ha-policy", 1), ("x-ha-policy-params", ["a", "b"]), ("x-queue-mode", "lazy"),
-    ("x-queue-version", 2), ("x-queue-leader-locator", "balanced"), ("x-queue-master-locator", "min-masters"),
-    ("x-quorum-initial-group-size", 3), ("x-quorum-target-group-size", 5), ("x-max-in-memory-length", 0),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-message-ttl", 0),
+        ("x-message-ttl", TEN_YEARS),
+        ("x-expires", TEN_YEARS),
+        ("x-max-length", 0),
+        ("x-max-priority", 0),
+        ("x-max-priority", 255),
+        ("x-delivery-limit", 0),
+        ("x-ha-policy", "all"),
+        ("x-ha-policy", 1),
+        ("x-ha-policy-params", ["a", "b"]),
+        ("x-queue-mode", "lazy"),
+        ("x-queue-version", 2),
+        ("x-queue-leader-locator", "balanced"),
+        ("x-queue-master-locator", "min-masters"),
+        ("x-quorum-initial-group-size", 3),
+        ("x-quorum-target-group-size", 5),
+        ("x-max-in-memory-length", 0),
+    ],
+)
 def test_edge_values_and_values_without_effect_are_accepted(name: str, value: Any) -> None:
     assert parsed({name: value}, strict=True).unknown == {}
 
@@ -133,10 +179,14 @@ def test_a_misplaced_age_limit_names_the_argument_of_other_queues() -> None:
         parsed({"x-max-age": "7D"})
 
 
-@pytest.mark.parametrize(("properties", "named"), [
-    ({"durable": False}, "durable=false"), ({"exclusive": True}, "exclusive=true"),
-    ({"auto_delete": True}, "auto-delete=true"),
-])
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"durable": False}, "durable=false"),
+        ({"exclusive": True}, "exclusive=true"),
+        ({"auto_delete": True}, "auto-delete=true"),
+    ],
+)
 def test_quorum_refuses_other_properties(properties: dict[str, bool], named: str) -> None:
     with pytest.raises(PreconditionFailed, match=named):
         parsed({"x-queue-type": "quorum"}, **properties)
@@ -175,32 +225,38 @@ def difference(current: dict[str, Any], received: dict[str, Any]) -> str | None:
     return a.equivalent(registry.QUEUE_ARGUMENTS, current, received, WHAT)
 
 
-@pytest.mark.parametrize(("current", "received"), [
-    ({}, {}),
-    ({"x-message-ttl": 5, "x-expires": 6}, {"x-expires": 6, "x-message-ttl": 5}),
-    ({"x-overflow": "drop-head"}, {"x-overflow": b"drop-head"}),
-    ({}, {"x-queue-type": "classic"}),
-    ({"x-queue-type": "classic"}, {}),
-    ({"x-ha-policy": "all"}, {}),
-    ({}, {"x-queue-master-locator": "random"}),
-    ({"mine": [1, {"b": 2, "a": 1}]}, {"mine": [1, {"a": 1, "b": 2}]}),
-    ({"mine": None}, {"mine": None}),
-])
+@pytest.mark.parametrize(
+    ("current", "received"),
+    [
+        ({}, {}),
+        ({"x-message-ttl": 5, "x-expires": 6}, {"x-expires": 6, "x-message-ttl": 5}),
+        ({"x-overflow": "drop-head"}, {"x-overflow": b"drop-head"}),
+        ({}, {"x-queue-type": "classic"}),
+        ({"x-queue-type": "classic"}, {}),
+        ({"x-ha-policy": "all"}, {}),
+        ({}, {"x-queue-master-locator": "random"}),
+        ({"mine": [1, {"b": 2, "a": 1}]}, {"mine": [1, {"a": 1, "b": 2}]}),
+        ({"mine": None}, {"mine": None}),
+    ],
+)
 def test_equivalent(current: dict[str, Any], received: dict[str, Any]) -> None:
     assert difference(current, received) is None
 
 
-@pytest.mark.parametrize(("current", "received", "text"), [
-    ({"x-expires": 6}, {"x-expires": 5}, "'x-expires' for queue 'q' in vhost '/': received '5' but current is '6'"),
-    ({}, {"x-message-ttl": 5}, "'x-message-ttl' for queue 'q' in vhost '/': received '5' but current is none"),
-    ({"x-message-ttl": 5}, {}, "'x-message-ttl' for queue 'q' in vhost '/': received none but current is '5'"),
-    ({}, {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),
-    ({"x-single-active-consumer": True}, {"x-single-active-consumer": False}, "received 'false' but current is 'true'"),
-    ({"mine": 1}, {"mine": True}, "'mine'"),
-    ({"mine": 1}, {}, "'mine'"),
-    ({"mine": None}, {}, "'mine'"),
-    ({"x-max-length": 1, "x-expires": 1}, {}, "'x-expires'"),
-])
+@pytest.mark.parametrize(
+    ("current", "received", "text"),
+    [
+        ({"x-expires": 6}, {"x-expires": 5}, "'x-expires' for queue 'q' in vhost '/': received '5' but current is '6'"),
+        ({}, {"x-message-ttl": 5}, "'x-message-ttl' for queue 'q' in vhost '/': received '5' but current is none"),
+        ({"x-message-ttl": 5}, {}, "'x-message-ttl' for queue 'q' in vhost '/': received none but current is '5'"),
+        ({}, {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),
+        ({"x-single-active-consumer": True}, {"x-single-active-consumer": False}, "received 'false' but current is 'true'"),
+        ({"mine": 1}, {"mine": True}, "'mine'"),
+        ({"mine": 1}, {}, "'mine'"),
+        ({"mine": None}, {}, "'mine'"),
+        ({"x-max-length": 1, "x-expires": 1}, {}, "'x-expires'"),
+    ],
+)
 def test_inequivalent(current: dict[str, Any], received: dict[str, Any], text: str) -> None:
     found = difference(current, received)
     assert found is not None
@@ -228,4 +284,5 @@ def test_no_value_raises_anything_but_a_refusal(values: dict[str, Any]) -> None:
 
 def test_inequivalent_names_properties_too() -> None:
     assert a.inequivalent("durable", WHAT, False, True) == (
-        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'")
+        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
+    )

@@ -69,8 +69,7 @@ def begin(world: World, name: str = "x", worker: Hand | None = None) -> Branch:
     return world.vhost.branches.begin(name, "user", worker or Hand())
 
 
-def publish(world: World, branch: Branch, queues: list[Queue], body: str, *,
-            persistent: bool = False) -> None:
+def publish(world: World, branch: Branch, queues: list[Queue], body: str, *, persistent: bool = False) -> None:
     branch.publish(world.message(body, key=queues[0].name, persistent=persistent), queues)
 
 
@@ -114,7 +113,8 @@ def left(world: World) -> list[str]:
     """Return the log's records of branches, and of entries without a queue."""
     known = {queue.id for queue in world.vhost.queues.values()}
     return [key for kind, key in world.held_log.metadata if kind == "branch"] + [
-        str(place) for place in world.held_log.kept if place[0] not in known]
+        str(place) for place in world.held_log.kept if place[0] not in known
+    ]
 
 
 def test_prepare_and_commit_are_reported_once_on_disk(world: World) -> None:
@@ -622,8 +622,11 @@ def test_a_large_branch_is_decided_in_steps_with_one_record(world: World, decisi
         log, recovery = world.held_log.recovery()
         after = World(log=log, recovery=recovery)
         after.run()
-        found = [len(after.vhost.branches.by_name), after.vhost.queues["from"].ready_count,
-                 after.vhost.queues["to"].ready_count]
+        found = [
+            len(after.vhost.branches.by_name),
+            after.vhost.queues["from"].ready_count,
+            after.vhost.queues["to"].ready_count,
+        ]
         if found not in seen:
             seen.append(found)
         world.posted.pop(0)()

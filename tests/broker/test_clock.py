@@ -59,7 +59,8 @@ def test_a_step_moves_no_deadline(seconds: int, caplog: pytest.LogCaptureFixture
     assert clocks.now() == START + 10_000
     direction = "forward" if seconds > 0 else "back"
     assert caplog.messages == [
-        f"the system's clock was set {direction} by {abs(seconds)}.0 seconds; deadlines are not affected"]
+        f"the system's clock was set {direction} by {abs(seconds)}.0 seconds; deadlines are not affected"
+    ]
 
 
 def test_absolute_times_follow_the_clock() -> None:

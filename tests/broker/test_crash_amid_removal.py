@@ -112,7 +112,9 @@ def test_a_vhost_stays_deleted() -> None:
     for after in crashes(world):
         assert list(after.broker.vhosts) == ["/"]
         assert {kind for kind, key in after.held_log.metadata if kind != metadata.COUNTER} == {
-            metadata.VHOST, metadata.VHOST_NUMBER}
+            metadata.VHOST,
+            metadata.VHOST_NUMBER,
+        }
         assert live(after.held_log) == 0
 
 

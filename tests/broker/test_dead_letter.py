@@ -99,10 +99,19 @@ class TestHeaders:
         entry, headers = take(world.vhost.queues["dead"])
         assert headers == {
             "own": 1,
-            "x-death": [{
-                "count": 1, "exchange": "amq.direct", "queue": "source", "reason": "rejected", "routing-keys": ["k"],
-                "time": datetime.fromtimestamp(START // 1000, UTC)}],
-            "x-first-death-exchange": "amq.direct", "x-first-death-queue": "source", "x-first-death-reason": "rejected",
+            "x-death": [
+                {
+                    "count": 1,
+                    "exchange": "amq.direct",
+                    "queue": "source",
+                    "reason": "rejected",
+                    "routing-keys": ["k"],
+                    "time": datetime.fromtimestamp(START // 1000, UTC),
+                }
+            ],
+            "x-first-death-exchange": "amq.direct",
+            "x-first-death-queue": "source",
+            "x-first-death-reason": "rejected",
         }
         assert entry.overlay is not None and entry.overlay.address == b"\0\4dead"
         assert entry.message.address == b"\x0aamq.direct\1k"
@@ -137,8 +146,10 @@ class TestHeaders:
         world.push(source, "a", headers={"x-death": earlier})
         reject(source)
         _, headers = take(world.vhost.queues["dead"])
-        assert headers["x-death"] == [{"queue": "source", "reason": "rejected", "count": 42, "exchange": "e"},
-                                      {"queue": "other"}]
+        assert headers["x-death"] == [
+            {"queue": "source", "reason": "rejected", "count": 42, "exchange": "e"},
+            {"queue": "other"},
+        ]
 
     def test_the_same_death_written_many_times_is_one(self, world: World, source: Queue) -> None:
         """As brokers before counts wrote it."""
@@ -389,7 +400,8 @@ class TestCopies:
         assert counts == [5, 20, 0]  # and 60 without the limit
         assert [record.getMessage() for record in caplog.records] == [
             "dead letters of queue 'q2' and others in vhost '/' were dropped (1 since the last entry): their messages may"
-            " have more than 25 copies; check which queues dead-letter to each other"]
+            " have more than 25 copies; check which queues dead-letter to each other"
+        ]
         assert letters.pruned == 19
 
     def test_it_is_a_limit_of_each_message(self, world: World) -> None:
@@ -411,8 +423,14 @@ class TestCopies:
         queues = expiring_mesh(world, 3)
         world.queue("end")
         for number in range(5):
-            queues.append(world.queue(f"chain{number}", message_ttl=10, dead_letter_exchange="",
-                                      dead_letter_routing_key=f"chain{number + 1}" if number < 4 else "end"))
+            queues.append(
+                world.queue(
+                    f"chain{number}",
+                    message_ttl=10,
+                    dead_letter_exchange="",
+                    dead_letter_routing_key=f"chain{number + 1}" if number < 4 else "end",
+                )
+            )
         world.vhost.bind(queues[3], "mesh", "", {})
         world.vhost.dead_letters.max_copies = 3
         world.push(queues[0], "a")

@@ -111,7 +111,10 @@ class TestWhatIsTold:
         queue.reject(taker.taken.pop(0))
         taker.requeue()
         assert [(event["outcome"], event.get("reason")) for event in heard(world, events)] == [
-            ("accepted", None), ("rejected", None), ("released", None)]
+            ("accepted", None),
+            ("rejected", None),
+            ("released", None),
+        ]
 
     def test_deliveries_without_acknowledgement_and_gets(self, world: World) -> None:
         queue = world.queue()
@@ -153,7 +156,10 @@ class TestWhatIsTold:
         queue.reject(taker.taken.pop())
         told = heard(world, events)
         assert [(event["event"], event["queue"]) for event in told] == [
-            ("settled", "q"), ("routed", "dead"), ("dead-lettered", "q")]
+            ("settled", "q"),
+            ("routed", "dead"),
+            ("dead-lettered", "q"),
+        ]
         assert (told[2]["reason"], told[2]["outcome"]) == ("rejected", "routed")
         assert told[1]["routing_key"] == "dead"
         assert dead.ready_count == 1
@@ -163,7 +169,9 @@ class TestWhatIsTold:
         events = listen(world, "dead-lettered.q", "settled.q")
         world.push(queue, "a", "b")
         assert [(event["event"], event["reason"], event["outcome"]) for event in heard(world, events)] == [
-            ("settled", "maxlen", "dropped"), ("dead-lettered", "maxlen", "unroutable")]
+            ("settled", "maxlen", "dropped"),
+            ("dead-lettered", "maxlen", "unroutable"),
+        ]
 
     def test_messages_rejected_by_a_full_queue_are_not_routed(self, world: World) -> None:
         queue = world.queue(max_length=1, overflow="reject-publish")
@@ -243,11 +251,25 @@ class TestWhoIsAsked:
         assert queue.watch is not None and not queue.dispatcher.selective and other.watch is None
         assert (queue.watch.delivered_kind, queue.watch.settled_kind) == (None, None)
 
-    @pytest.mark.parametrize(("pattern", "watched"), [
-        ("#", "q r.s"), ("routed.#", "q r.s"), ("*.q", "q"), ("*.*", "q"), ("expired.r.s", "r.s"), ("#.s", "r.s"),
-        ("dead-lettered.*.s", "r.s"), ("published.#", ""), ("unroutable.q", ""), ("routed", ""), ("dropped.#", ""),
-        ("routed.nothing", ""), ("#.#", "q r.s"), ("settled.r.#", "r.s"),
-    ])
+    @pytest.mark.parametrize(
+        ("pattern", "watched"),
+        [
+            ("#", "q r.s"),
+            ("routed.#", "q r.s"),
+            ("*.q", "q"),
+            ("*.*", "q"),
+            ("expired.r.s", "r.s"),
+            ("#.s", "r.s"),
+            ("dead-lettered.*.s", "r.s"),
+            ("published.#", ""),
+            ("unroutable.q", ""),
+            ("routed", ""),
+            ("dropped.#", ""),
+            ("routed.nothing", ""),
+            ("#.#", "q r.s"),
+            ("settled.r.#", "r.s"),
+        ],
+    )
     def test_patterns_determine_the_watches(self, world: World, pattern: str, watched: str) -> None:
         names = ("q", "r.s")
         for name in names:

@@ -21,8 +21,15 @@ def test_created_and_deleted_queues(world: World) -> None:
     references: list[weakref.ref[Any]] = []
     world.queue("dead")
     for number in range(20):
-        queue = world.queue(f"q{number}", durable=True, expires=10 ** 9, message_ttl=10 ** 8, max_length=3,
-                            dead_letter_exchange="", dead_letter_routing_key="dead")
+        queue = world.queue(
+            f"q{number}",
+            durable=True,
+            expires=10**9,
+            message_ttl=10**8,
+            max_length=3,
+            dead_letter_exchange="",
+            dead_letter_routing_key="dead",
+        )
         world.vhost.bind(queue, "amq.topic", f"{number}.#", {"a": 1})
         consumer = Taker(queue, credit=1)
         for priority in (1, 5):
@@ -43,7 +50,7 @@ def test_created_and_deleted_queues(world: World) -> None:
 def test_deleted_queues_do_not_wait_for_their_timers(world: World) -> None:
     references = []
     for number in range(2000):
-        queue = world.queue(f"q{number}", expires=10 ** 9)
+        queue = world.queue(f"q{number}", expires=10**9)
         references.append(weakref.ref(queue))
         world.vhost.delete_queue(f"q{number}", None)
     del queue
@@ -56,7 +63,7 @@ def test_messages_once_they_are_settled(world: World) -> None:
     consumer = Taker(queue)
     before = count_of("Message"), count_of("Entry"), count_of("MemoryRow")
     for _ in range(50):
-        world.push(queue, "a", "b", persistent=True, ttl=10 ** 6)
+        world.push(queue, "a", "b", persistent=True, ttl=10**6)
         world.run()
         consumer.ack(2)
     consumer.history.clear()

@@ -95,11 +95,26 @@ class TestDefinitions:
         world.vhost.bind(world.queue("one", durable=True), "amq.fanout", "", {})
         assert restart(world).route("x", "k") == ["one"]
 
-    @pytest.mark.parametrize("value", [
-        "text", b"octets", 2 ** 40, -3, 1.5, True, None, [1, "two", [3]], {"a": {"b": None}}, Decimal("1.25"),
-        datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC), "\udcff",
-        {"\udcff": "\udcfe"}, Large(5),
-    ], ids=ascii)
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "text",
+            b"octets",
+            2**40,
+            -3,
+            1.5,
+            True,
+            None,
+            [1, "two", [3]],
+            {"a": {"b": None}},
+            Decimal("1.25"),
+            datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "\udcff",
+            {"\udcff": "\udcfe"},
+            Large(5),
+        ],
+        ids=ascii,
+    )
     def test_arguments_of_any_type(self, world: World, value: Any) -> None:
         arguments = {"x-own": value}
         world.vhost.declare_queue("q", None, durable=True, arguments=arguments)
@@ -109,7 +124,7 @@ class TestDefinitions:
         assert after.vhost.unbind(queue_of(after), "amq.topic", "k", arguments)
 
     def test_names_of_any_bytes(self, world: World) -> None:
-        name = "Schlüssel/\u4e2d [1] \"quoted\""
+        name = 'Schlüssel/\u4e2d [1] "quoted"'
         world.vhost.bind(world.queue(name, durable=True), "amq.direct", name + "\udcfe", {})
         after = restart(world)
         assert after.route("amq.direct", name + "\udcfe") == [name]

@@ -47,7 +47,12 @@ def test_removed_header_bindings_leave_no_index_entries(crowded: HeadersExchange
     exchange = HeadersExchange("x")
     queue = Target("q")
     bindings: list[dict[str, Any]] = [
-        {"a": 1, "b": [1, {"c": 2}]}, {"x-match": "any", "a": 1, "b": None}, {"a": 1}, {}, {"x-match": "any"}]
+        {"a": 1, "b": [1, {"c": 2}]},
+        {"x-match": "any", "a": 1, "b": None},
+        {"a": 1},
+        {},
+        {"x-match": "any"},
+    ]
     for arguments in bindings:
         exchange.bind(queue, "", arguments)
     for arguments in bindings:

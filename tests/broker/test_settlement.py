@@ -60,7 +60,8 @@ def test_only_settlement_assigns_the_state_of_an_entry() -> None:
             of_entry = isinstance(target.value, ast.Name) and target.value.id == "entry"
             a_state = value is not None and any(
                 part.id in STATES if isinstance(part, ast.Name) else isinstance(part, ast.Attribute) and part.attr in STATES
-                for part in ast.walk(value))
+                for part in ast.walk(value)
+            )
             if of_entry or a_state:
                 found.append(path.relative_to(PACKAGE).as_posix())
     # `Entry.__init__` sets the first state.

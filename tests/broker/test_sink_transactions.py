@@ -40,9 +40,16 @@ class Answer:
         self.outcome = error
 
 
-def transaction(world: World, uuid: str, *bodies: str, exchange: str = "", key: str = "q", app: str = "app",
-                prepare: bool = True,
-          **options: Any) -> None:
+def transaction(
+    world: World,
+    uuid: str,
+    *bodies: str,
+    exchange: str = "",
+    key: str = "q",
+    app: str = "app",
+    prepare: bool = True,
+    **options: Any,
+) -> None:
     """Open a sink transaction, publish to it and prepare it."""
     transactions = world.vhost.sink_transactions
     transactions.open(uuid, app, USER)
@@ -58,14 +65,23 @@ def publish(world: World, uuid: str, body: str, exchange: str = "", key: str = "
 
 def prepare_transaction(world: World, uuid: str, *bodies: str) -> None:
     answer = Answer()
-    world.vhost.sink_transactions.prepare(uuid, USER, len(bodies), crc32("".join(bodies).encode()), answer.done,
-                                          answer.failed)
+    world.vhost.sink_transactions.prepare(
+        uuid, USER, len(bodies), crc32("".join(bodies).encode()), answer.done, answer.failed
+    )
     world.run()
     assert answer.outcome == ()
 
 
-def commit(world: World, batch: int, *uuids: str, app: str = "app", rule: int = FAIL, exchange: str | None = None,
-            key: str | None = None, run: bool = True) -> Answer:
+def commit(
+    world: World,
+    batch: int,
+    *uuids: str,
+    app: str = "app",
+    rule: int = FAIL,
+    exchange: str | None = None,
+    key: str | None = None,
+    run: bool = True,
+) -> Answer:
     answer = Answer()
     world.vhost.sink_transactions.commit(app, USER, batch, list(uuids), rule, exchange, key, answer.done, answer.failed)
     if run:
@@ -109,8 +125,9 @@ def test_transactions_are_committed_in_the_given_order(world: World) -> None:
 def test_all_exchange_types_and_bindings_between_exchanges(world: World) -> None:
     vhost = world.vhost
     for name, kind in (("topic", "topic"), ("headers", "headers"), ("behind", "fanout"), ("alternate", "fanout")):
-        vhost.declare_exchange(name, kind, durable=True,
-                               arguments={"alternate-exchange": "alternate"} if name == "topic" else {})
+        vhost.declare_exchange(
+            name, kind, durable=True, arguments={"alternate-exchange": "alternate"} if name == "topic" else {}
+        )
     one, two, three, four = (world.queue(name, durable=True) for name in ("one", "two", "three", "four"))
     stream = world.declare("stream", durable=True, queue_type="stream")
     vhost.bind(one, "topic", "a.#", {})
@@ -238,8 +255,13 @@ def test_invalid_publishes(world: World) -> None:
     transactions.open("s", "app", USER)
     refused(NotFound, "no exchange 'none'", world.publish, "leveret.stage:s:none", "q")
     refused(NotFound, "expected 'leveret.stage:TRANSACTION:EXCHANGE'", world.publish, "leveret.stage:s", "q")
-    refused(AccessRefused, "a sink transaction cannot publish to exchange", world.publish,
-            "leveret.stage:s:leveret.control", "q")
+    refused(
+        AccessRefused,
+        "a sink transaction cannot publish to exchange",
+        world.publish,
+        "leveret.stage:s:leveret.control",
+        "q",
+    )
     route = world.vhost.route(world.message(exchange="leveret.stage:s:", key="q").address)
     assert route.owner == USER
     prepare_transaction(world, "s")
@@ -268,9 +290,20 @@ def test_transactions_belong_to_their_user(world: World) -> None:
     refused(AccessRefused, "belongs to another user", transactions.open, "s", "app", "other")
     answer = Answer()
     refused(AccessRefused, "belongs to another user", transactions.prepare, "s", "other", 1, 0, answer.done, answer.failed)
-    refused(AccessRefused, "belongs to another user", transactions.commit, "app", "other", 1, ["s"], FAIL, None, None,
-            answer.done,
-            answer.failed)
+    refused(
+        AccessRefused,
+        "belongs to another user",
+        transactions.commit,
+        "app",
+        "other",
+        1,
+        ["s"],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
     assert "app" not in transactions.apps
     world.queue(durable=True)
     commit(world, 1, "s")
@@ -283,27 +316,88 @@ def test_prepare_verifies_count_and_checksum(world: World) -> None:
     transactions = world.vhost.sink_transactions
     transaction(world, "s", "ab", "c", prepare=False)
     answer = Answer()
-    refused(PreconditionFailed, "has 2 messages, expected 3", transactions.prepare, "s", USER, 3, crc32(b"abc"),
-            answer.done,
-            answer.failed)
-    refused(PreconditionFailed, "CRC-32 0x352441c2, expected 0x00000000", transactions.prepare, "s", USER, 2, 0,
-            answer.done,
-            answer.failed)
-    refused(PreconditionFailed, "is not prepared", transactions.commit, "app", USER, 1, ["s"], FAIL, None, None,
-            answer.done,
-            answer.failed)
+    refused(
+        PreconditionFailed,
+        "has 2 messages, expected 3",
+        transactions.prepare,
+        "s",
+        USER,
+        3,
+        crc32(b"abc"),
+        answer.done,
+        answer.failed,
+    )
+    refused(
+        PreconditionFailed,
+        "CRC-32 0x352441c2, expected 0x00000000",
+        transactions.prepare,
+        "s",
+        USER,
+        2,
+        0,
+        answer.done,
+        answer.failed,
+    )
+    refused(
+        PreconditionFailed,
+        "is not prepared",
+        transactions.commit,
+        "app",
+        USER,
+        1,
+        ["s"],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
     publish(world, "s", "d")
     prepare_transaction(world, "s", "ab", "c", "d")
     prepare_transaction(world, "s", "ab", "c", "d")
     refused(PreconditionFailed, "expected 2", transactions.prepare, "s", USER, 2, 0, answer.done, answer.failed)
-    refused(PreconditionFailed, "committed only once", transactions.commit, "app", USER, 1, ["s", "s"], FAIL, None, None,
-            answer.done, answer.failed)
-    refused(PreconditionFailed, "belongs to app 'app', not 'b'", transactions.commit, "b", USER, 1, ["s"], FAIL, None,
-            None, answer.done,
-            answer.failed)
-    refused(NotFound, "sink transaction 'none' does not exist", transactions.commit, "app", USER, 1, ["none"], FAIL, None,
-            None, answer.done,
-            answer.failed)
+    refused(
+        PreconditionFailed,
+        "committed only once",
+        transactions.commit,
+        "app",
+        USER,
+        1,
+        ["s", "s"],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
+    refused(
+        PreconditionFailed,
+        "belongs to app 'app', not 'b'",
+        transactions.commit,
+        "b",
+        USER,
+        1,
+        ["s"],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
+    refused(
+        NotFound,
+        "sink transaction 'none' does not exist",
+        transactions.commit,
+        "app",
+        USER,
+        1,
+        ["none"],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
 
 
 # Batches
@@ -319,8 +413,20 @@ def test_a_batch_is_committed_once(world: World) -> None:
     assert commit(world, 5, "again").outcome == (0, 0, True)
     assert "again" not in transactions.by_uuid
     answer = Answer()
-    refused(PreconditionFailed, "precedes batch 5", transactions.commit, "app", USER, 4, [], FAIL, None, None, answer.done,
-            answer.failed)
+    refused(
+        PreconditionFailed,
+        "precedes batch 5",
+        transactions.commit,
+        "app",
+        USER,
+        4,
+        [],
+        FAIL,
+        None,
+        None,
+        answer.done,
+        answer.failed,
+    )
     transaction(world, "t", "b")
     assert commit(world, 9, "t").outcome == (1, 0, False)
     assert transactions.last("app", USER) == 9
@@ -368,8 +474,9 @@ def test_forgotten_apps(world: World) -> None:
     world.queue(durable=True)
     transactions.settings.apps = 1
     commit(world, 3)
-    refused(ResourceError, "sink_transactions.max_apps", transactions.commit, "more", USER, 1, [], FAIL, None, None, None,
-            None)
+    refused(
+        ResourceError, "sink_transactions.max_apps", transactions.commit, "more", USER, 1, [], FAIL, None, None, None, None
+    )
     refused(NotFound, "app 'none' does not exist", transactions.forget_app, "none")
     transactions.forget_app("app")
     assert commit(world, 1, app="more").outcome == (0, 0, False)
@@ -389,8 +496,10 @@ def test_unroutable_messages_stop_it_all(world: World) -> None:
     prepare_transaction(world, "t", "c", "d", "e")
     answer = commit(world, 1, "s", "t")
     assert isinstance(answer.outcome, PreconditionFailed)
-    assert str(answer.outcome) == ("2 messages are unroutable: the first was published to exchange 'amq.topic' with routing"
-                                   " key 'no.way' in sink transaction 't'; the batch is not committed")
+    assert str(answer.outcome) == (
+        "2 messages are unroutable: the first was published to exchange 'amq.topic' with routing"
+        " key 'no.way' in sink transaction 't'; the batch is not committed"
+    )
     assert queue.ready_count == 0
     assert world.vhost.sink_transactions.last("app", USER) is None
     world.vhost.bind(queue, "amq.topic", "#", {})
@@ -459,8 +568,9 @@ def test_full_queues(world: World) -> None:
 
 
 def test_full_queues_with_dead_letters(world: World) -> None:
-    queue = world.queue(durable=True, max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
-                        dead_letter_routing_key="dead")
+    queue = world.queue(
+        durable=True, max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="dead"
+    )
     dead = world.queue("dead", durable=True)
     transaction(world, "s", "a", "b", "c")
     assert commit(world, 1, "s").outcome == (3, 0, False)

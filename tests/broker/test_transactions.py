@@ -21,8 +21,14 @@ def held() -> World:
 class Commit:
     """A transaction of these publishes and settlements, committed at once."""
 
-    def __init__(self, world: World, publishes: list[tuple[ClassicQueue, str]], settlements: list[tuple[Entry, int]] = [],  # noqa: B006
-                 *, persistent: bool = True) -> None:
+    def __init__(
+        self,
+        world: World,
+        publishes: list[tuple[ClassicQueue, str]],
+        settlements: list[tuple[Entry, int]] = [],  # noqa: B006
+        *,
+        persistent: bool = True,
+    ) -> None:
         self.done = False
         transaction = Transaction(world.log)
         for queue, body in publishes:
@@ -90,8 +96,9 @@ def test_the_outcomes(world: World) -> None:
     queue = world.queue(dead_letter_exchange="", dead_letter_routing_key="dead")
     world.push(queue, "accepted", "requeued", "rejected")
     entries = [queue.get(False) for _ in range(3)]
-    outcomes = [(entry, outcome) for entry, outcome in zip(entries, (ACCEPT, REQUEUE, REJECT), strict=True)
-                if entry is not None]
+    outcomes = [
+        (entry, outcome) for entry, outcome in zip(entries, (ACCEPT, REQUEUE, REJECT), strict=True) if entry is not None
+    ]
     assert Commit(world, [], outcomes).done
     assert world.contents(queue) == ["requeued"]
     assert world.contents(dead) == ["rejected"]
@@ -193,8 +200,9 @@ def test_a_failure_in_the_middle_undoes_everything(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("call", ["store", "settle"])
 @pytest.mark.parametrize("failing", range(1, 5))
-def test_a_failure_after_rejects_and_requeues_leaves_nothing(monkeypatch: pytest.MonkeyPatch, call: str,
-                                                             failing: int) -> None:
+def test_a_failure_after_rejects_and_requeues_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, call: str, failing: int
+) -> None:
     world = World()
     dead = world.queue("dead", durable=True)
     one = world.queue("one", durable=True, dead_letter_exchange="", dead_letter_routing_key="dead", delivery_limit=1)

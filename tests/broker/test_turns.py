@@ -75,7 +75,8 @@ def test_many_connections_are_written_to_over_several_turns(world: World) -> Non
         output.mark()
     world.broker.end_turn()
     assert [output.flushed for output in outputs] == [1] * (STEP_WORK // OUTPUT_WORK) + [0] * (
-        len(outputs) - STEP_WORK // OUTPUT_WORK)
+        len(outputs) - STEP_WORK // OUTPUT_WORK
+    )
     world.run()
     assert all(output.flushed == 1 for output in outputs)
 

@@ -38,8 +38,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[World]:
     yield world
 
 
-def begin(world: World, size: int | None = 6, *, identifier: str = "one", user: str = "alice",
-          owner: object = ALICE) -> Upload:
+def begin(
+    world: World, size: int | None = 6, *, identifier: str = "one", user: str = "alice", owner: object = ALICE
+) -> Upload:
     return world.broker.uploads.open("/", user, "file", identifier, size, owner)
 
 
@@ -291,8 +292,12 @@ def test_files_stay_after_parts_of_the_log_were_lost(tmp_path: Path, caplog: pyt
     directory.mkdir()
     (directory / "unknown").write_bytes(b"abc")
     (directory / "of a lost vhost").write_bytes(b"def")
-    stored = {(SALVAGED, "staged"): pack({}), (STAGED, make_key("lost", "alice", "file", "one")): pack(
-        {"file": "of a lost vhost", "size": 3, "header": b"", "checkpoints": {}})}
+    stored = {
+        (SALVAGED, "staged"): pack({}),
+        (STAGED, make_key("lost", "alice", "file", "one")): pack(
+            {"file": "of a lost vhost", "size": 3, "header": b"", "checkpoints": {}}
+        ),
+    }
     restarted(tmp_path, stored)
     assert sorted(os.listdir(directory)) == ["of a lost vhost", "unknown"]
     assert "2 files of staged have no definition and are kept" in caplog.text

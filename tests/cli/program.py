@@ -47,8 +47,13 @@ class Program:
     def begin(self, *arguments: str, url: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
         """A process with pipes, which is killed at the end if it still runs."""
         environment = self.environment | ({} if url is None else {"LEVERET_URL": url})
-        process = subprocess.Popen([sys.executable, "-m", "leveret", *arguments], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "leveret", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
         try:
             yield process
         finally:

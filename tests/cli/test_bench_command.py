@@ -36,19 +36,48 @@ def left_behind(server: Broker) -> list[str]:
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_exchanges(server: Broker, program: Program, exchange: str) -> None:
-    found = result(program, "--exchange", exchange, "--messages", "3001", "--queues", "3", "--publishers", "2",
-                   "--consumers", "2", "--ack-every", "7", "--prefetch", "20")
+    found = result(
+        program,
+        "--exchange",
+        exchange,
+        "--messages",
+        "3001",
+        "--queues",
+        "3",
+        "--publishers",
+        "2",
+        "--consumers",
+        "2",
+        "--ack-every",
+        "7",
+        "--prefetch",
+        "20",
+    )
     assert (found["published"], found["confirmed"], found["refused"]) == (3001, 3001, 0)
     assert found["consumed"] == 3001 * (3 if exchange == "fanout" else 1)
     assert left_behind(server) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [
-    ("--size", "0"), ("--size", "8"), ("--size", "200000", "--messages", "20"), ("--persistent",), ("--window", "1"),
-    ("--window", "2"), ("--no-confirms",), ("--no-ack",), ("--prefetch", "0"), ("--ack-every", "1"), ("--processes", "2"),
-    ("--processes", "3", "--publishers", "2", "--consumers", "3"), ("--exchange", "headers", "--size", "4"),
-], ids=lambda options: "".join(options))
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--size", "0"),
+        ("--size", "8"),
+        ("--size", "200000", "--messages", "20"),
+        ("--persistent",),
+        ("--window", "1"),
+        ("--window", "2"),
+        ("--no-confirms",),
+        ("--no-ack",),
+        ("--prefetch", "0"),
+        ("--ack-every", "1"),
+        ("--processes", "2"),
+        ("--processes", "3", "--publishers", "2", "--consumers", "3"),
+        ("--exchange", "headers", "--size", "4"),
+    ],
+    ids=lambda options: "".join(options),
+)
 def test_options(program: Program, options: tuple[str, ...]) -> None:
     count = 500
     if "--messages" in options:
@@ -76,7 +105,10 @@ def test_a_rate_for_some_seconds(program: Program, tmp_path: Path) -> None:
     shown = done.out.decode()
     assert "2 publishers, 1 consumer, 1 queue" in shown
     assert [line.split()[0] for line in shown.splitlines() if line.startswith(("published", "confirmed", "consumed"))] == [
-        "published", "confirmed", "consumed"]
+        "published",
+        "confirmed",
+        "consumed",
+    ]
     assert "until consumed" in shown
     assert "consumed" in done.err.splitlines()[0]
 
@@ -88,8 +120,9 @@ def test_without_consumers(program: Program) -> None:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_shows_the_results_and_deletes_the_queues(server: Broker, program: Program, processes: str) -> None:
-    with program.begin("bench", "--seconds", "0", "--rate", "1000", "--exchange", "topic", "--queues", "2",
-                       "--processes", processes) as process:
+    with program.begin(
+        "bench", "--seconds", "0", "--rate", "1000", "--exchange", "topic", "--queues", "2", "--processes", processes
+    ) as process:
         assert process.stderr is not None
         assert b"published" in process.stderr.readline()
         assert len(left_behind(server)) == 3

@@ -36,8 +36,11 @@ def data(tmp_path: Path) -> Path:
     body.append(b"12345")
     body.keep()
     body.close()
-    harness.log.put(metadata.STAGED, metadata.make_key("/", "ana", "file", "upload"), metadata.pack(
-        {"file": "file", "size": 10, "header": b"", "checkpoints": {"c": 5}}))
+    harness.log.put(
+        metadata.STAGED,
+        metadata.make_key("/", "ana", "file", "upload"),
+        metadata.pack({"file": "file", "size": 10, "header": b"", "checkpoints": {"c": 5}}),
+    )
     harness.commit()
     shutil.copytree(path, tmp_path / "copy")
     harness.log.close()
@@ -46,8 +49,11 @@ def data(tmp_path: Path) -> Path:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*")
-            if file.is_file() and file.suffix != ".lock"}
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.suffix != ".lock"
+    }
 
 
 def test_an_intact_directory(data: Path) -> None:
@@ -95,7 +101,7 @@ def test_a_directory_of_format_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["row", "segment", "short segment", "no segment", "staged", "definition", "database"])
 def test_damage_is_named(data: Path, what: str) -> None:
-    segment, = data.glob("streams/*/*/*.parquet")
+    (segment,) = data.glob("streams/*/*/*.parquet")
     expected = segment.name
     if what == "row":
         with sqlite3.connect(data / "log-0.sqlite") as connection:
@@ -119,7 +125,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
         expected = "log-0.sqlite is missing, but log-0.sqlite-wal, log-0.marker, streams, staged are there"
     result = check(data)
     assert result.exit_code == 1, result.output
-    line, = [line for line in result.output.splitlines() if line.startswith("DAMAGED")]
+    (line,) = [line for line in result.output.splitlines() if line.startswith("DAMAGED")]
     assert expected in line
     assert "1 findings" in result.output
 

@@ -115,8 +115,9 @@ def test_streams(commands: Commands, connection: pika.BlockingConnection) -> Non
     assert not [item for item in commands.json("streams") if str(item["name"]).startswith("orders")]
 
 
-def test_names_of_clients_do_not_reach_the_terminal_as_they_are(commands: Commands,
-                                                                connection: pika.BlockingConnection) -> None:
+def test_names_of_clients_do_not_reach_the_terminal_as_they_are(
+    commands: Commands, connection: pika.BlockingConnection
+) -> None:
     connection.channel().queue_declare("\x1b[31mred\x85", exclusive=True)
     assert "\\x1b[31mred\\x85" in commands.ok("queues")
     assert "\x1b[31mred\x85" in names(commands.json("queues"))
@@ -143,7 +144,15 @@ def test_exchanges_and_bindings(commands: Commands, connection: pika.BlockingCon
     for name in ("logs", "copy"):
         commands.ok("exchanges", "delete", name)
     assert names(commands.json("exchanges")) == [
-        "", "amq.direct", "amq.fanout", "amq.headers", "amq.leveret.events", "amq.match", "amq.topic", "leveret.control"]
+        "",
+        "amq.direct",
+        "amq.fanout",
+        "amq.headers",
+        "amq.leveret.events",
+        "amq.match",
+        "amq.topic",
+        "leveret.control",
+    ]
 
 
 @pytest.mark.parametrize("argument", ["novalue", "=1"])
@@ -166,7 +175,11 @@ def test_connections_channels_consumers(commands: Commands, connection: pika.Blo
     assert (listed["connection"], listed["number"], listed["consumers"]) == (item["number"], 1, 1)
     [consumer] = commands.json("consumers")
     assert (consumer["queue"], consumer["tag"], consumer["connection"], consumer["channel"]) == (
-        queue, "tag", item["number"], 1)
+        queue,
+        "tag",
+        item["number"],
+        1,
+    )
     for command in ("connections", "channels", "consumers"):
         assert len(commands.ok(command).splitlines()) == 2
         assert len(commands.ok(command, "--vhost", "declared").splitlines()) == 1
@@ -194,7 +207,13 @@ def test_links(broker: LeveretProcess, commands: Commands) -> None:
     session.end()
     [kept] = commands.json("links")
     assert (kept["name"], kept["state"], kept["unsettled"], kept["durable"], kept["expiry"], kept["container"]) == (
-        "in", "suspended", 1, "unsettled-state", "never", "shop")
+        "in",
+        "suspended",
+        1,
+        "unsettled-state",
+        "never",
+        "shop",
+    )
     assert len(commands.ok("links").splitlines()) == 2
     assert len(commands.ok("links", "--vhost", "declared").splitlines()) == 1
     assert "1 messages of link 'in'" in commands.ok("links", "release", "in", "--container", "shop", "--role", "sender")
@@ -251,9 +270,13 @@ def test_the_password_prompt_needs_a_terminal(commands: Commands) -> None:
 
 def test_objects_of_the_configuration_cannot_be_changed(broker: LeveretProcess, commands: Commands) -> None:
     config = str(broker.directory / "leveret.toml")
-    for arguments in (["users", "delete", "root"], ["users", "change", "root", "--no-tags"],
-                      ["permissions", "delete", "root"], ["vhosts", "delete", "declared"],
-                      ["vhosts", "change", "declared", "--strict"]):
+    for arguments in (
+        ["users", "delete", "root"],
+        ["users", "change", "root", "--no-tags"],
+        ["permissions", "delete", "root"],
+        ["vhosts", "delete", "declared"],
+        ["vhosts", "change", "declared", "--strict"],
+    ):
         assert f"is declared in {config}; change it there" in commands.refused(*arguments)
     assert [(user["name"], user["source"]) for user in commands.json("users")] == [("root", "config")]
 
@@ -291,16 +314,26 @@ def test_status(broker: LeveretProcess, commands: Commands) -> None:
 
 
 def test_options_may_precede_the_subcommand(broker: LeveretProcess) -> None:
-    for arguments in (["queues", "--data-dir", str(broker.data_dir), "list", "--json"],
-                      ["queues", "--json", "list", "--config", str(broker.directory / "leveret.toml"),
-                       "--data-dir", str(broker.data_dir)]):
+    for arguments in (
+        ["queues", "--data-dir", str(broker.data_dir), "list", "--json"],
+        [
+            "queues",
+            "--json",
+            "list",
+            "--config",
+            str(broker.directory / "leveret.toml"),
+            "--data-dir",
+            str(broker.data_dir),
+        ],
+    ):
         result = CliRunner().invoke(leveret, arguments)
         assert result.exit_code == 0, result.output
         assert result.output.startswith("[")
 
 
-def test_the_broker_is_found_by_its_configuration(broker: LeveretProcess, tmp_path: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_is_found_by_its_configuration(
+    broker: LeveretProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "leveret.toml"
     config.write_text(f"[server]\ndata_dir = {str(broker.data_dir)!r}\n")
     assert CliRunner().invoke(leveret, ["status", "--config", str(config)]).exit_code == 0

@@ -45,8 +45,12 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
     else:
         written = path.replace(" list", " [list]")
         [text] = [line for line in PAGE.splitlines() if line.startswith("| `") and f"`leveret {written}" in line]
-    options = {option for parameter in command.params if isinstance(parameter, click.Option)
-               for option in parameter.opts + parameter.secondary_opts}
+    options = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts + parameter.secondary_opts
+    }
     if path != "serve" and path not in CLIENTS:
         options -= COMMON
     options.discard("--help")

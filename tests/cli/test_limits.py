@@ -127,9 +127,13 @@ def test_channels_of_a_user(clients: Clients) -> None:
         second.channel()
 
 
-@pytest.mark.parametrize(("vhost", "most", "setting"), [
-    ("/", 2, "queues_per_vhost|max_queues"), ("small", 1, r"vhosts\.small\.limits\.max_queues"),
-])
+@pytest.mark.parametrize(
+    ("vhost", "most", "setting"),
+    [
+        ("/", 2, "queues_per_vhost|max_queues"),
+        ("small", 1, r"vhosts\.small\.limits\.max_queues"),
+    ],
+)
 def test_queues_of_a_vhost(clients: Clients, vhost: str, most: int, setting: str) -> None:
     channel = clients.connect(vhost=vhost).channel()
     for _ in range(most):
@@ -206,8 +210,11 @@ def test_every_limit_is_read_somewhere() -> None:
     """A setting without effect would be a false promise."""
     from tests.support.broker import ROOT
 
-    sources = [path.read_text("utf-8") for path in (ROOT / "src" / "leveret").rglob("*.py")
-               if "config" not in path.parent.parts[-1]]
+    sources = [
+        path.read_text("utf-8")
+        for path in (ROOT / "src" / "leveret").rglob("*.py")
+        if "config" not in path.parent.parts[-1]
+    ]
 
     def leaves(table: Table) -> Iterator[str]:
         for name, node in table.keys.items():

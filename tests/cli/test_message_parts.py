@@ -36,14 +36,26 @@ def message(body: bytes, properties: Properties, routing_key: bytes = b"key") ->
 
 
 HEADERS: dict[str, Any] = {
-    "bytes": b"\xff\x00", "decimal": Decimal("1.25"), "time": datetime(2026, 1, 2, tzinfo=UTC), "infinity": math.inf,
-    "text": "ü\u2028", "table": {"list": [1, -1.5, None, {"inner": b"x"}]}, "no": False, "big": 2**63 - 1,
+    "bytes": b"\xff\x00",
+    "decimal": Decimal("1.25"),
+    "time": datetime(2026, 1, 2, tzinfo=UTC),
+    "infinity": math.inf,
+    "text": "ü\u2028",
+    "table": {"list": [1, -1.5, None, {"inner": b"x"}]},
+    "no": False,
+    "big": 2**63 - 1,
 }
 
 
 def test_a_record_equals_the_received_message() -> None:
-    properties = Properties(headers=HEADERS, delivery_mode=2, timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-                            expiration="soon", type="t", cluster_id="c")
+    properties = Properties(
+        headers=HEADERS,
+        delivery_mode=2,
+        timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        expiration="soon",
+        type="t",
+        cluster_id="c",
+    )
     for body in (b"", b"text \xc3\xbc\n", b"\xff\x00", b"\xed\xa0\x80"):
         line = dump(message(body, properties))
         assert line.count(b"\n") == 1
@@ -71,16 +83,27 @@ def test_a_table_that_only_looks_tagged() -> None:
     assert draft.properties.headers == {"a": {"!bytes": 1}, "b": {"!bytes": "eA==", "c": 1}}
 
 
-@pytest.mark.parametrize("line", [
-    b"\xff", b"NaN", b'"text"', b"{} {}", b'{"exchange": 1}', b'{"headers": []}', b'{"properties": 1}',
-    b'{"properties": {"headers": 1}}', b'{"encoding": "hex"}', b'{"properties": {"timestamp": "today"}}',
-    b'{"headers": {"a": {"!decimal": "x"}}}', b'{"headers": {"a": [{"!float": "x"}]}}', b'{"body": Infinity}',
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff",
+        b"NaN",
+        b'"text"',
+        b"{} {}",
+        b'{"exchange": 1}',
+        b'{"headers": []}',
+        b'{"properties": 1}',
+        b'{"properties": {"headers": 1}}',
+        b'{"encoding": "hex"}',
+        b'{"properties": {"timestamp": "today"}}',
+        b'{"headers": {"a": {"!decimal": "x"}}}',
+        b'{"headers": {"a": [{"!float": "x"}]}}',
+        b'{"body": Infinity}',
+    ],
+)
 def test_invalid_records(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(line)
-
-
 
 
 # Times
@@ -112,7 +135,12 @@ def test_times_at_the_ends() -> None:
 
 def test_durations_for_people() -> None:
     assert [duration(time) for time in (900, 1500, 999_999, 1_500_000, 2_000_000_000)] == [
-        "1 µs", "2 µs", "1000 µs", "1.5 ms", "2.00 s"]
+        "1 µs",
+        "2 µs",
+        "1000 µs",
+        "1.5 ms",
+        "2.00 s",
+    ]
 
 
 def test_reports_add_up_and_travel() -> None:
@@ -184,6 +212,12 @@ for name, (path, _) in COMMANDS.items():
 import leveret.cli.serving
 assert not loaded("leveret.client.")
 """
-    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True,
-                          text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

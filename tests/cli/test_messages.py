@@ -34,8 +34,10 @@ def ready(channel: BlockingChannel, queue: str) -> int:
 
 def wait_ready(channel: BlockingChannel, queue: str, count: int) -> None:
     """Wait for this many messages: those of a channel are requeued when the broker notices its end."""
-    wait_until(lambda: ready(channel, queue) == count,
-               lambda: f"{ready(channel, queue)} messages wait in the queue, {count} are expected")
+    wait_until(
+        lambda: ready(channel, queue) == count,
+        lambda: f"{ready(channel, queue)} messages wait in the queue, {count} are expected",
+    )
 
 
 def bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
@@ -82,8 +84,21 @@ def test_arguments_and_files(program: Program, channel: BlockingChannel, queue: 
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"1\n2\n")
     second.write_bytes(b"3\n")
-    program.ok("publish", queue, "a", "b", "--file", str(first), "--file", "-", "--file", str(second), "--count", "2",
-               input=b"in\n")
+    program.ok(
+        "publish",
+        queue,
+        "a",
+        "b",
+        "--file",
+        str(first),
+        "--file",
+        "-",
+        "--file",
+        str(second),
+        "--count",
+        "2",
+        input=b"in\n",
+    )
     assert bodies(channel, queue) == [b"a", b"a", b"b", b"b", b"1", b"1", b"2", b"2", b"in", b"in", b"3", b"3"]
     assert program.ok("publish", queue, "--quiet", input=b"") == b""
     assert ready(channel, queue) == 0
@@ -112,16 +127,56 @@ def test_raw_bodies_there_and_back(program: Program, queue: str, tmp_path: Path)
 
 
 def test_properties_by_option(program: Program, channel: BlockingChannel, queue: str) -> None:
-    program.ok("publish", queue, "body", "--header", "n=7", "--header", "t=text", "--header", 'l=[1, {"a": true}]',
-               "--content-type", "text/plain", "--content-encoding", "gzip", "--priority", "3", "--expiration", "60000",
-               "--correlation-id", "c", "--reply-to", "r", "--message-id", "m", "--timestamp", "2026-01-02T03:04:05Z",
-               "--type", "t", "--user-id", "guest", "--app-id", "a", "--transient")
+    program.ok(
+        "publish",
+        queue,
+        "body",
+        "--header",
+        "n=7",
+        "--header",
+        "t=text",
+        "--header",
+        'l=[1, {"a": true}]',
+        "--content-type",
+        "text/plain",
+        "--content-encoding",
+        "gzip",
+        "--priority",
+        "3",
+        "--expiration",
+        "60000",
+        "--correlation-id",
+        "c",
+        "--reply-to",
+        "r",
+        "--message-id",
+        "m",
+        "--timestamp",
+        "2026-01-02T03:04:05Z",
+        "--type",
+        "t",
+        "--user-id",
+        "guest",
+        "--app-id",
+        "a",
+        "--transient",
+    )
     _, properties, _ = channel.basic_get(queue, auto_ack=True)
     assert properties.headers == {"n": 7, "t": "text", "l": [1, {"a": True}]}
     assert {name: value for name, value in vars(properties).items() if name != "headers" and value is not None} == {
-        "content_type": "text/plain", "content_encoding": "gzip", "priority": 3, "expiration": "60000",
-        "correlation_id": "c", "reply_to": "r", "message_id": "m", "timestamp": 1767323045, "type": "t",
-        "user_id": "guest", "app_id": "a", "delivery_mode": 1}
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "priority": 3,
+        "expiration": "60000",
+        "correlation_id": "c",
+        "reply_to": "r",
+        "message_id": "m",
+        "timestamp": 1767323045,
+        "type": "t",
+        "user_id": "guest",
+        "app_id": "a",
+        "delivery_mode": 1,
+    }
 
 
 def test_messages_are_persistent_by_default(program: Program, channel: BlockingChannel, queue: str) -> None:
@@ -132,18 +187,37 @@ def test_messages_are_persistent_by_default(program: Program, channel: BlockingC
 
 
 def test_json_there_and_back(program: Program, channel: BlockingChannel, queue: str) -> None:
-    channel.basic_publish("", queue, b"\xff\x00", pika.BasicProperties(
-        content_type="x/y", priority=5, timestamp=1767323045, expiration="60000", delivery_mode=1,
-        headers={"octets": b"text", "table": {"a": [1, None]}, "long": 2**40}))
+    channel.basic_publish(
+        "",
+        queue,
+        b"\xff\x00",
+        pika.BasicProperties(
+            content_type="x/y",
+            priority=5,
+            timestamp=1767323045,
+            expiration="60000",
+            delivery_mode=1,
+            headers={"octets": b"text", "table": {"a": [1, None]}, "long": 2**40},
+        ),
+    )
     channel.basic_publish("", queue, "ü\n".encode())
     out = program.ok("consume", queue, "--count", "2", "--format", "json")
     first, second = (json.loads(line) for line in out.splitlines())
     assert first == {
-        "exchange": "", "routing_key": queue, "redelivered": False,
-        "properties": {"content_type": "x/y", "priority": 5, "timestamp": "2026-01-02T03:04:05+00:00",
-                       "expiration": 60000, "delivery_mode": 1},
+        "exchange": "",
+        "routing_key": queue,
+        "redelivered": False,
+        "properties": {
+            "content_type": "x/y",
+            "priority": 5,
+            "timestamp": "2026-01-02T03:04:05+00:00",
+            "expiration": 60000,
+            "delivery_mode": 1,
+        },
         "headers": {"octets": {"!bytes": "dGV4dA=="}, "table": {"a": [1, None]}, "long": 2**40},
-        "body": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}
+        "body": base64.b64encode(b"\xff\x00").decode(),
+        "encoding": "base64",
+    }
     assert (second["body"], second["encoding"], second["headers"]) == ("ü\n", "text", {})
     # publish reads the output of consume.
     program.ok("publish", "--format", "json", input=out)
@@ -154,21 +228,30 @@ def test_json_there_and_back(program: Program, channel: BlockingChannel, queue: 
 
 
 def test_the_command_line_wins_over_the_json(program: Program, channel: BlockingChannel, queue: str) -> None:
-    record = {"exchange": "nowhere", "routing_key": "nowhere", "body": "x", "headers": {"a": 1, "b": 1},
-              "properties": {"type": "theirs", "app_id": "theirs"}}
+    record = {
+        "exchange": "nowhere",
+        "routing_key": "nowhere",
+        "body": "x",
+        "headers": {"a": 1, "b": 1},
+        "properties": {"type": "theirs", "app_id": "theirs"},
+    }
     program.ok("publish", queue, "--format", "json", "--header", "b=2", "--type", "ours", json.dumps(record))
     _, properties, body = channel.basic_get(queue, auto_ack=True)
     assert (body, properties.headers, properties.type, properties.app_id) == (b"x", {"a": 1, "b": 2}, "ours", "theirs")
 
 
 def test_invalid_messages(program: Program, channel: BlockingChannel, queue: str, tmp_path: Path) -> None:
-    for line, said in ((b"{", "line 3: invalid JSON"), (b"[]", "expected a JSON object"),
-                       (b'{"bdy": 1}', "unknown key 'bdy'"),
-                       (b'{"body": 1}', "body: expected a string"),
-                       (b'{"properties": {"x": 1}}', "properties: unknown property 'x'"),
-                       (b'{"body": "?", "encoding": "base64"}', "invalid base64"), (b"[" * 100_000, "nested too deeply"),
-                       (b'{"headers": {"a": {"!bytes": "?"}}}', "headers: a: !bytes"),
-                       (b'{"properties": {"priority": 256}}', "priority: 256")):
+    for line, said in (
+        (b"{", "line 3: invalid JSON"),
+        (b"[]", "expected a JSON object"),
+        (b'{"bdy": 1}', "unknown key 'bdy'"),
+        (b'{"body": 1}', "body: expected a string"),
+        (b'{"properties": {"x": 1}}', "properties: unknown property 'x'"),
+        (b'{"body": "?", "encoding": "base64"}', "invalid base64"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"headers": {"a": {"!bytes": "?"}}}', "headers: a: !bytes"),
+        (b'{"properties": {"priority": 256}}', "priority: 256"),
+    ):
         done = program.run("publish", queue, "--format", "json", input=b'{"body": "1"}\n\n' + line + b'\n{"body": "4"}\n')
         assert (done.code, bodies(channel, queue)) == (2, [b"1"]), done.err
         assert said in done.err
@@ -185,11 +268,16 @@ def test_invalid_messages(program: Program, channel: BlockingChannel, queue: str
 def test_exchanges(program: Program, channel: BlockingChannel, queue: str) -> None:
     channel.queue_bind(queue, "amq.topic", f"{queue}.#")
     program.ok("publish", "--exchange", "amq.topic", "--routing-key", f"{queue}.a", "one", "two")
-    program.ok("publish", "--exchange", "amq.topic", "--format", "json",
-               json.dumps({"body": "three", "routing_key": f"{queue}.b"}))
+    program.ok(
+        "publish", "--exchange", "amq.topic", "--format", "json", json.dumps({"body": "three", "routing_key": f"{queue}.b"})
+    )
     program.ok("publish", "--format", "json", json.dumps({"body": "5", "routing_key": queue}), "--count", "2")
-    program.ok("publish", "--format", "json", input=json.dumps(
-        {"body": "4", "exchange": "amq.topic", "routing_key": f"{queue}.c"}).encode())
+    program.ok(
+        "publish",
+        "--format",
+        "json",
+        input=json.dumps({"body": "4", "exchange": "amq.topic", "routing_key": f"{queue}.c"}).encode(),
+    )
     assert bodies(channel, queue) == [b"one", b"two", b"three", b"5", b"5", b"4"]
     done = program.run("publish", "--exchange", queue, "--routing-key", "x", "hello")
     assert (done.code, "404" in done.err, done.err.count("\n")) == (4, True, 1)
@@ -295,8 +383,13 @@ def test_how_it_ends(program: Program, channel: BlockingChannel, queue: str) -> 
     assert (done.code, done.lines, done.err) == (1, [b"2", b"3", b"4"], "")
     fill(channel, queue, 1)
     assert program.run("consume", queue, "--timeout", "0.2").code == 0
-    for wrong in ((), (queue, "--exchange", "x"), (queue, "--binding-key", "x"),
-                  (queue, "--output-dir", "x", "--format", "lines"), (queue, "--count", "0")):
+    for wrong in (
+        (),
+        (queue, "--exchange", "x"),
+        (queue, "--binding-key", "x"),
+        (queue, "--output-dir", "x", "--format", "lines"),
+        (queue, "--count", "0"),
+    ):
         assert program.run("consume", *wrong).code == 2
 
 
@@ -358,8 +451,15 @@ def test_an_output_that_cannot_be_written(program: Program, channel: BlockingCha
     done = program.run("consume", queue, "--output-dir", str(tmp_path / "file"))
     assert (done.code, done.err.count("\n") > 0) == (2, True)
     with open("/dev/full", "wb") as full:
-        failed = subprocess.run([sys.executable, "-m", "leveret", "consume", queue], env=program.environment, stdout=full,
-                                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=LIMIT, check=False)
+        failed = subprocess.run(
+            [sys.executable, "-m", "leveret", "consume", queue],
+            env=program.environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=LIMIT,
+            check=False,
+        )
     assert (failed.returncode, failed.stderr) == (1, b"Error: No space left on device\n")
     wait_ready(channel, queue, 3)
 
@@ -390,8 +490,9 @@ def test_a_queue_is_listed_and_its_messages_requeued(program: Program, channel: 
 
 def test_an_exchange_is_listened_to(program: Program, name: str) -> None:
     publish = ("publish", "--exchange", "amq.topic", "--mandatory", "--quiet", "--routing-key")
-    with program.begin("consume", "--exchange", "amq.topic", "--binding-key", f"{name}.a.*", "--binding-key",
-                       f"{name}.b", "--count", "2") as process:
+    with program.begin(
+        "consume", "--exchange", "amq.topic", "--binding-key", f"{name}.a.*", "--binding-key", f"{name}.b", "--count", "2"
+    ) as process:
         assert process.stdout is not None
         while program.run(*publish, f"{name}.b", "first").code == 1:
             assert process.poll() is None
@@ -416,8 +517,14 @@ def test_the_queue_is_deleted_meanwhile(program: Program, channel: BlockingChann
 def on_terminal(program: Program, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
     """Return the exit code, and the output on a terminal."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "leveret", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
-                               env=program.environment | {"TERM": "xterm"}, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leveret", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=program.environment | {"TERM": "xterm"},
+        start_new_session=True,
+    )
     os.close(theirs)
     os.write(ours, typed)
     shown = b""

@@ -14,8 +14,9 @@ from leveret.cli.output import MAX_RICH_ROWS, show_table, size, text
 
 
 def record(message: str, error: Exception | None = None) -> logging.LogRecord:
-    made = logging.LogRecord("leveret.x", logging.WARNING, __file__, 1, message, None,
-                             (type(error), error, None) if error else None)
+    made = logging.LogRecord(
+        "leveret.x", logging.WARNING, __file__, 1, message, None, (type(error), error, None) if error else None
+    )
     made.created = 1700000000.9996
     return made
 
@@ -42,17 +43,35 @@ def test_json_log_lines() -> None:
 # Output
 
 
-@pytest.mark.parametrize(("number", "shown"), [
-    (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 50, "3072.0 TiB"),
-])
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (5 << 30, "5.0 GiB"),
+        (3 << 50, "3072.0 TiB"),
+    ],
+)
 def test_sizes_have_binary_units(number: int, shown: str) -> None:
     assert size(number) == shown
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (None, ""), (True, "yes"), (False, "no"), (7, "7"), ({}, ""), ([], ""), ({"a": [1, "ü"]}, '{"a": [1, "ü"]}'),
-    ("a\tb\x1b]0;x\x07", "a\\tb\\x1b]0;x\\x07"), ("\u202eabc", "\\u202eabc"),
-])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        (True, "yes"),
+        (False, "no"),
+        (7, "7"),
+        ({}, ""),
+        ([], ""),
+        ({"a": [1, "ü"]}, '{"a": [1, "ü"]}'),
+        ("a\tb\x1b]0;x\x07", "a\\tb\\x1b]0;x\\x07"),
+        ("\u202eabc", "\\u202eabc"),
+    ],
+)
 def test_values_in_a_line(value: object, shown: str) -> None:
     assert text(value) == shown
 
@@ -73,7 +92,8 @@ def test_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
     show_table([{"name": f"[bold]row{number}", "on": True} for number in range(rows)], (("name", "name"), ("on", "on")))
     shown = capsys.readouterr().out
     assert [line.split() for line in shown.splitlines() if "row" in line] == [
-        [f"[bold]row{number}", "yes"] for number in range(rows)]
+        [f"[bold]row{number}", "yes"] for number in range(rows)
+    ]
 
 
 # The machine

@@ -48,38 +48,81 @@ def refused(tmp_path: Path, text: str) -> str:
     return result.output.strip().removeprefix(f"Error: {path}")
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), [
-    ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is unknown; did you mean exchange?"),
-    ('path = "two"', 'path = "two"\npartitin = []',
-     ":20: flows.orders.tables[2].partitin is unknown; did you mean partition?"),
-    ('path = "two"', 'path = "two"\npartition = ["week(x)"]',
-     ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
-     "column"),
-    ('"json"', '"jsn"', ":11: flows.orders.decode.format is 'jsn'; expected one of avro, json, protobuf, raw"),
-    ('schema = "id BIGINT"', "schema = 3",
-     ":12: flows.orders.decode.schema is invalid: expected `str | null`, got `int`"),
-    ('schema = "id BIGINT"\n', "",
-     ":10: flows.orders.decode with format \"json\" needs exactly one of schema and schema_file"),
-    ('quarantine = "bad"', "", ":10: flows.orders.decode.quarantine is not set, but on_error is \"quarantine\"; set it to "
-     "a table's directory, or set on_error to \"fail\" or \"drop\""),
-    ('exchange = "orders", ', 'exchange = "orders", queue = "q", ', ":8: flows.orders.capture has exchange and queue; "
-     "expected exactly one of exchange, queue, stream, super_stream and stream_pattern"),
-    ("[flows.orders]", "[flows.orders]\nkind = \"enrch\"", ":8: flows.orders.kind is 'enrch'; expected one of flow, "
-     "archive, traffic, enrich, scrub"),
-    ('name = "shop"', "", ": the pipeline is invalid: object missing required field `name`"),
-    ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
-], ids=["unknown", "unknown-in-array", "partition", "choice", "type", "missing", "quarantine", "two-sources", "kind",
-        "name", "toml"])
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("exchange =", "exchnge =", ":8: flows.orders.capture.exchnge is unknown; did you mean exchange?"),
+        (
+            'path = "two"',
+            'path = "two"\npartitin = []',
+            ":20: flows.orders.tables[2].partitin is unknown; did you mean partition?",
+        ),
+        (
+            'path = "two"',
+            'path = "two"\npartition = ["week(x)"]',
+            ":20: flows.orders.tables[2].partition[1] is 'week(x)'; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
+            "column",
+        ),
+        ('"json"', '"jsn"', ":11: flows.orders.decode.format is 'jsn'; expected one of avro, json, protobuf, raw"),
+        (
+            'schema = "id BIGINT"',
+            "schema = 3",
+            ":12: flows.orders.decode.schema is invalid: expected `str | null`, got `int`",
+        ),
+        (
+            'schema = "id BIGINT"\n',
+            "",
+            ':10: flows.orders.decode with format "json" needs exactly one of schema and schema_file',
+        ),
+        (
+            'quarantine = "bad"',
+            "",
+            ':10: flows.orders.decode.quarantine is not set, but on_error is "quarantine"; set it to '
+            'a table\'s directory, or set on_error to "fail" or "drop"',
+        ),
+        (
+            'exchange = "orders", ',
+            'exchange = "orders", queue = "q", ',
+            ":8: flows.orders.capture has exchange and queue; "
+            "expected exactly one of exchange, queue, stream, super_stream and stream_pattern",
+        ),
+        (
+            "[flows.orders]",
+            '[flows.orders]\nkind = "enrch"',
+            ":8: flows.orders.kind is 'enrch'; expected one of flow, archive, traffic, enrich, scrub",
+        ),
+        ('name = "shop"', "", ": the pipeline is invalid: object missing required field `name`"),
+        ('name = "shop"', "name = ", ": not valid TOML: Invalid value (at line 1, column 8)"),
+    ],
+    ids=[
+        "unknown",
+        "unknown-in-array",
+        "partition",
+        "choice",
+        "type",
+        "missing",
+        "quarantine",
+        "two-sources",
+        "kind",
+        "name",
+        "toml",
+    ],
+)
 def test_a_file_that_is_wrong(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert refused(tmp_path, GOOD.replace(old, new)) == expected
 
 
-@pytest.mark.parametrize(("options", "expected"), [
-    ("maxMessagesPerTriger = 5",
-     "flows.orders: unknown option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger"),
-    ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' is invalid"),
-    ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own in the capture; set that instead"),
-])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            "maxMessagesPerTriger = 5",
+            "flows.orders: unknown option 'maxMessagesPerTriger'; did you mean maxMessagesPerTrigger",
+        ),
+        ("maxMessagesPerTrigger = -5", "flows.orders: option maxMessagesPerTrigger: '-5' is invalid"),
+        ("queue = 'x'", ":8: flows.orders.capture.options.queue has a key of its own in the capture; set that instead"),
+    ],
+)
 def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, expected: str) -> None:
     text = GOOD.replace('keys = ["order.#"]', f"options = {{ {options} }}")
     said = refused(tmp_path, text)
@@ -87,11 +130,14 @@ def test_an_option_of_the_source_that_is_wrong(tmp_path: Path, options: str, exp
     assert "secret" not in said
 
 
-@pytest.mark.parametrize(("function", "expected"), [
-    ("nowhere:clean", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'; looked for in"),
-    ("broken_module:clean", "broken_module cannot be imported: ZeroDivisionError: division by zero"),
-    ("good_module:cleen", "has no function cleen"),
-])
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("nowhere:clean", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'; looked for in"),
+        ("broken_module:clean", "broken_module cannot be imported: ZeroDivisionError: division by zero"),
+        ("good_module:cleen", "has no function cleen"),
+    ],
+)
 def test_a_function_that_is_not_there(tmp_path: Path, function: str, expected: str) -> None:
     (tmp_path / "broken_module.py").write_text("1 / 0")
     (tmp_path / "good_module.py").write_text("def clean(df): return df")
@@ -136,8 +182,10 @@ def test_a_package_has_its_dependencies_and_no_relative_paths(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert result.output == f"{tmp_path / 'out' / 'submit.sh'}\n"
     script = (tmp_path / "out" / "submit.sh").read_text()
-    assert ("\nexec spark-submit --master spark://host:7077 --deploy-mode client --name shop "
-            '--conf spark.executor.memory=1g --py-files "$here/packages.zip"') in script
+    assert (
+        "\nexec spark-submit --master spark://host:7077 --deploy-mode client --name shop "
+        '--conf spark.executor.memory=1g --py-files "$here/packages.zip"'
+    ) in script
     with ZipFile(tmp_path / "out" / "packages.zip") as packed:
         names = set(packed.namelist())
     assert {"functions.py", "pyspark_amqp/__init__.py", "leveret/spark/pipeline/run.py"} <= names
@@ -148,9 +196,17 @@ def test_a_package_has_its_dependencies_and_no_relative_paths(tmp_path: Path) ->
 
 def test_every_key_is_documented() -> None:
     page = (ROOT / "docs" / "pipelines.md").read_text("utf-8").split("## Keys")[1]
-    sections = {"broker": model.Broker, "spark": model.Spark, "supervision": model.Supervision, "capture": model.Capture,
-                "decode": model.Decode, "transform": model.Transform, "tables": model.TableOutput,
-                "exchanges": model.ExchangeOutput, "rules": model.Rule}
+    sections = {
+        "broker": model.Broker,
+        "spark": model.Spark,
+        "supervision": model.Supervision,
+        "capture": model.Capture,
+        "decode": model.Decode,
+        "transform": model.Transform,
+        "tables": model.TableOutput,
+        "exchanges": model.ExchangeOutput,
+        "rules": model.Rule,
+    }
     for section, struct in sections.items():
         for name in struct.__struct_fields__:
             assert f"`{section}.{name}`" in page, f"{section}.{name}"

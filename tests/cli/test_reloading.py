@@ -13,8 +13,9 @@ TLS = TlsConfig(cert="/old", key="/old.key")
 
 
 def test_users_vhosts_and_limits_are_reloaded() -> None:
-    new = msgspec.structs.replace(OLD, users={"b": UserConfig()}, vhosts={"v": VhostConfig()},
-                                  limits=LimitsConfig(connections=5))
+    new = msgspec.structs.replace(
+        OLD, users={"b": UserConfig()}, vhosts={"v": VhostConfig()}, limits=LimitsConfig(connections=5)
+    )
     assert reloaded(OLD, new) == new
     assert needing_restart(reloaded(OLD, new), new) == []
 
@@ -26,13 +27,15 @@ def test_other_keys_wait() -> None:
     assert needing_restart(running, new) == ["server.port", "server.log_level"]
 
 
-@pytest.mark.parametrize(("before", "after", "wait"), [
-    (TLS, TlsConfig(cert="/new", key="/new.key", ca="/ca", min_version="1.3"), ["tls.min_version"]),
-    (TlsConfig(), TLS, ["tls.cert", "tls.key"]),
-    (TLS, TlsConfig(), ["tls.cert", "tls.key"]),
-])
-def test_certificates_are_reloaded_if_there_is_a_tls_listener(before: TlsConfig, after: TlsConfig,
-                                                                   wait: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "wait"),
+    [
+        (TLS, TlsConfig(cert="/new", key="/new.key", ca="/ca", min_version="1.3"), ["tls.min_version"]),
+        (TlsConfig(), TLS, ["tls.cert", "tls.key"]),
+        (TLS, TlsConfig(), ["tls.cert", "tls.key"]),
+    ],
+)
+def test_certificates_are_reloaded_if_there_is_a_tls_listener(before: TlsConfig, after: TlsConfig, wait: list[str]) -> None:
     old, new = msgspec.structs.replace(OLD, tls=before), msgspec.structs.replace(OLD, tls=after)
     running = reloaded(old, new)
     assert needing_restart(running, new) == wait

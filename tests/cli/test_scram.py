@@ -60,8 +60,9 @@ def test_users_from_before_there_was_scram(tmp_path: Path) -> None:
         broker.start()
         assert [user["scram"] for user in commands.json("users")] == [False, True]
         # A mechanism that would lock alice out is not offered.
-        parameters = pika.ConnectionParameters("127.0.0.1", broker.port,
-                                               credentials=pika.PlainCredentials("alice", "secret"))
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1", broker.port, credentials=pika.PlainCredentials("alice", "secret")
+        )
         connection = pika.BlockingConnection(parameters)
         connection.close()
         assert [user["scram"] for user in commands.json("users")] == [True, True]

@@ -47,8 +47,14 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `leveret serve` to its end."""
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment
-    return subprocess.run([sys.executable, "-m", "leveret", "serve", *arguments], env=variables, capture_output=True,
-                          text=True, timeout=DEADLINE, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "leveret", "serve", *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
 
 
 def connect(process: LeveretProcess, **more: Any) -> pika.BlockingConnection:
@@ -103,9 +109,13 @@ def test_the_first_lines_name_the_users_there_are(tmp_path: Path) -> None:
 def test_the_ready_file(process: LeveretProcess) -> None:
     process.start()
     ready = json.loads((process.directory / "ready.json").read_text())
-    assert ready == {"host": "127.0.0.1", "port": process.port, "pid": process.pid,
-                     "control": str(process.data_dir / "control.sock"),
-                     "listeners": [f"amqp://127.0.0.1:{process.port}"]}
+    assert ready == {
+        "host": "127.0.0.1",
+        "port": process.port,
+        "pid": process.pid,
+        "control": str(process.data_dir / "control.sock"),
+        "listeners": [f"amqp://127.0.0.1:{process.port}"],
+    }
 
 
 def test_localhost_is_every_loopback_address(process: LeveretProcess) -> None:
@@ -131,8 +141,9 @@ def test_an_empty_host_is_every_address(process: LeveretProcess) -> None:
 
 
 def test_flags_and_environment_configure(tmp_path: Path) -> None:
-    with LeveretProcess(tmp_path, config="[amqp]\nheartbeat = 7\nchannel_max = 9\n",
-                        environment={"LEVERET_AMQP__HEARTBEAT": "8"}) as process:
+    with LeveretProcess(
+        tmp_path, config="[amqp]\nheartbeat = 7\nchannel_max = 9\n", environment={"LEVERET_AMQP__HEARTBEAT": "8"}
+    ) as process:
         process.start()
         with connect(process, heartbeat=lambda connection, proposed: proposed) as connection:
             assert connection._impl.params.heartbeat == 8
@@ -147,17 +158,20 @@ def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
 # Refused starts
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--set", "server.prot=1"], "unknown setting 'server.prot': did you mean 'server.port'?"),
-    (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
-    (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
-    (["--data-dir", "/proc/nowhere"], "cannot create the data directory /proc/nowhere"),
-    (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
-    (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
-    (["--host", "no such host"], "'server.host' is 'no such host', which is unknown"),
-    (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
-    (["--set", "users.a.password_file=/nowhere"], "users.a.password_file: /nowhere cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "server.prot=1"], "unknown setting 'server.prot': did you mean 'server.port'?"),
+        (["--set", "tls.port=x"], "flag tls.port: tls.port: got 'x', expected an integer, 0 to 65535"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml: cannot read the configuration file: No such file or directory"),
+        (["--data-dir", "/proc/nowhere"], "cannot create the data directory /proc/nowhere"),
+        (["--set", "tls.cert=/nowhere.pem"], "/nowhere.pem cannot be read"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
+        (["--host", "no such host"], "'server.host' is 'no such host', which is unknown"),
+        (["--set", 'users.a.permissions={"/" = {write = "("}}'], "user 'a', vhost '/': write permission '('"),
+        (["--set", "users.a.password_file=/nowhere"], "users.a.password_file: /nowhere cannot be read"),
+    ],
+)
 def test_a_refused_start_gives_the_reason(tmp_path: Path, arguments: list[str], words: str) -> None:
     result = serve("--port", "0", "--data-dir", str(tmp_path / "data"), *arguments)
     assert result.returncode == 1
@@ -272,8 +286,9 @@ def test_sighup_reloads_vhosts(tmp_path: Path) -> None:
                 declare(connection, 1)
         with pytest.raises(pika.exceptions.AMQPConnectionError, match="coming"):
             connect(process, virtual_host="coming")
-        said = reload(process, VHOSTS + "[vhosts.staying]\nlimits.max_queues = 3\n[vhosts.coming]\n"
-                      "limits.max_connections = 1\n")
+        said = reload(
+            process, VHOSTS + "[vhosts.staying]\nlimits.max_queues = 3\n[vhosts.coming]\nlimits.max_connections = 1\n"
+        )
         assert "vhost 'going' was removed from" in said and "vhosts has changed" not in said
         declare(held["staying"], 2)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406"):
@@ -299,8 +314,11 @@ def test_sighup_reloads_limits(tmp_path: Path) -> None:
         channel.basic_consume(queue, lambda *_: None)
         with pytest.raises(pika.exceptions.AMQPConnectionError, match="connections_per_user"):
             connect(process)
-        said = reload(process, "[limits]\nconnections_per_user = 2\nconsumers_per_channel = 2\nqueues_per_vhost = 2\n"
-                      "memory_high_watermark = 1000\n")
+        said = reload(
+            process,
+            "[limits]\nconnections_per_user = 2\nconsumers_per_channel = 2\nqueues_per_vhost = 2\n"
+            "memory_high_watermark = 1000\n",
+        )
         assert "applies after a restart" not in said
         until(process, "memory alarm: publishers blocked")
         assert commands.json("status")["memory_limit"] == 1000
@@ -315,9 +333,15 @@ def test_sighup_reloads_limits(tmp_path: Path) -> None:
             connection.close()
 
 
-@pytest.mark.parametrize("mistake", [
-    "[oops\n", "[oops]\n", "[users.a]\npassword = 1\n#[oops", '[users.a]\npermissions."/" = {write = "("}\n#[oops',
-])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "[oops\n",
+        "[oops]\n",
+        "[users.a]\npassword = 1\n#[oops",
+        '[users.a]\npermissions."/" = {write = "("}\n#[oops',
+    ],
+)
 def test_an_invalid_file_at_sighup_changes_nothing(tmp_path: Path, mistake: str) -> None:
     with LeveretProcess(tmp_path, config='[users.old]\npassword = "x"\npermissions."/" = {}\n') as process:
         process.user, process.password = "old", "x"
@@ -335,8 +359,10 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def tls_config(authority: Authority, certificate: tuple[Path, Path], more: str = "") -> str:
-    return (f'[server]\nplain = false\n[tls]\nport = 0\ncert = "{certificate[0]}"\nkey = "{certificate[1]}"\n'
-            f'ca = "{authority.path}"\n{more}')
+    return (
+        f'[server]\nplain = false\n[tls]\nport = 0\ncert = "{certificate[0]}"\nkey = "{certificate[1]}"\n'
+        f'ca = "{authority.path}"\n{more}'
+    )
 
 
 def tls_options(authority: Authority, certificate: tuple[Path, Path] | None = None) -> pika.SSLOptions:
@@ -395,7 +421,10 @@ def test_tls_in_addition_to_the_plain_listener(tmp_path: Path, authority: Author
 
 @pytest.mark.parametrize(("setting", "user"), [("common-name", "shop"), ("subject", "CN=shop")])
 def test_external_by_client_certificate(tmp_path: Path, authority: Authority, setting: str, user: str) -> None:
-    config = tls_config(authority, authority.issue("server"), f"""verify = "optional"
+    config = tls_config(
+        authority,
+        authority.issue("server"),
+        f"""verify = "optional"
 [auth]
 mechanisms = ["EXTERNAL", "PLAIN"]
 external_name = "{setting}"
@@ -404,7 +433,8 @@ permissions."/" = {{ configure = "", write = "", read = "" }}
 [users.person]
 password = "secret"
 permissions."/" = {{ configure = "", write = "", read = "" }}
-""")
+""",
+    )
     external = pika.credentials.ExternalCredentials()
     with LeveretProcess(tmp_path / "broker", config=config) as process:
         process.start()
@@ -475,8 +505,10 @@ class AnonymousCredentials:
 
 def test_anonymous_is_off_unless_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pika.credentials, "VALID_TYPES", [*pika.credentials.VALID_TYPES, AnonymousCredentials])
-    on = ('[auth]\nmechanisms = ["ANONYMOUS"]\nanonymous_user = "visitor"\n'
-          '[users.visitor]\npermissions."/" = { read = "^public" }\n')
+    on = (
+        '[auth]\nmechanisms = ["ANONYMOUS"]\nanonymous_user = "visitor"\n'
+        '[users.visitor]\npermissions."/" = { read = "^public" }\n'
+    )
     for config, accepted in (("", False), (on, True)):
         with LeveretProcess(tmp_path / str(accepted), config=config) as process:
             process.start()

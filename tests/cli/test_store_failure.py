@@ -32,8 +32,11 @@ sqlite_store.SqliteStore.commit = breaking
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("its store is made to fail")
     (tmp_path / "sitecustomize.py").write_text(BREAK)
-    process = LeveretProcess(tmp_path / "broker", config="[server]\nshutdown_timeout = 0.3\n",
-                             environment={"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"})
+    process = LeveretProcess(
+        tmp_path / "broker",
+        config="[server]\nshutdown_timeout = 0.3\n",
+        environment={"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"},
+    )
     process.start()
     yield process
     process.kill()

@@ -52,8 +52,9 @@ def fill(broker: LeveretProcess, stream: str, first: int, last: int) -> None:
     for rest, protocol in enumerate(("0-9-1", "1.0")):
         with sync.connect(broker.url(), protocol=protocol) as other, other.open_channel() as publishing:
             for number in range(first + rest, last, 2):
-                publishing.publish(body(number), stream, headers={"customer": str(number % 5), "n": number},
-                                   user_id="guest")
+                publishing.publish(
+                    body(number), stream, headers={"customer": str(number % 5), "n": number}, user_id="guest"
+                )
 
 
 def read(broker: LeveretProcess, stream: str, last: int) -> dict[int, Any]:

@@ -15,6 +15,11 @@ def test_the_list_gives_the_reason(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path, config=basic_config() + "\n[streams]\nsealing = false\n").start() as process:
         with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
-        done = subprocess.run([sys.executable, "-m", "leveret", "streams", "--data-dir", str(process.data_dir)],
-                              capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "leveret", "streams", "--data-dir", str(process.data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
     assert done.stderr == "streams are not sealed: 'streams.sealing' is false\n"

@@ -36,9 +36,9 @@ def test_uploads(broker: LeveretProcess) -> None:
     upload(client, "part", 100, b"x" * 40)
     upload(client, "whole", 30, b"y" * 30)
     found = {item["identifier"]: item for item in commands.json("uploads", "list")}
-    assert {name: (item["state"], item["octets"], item["announced"], item["kind"], item["user"])
-            for name, item in found.items()} == {
-        "part": ("incomplete", 40, 100, "file", "guest"), "whole": ("complete", 30, 30, "file", "guest")}
+    assert {
+        name: (item["state"], item["octets"], item["announced"], item["kind"], item["user"]) for name, item in found.items()
+    } == {"part": ("incomplete", 40, 100, "file", "guest"), "whole": ("complete", 30, 30, "file", "guest")}
     assert 86000 < found["part"]["timeout"] <= 86400
     assert 86000 < found["whole"]["timeout"] <= 86400
     shown = commands.ok("uploads", "show", "whole", "--user", "guest", "--kind", "file")
@@ -90,7 +90,9 @@ def test_a_reference_is_found_by_its_checkpoints(broker: LeveretProcess) -> None
         client.call("message.checkpoint", "message.ok", reference="kept", identifier=identifier)
     found = sorted(commands.json("uploads"), key=lambda item: -item["checkpoints"])
     assert [(item["kind"], item["state"], item["octets"], item["checkpoints"]) for item in found] == [
-        ("message", "open", 40, 2), ("message", "open", 40, 0)]
+        ("message", "open", 40, 2),
+        ("message", "open", 40, 0),
+    ]
     assert found[0]["identifier"] == "late"
     assert commands.json("uploads", "show", "early")["checkpoints"] == {"early": 40, "late": 40}
     commands.ok("uploads", "discard", "early")

@@ -34,6 +34,7 @@ class Peer:
         self.send(ContentHeader(0, len(body), commands.Basic.Properties(**properties)), channel)
         if body:
             from pamqp.body import ContentBody
+
             self.send(ContentBody(body), channel)
 
     async def next(self) -> tuple[int, Any]:

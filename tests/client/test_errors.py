@@ -76,10 +76,18 @@ def test_method_names() -> None:
     assert method_name(0, 0) == method_name(60, 65535) == method_name(65535, 65535) == ""
 
 
-@pytest.mark.parametrize(("code", "kind"), [
-    (403, errors.AccessRefused), (404, errors.NotFound), (405, errors.ResourceLocked), (406, errors.PreconditionFailed),
-    (311, errors.ChannelClosed), (504, errors.ChannelClosed), (65535, errors.ChannelClosed),
-])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (403, errors.AccessRefused),
+        (404, errors.NotFound),
+        (405, errors.ResourceLocked),
+        (406, errors.PreconditionFailed),
+        (311, errors.ChannelClosed),
+        (504, errors.ChannelClosed),
+        (65535, errors.ChannelClosed),
+    ],
+)
 def test_reply_code_selects_the_class(code: int, kind: type[Error]) -> None:
     error = closed_error(code, "WHY", 50, 20, channel=True)
     assert type(error) is kind
@@ -90,24 +98,38 @@ def test_reply_code_selects_the_class(code: int, kind: type[Error]) -> None:
     assert (connection.reply_code, connection.method) == (code, "queue.bind")
 
 
-@pytest.mark.parametrize(("reply", "text"), [
-    ((404, "NOT_FOUND - no queue 'q'", 60, 20, True),
-     "the server closed the channel: 404 NOT_FOUND - no queue 'q' (basic.consume); "
-     "expected a queue that exists: declare it first"),
-    ((406, "inequivalent arg 'durable'", 50, 10, True),
-     "the server closed the channel: 406 inequivalent arg 'durable' (queue.declare); "
-     "expected the arguments of the first declaration, or passive=True"),
-    ((405, "", 50, 10, True), "the server closed the channel: 405 resource-locked (queue.declare)"),
-    ((403, "exchange name 'amq.x' contains reserved prefix 'amq.*'", 40, 10, True),
-     "the server closed the channel: 403 exchange name 'amq.x' contains reserved prefix 'amq.*' (exchange.declare)"),
-    ((403, "write access to 'x' in vhost '/' refused for user 'ann'", 60, 40, True),
-     "the server closed the channel: 403 write access to 'x' in vhost '/' refused for user 'ann' (basic.publish); "
-     "expected a user with that permission (option user)"),
-    ((320, "CONNECTION_FORCED", 0, 0, False), "the server closed the connection: 320 CONNECTION_FORCED"),
-    ((501, "too large", 0, 0, False),
-     "the server closed the connection: 501 too large; expected frames of at most frame_max bytes (option frame_max)"),
-    ((999, "", 9, 9, False), "the server closed the connection: 999"),
-])
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (
+            (404, "NOT_FOUND - no queue 'q'", 60, 20, True),
+            "the server closed the channel: 404 NOT_FOUND - no queue 'q' (basic.consume); "
+            "expected a queue that exists: declare it first",
+        ),
+        (
+            (406, "inequivalent arg 'durable'", 50, 10, True),
+            "the server closed the channel: 406 inequivalent arg 'durable' (queue.declare); "
+            "expected the arguments of the first declaration, or passive=True",
+        ),
+        ((405, "", 50, 10, True), "the server closed the channel: 405 resource-locked (queue.declare)"),
+        (
+            (403, "exchange name 'amq.x' contains reserved prefix 'amq.*'", 40, 10, True),
+            "the server closed the channel: 403 exchange name 'amq.x' contains reserved prefix 'amq.*' (exchange.declare)",
+        ),
+        (
+            (403, "write access to 'x' in vhost '/' refused for user 'ann'", 60, 40, True),
+            "the server closed the channel: 403 write access to 'x' in vhost '/' refused for user 'ann' (basic.publish); "
+            "expected a user with that permission (option user)",
+        ),
+        ((320, "CONNECTION_FORCED", 0, 0, False), "the server closed the connection: 320 CONNECTION_FORCED"),
+        (
+            (501, "too large", 0, 0, False),
+            "the server closed the connection: 501 too large; expected frames of at most frame_max bytes"
+            " (option frame_max)",
+        ),
+        ((999, "", 9, 9, False), "the server closed the connection: 999"),
+    ],
+)
 def test_error_messages(reply: tuple[int, str, int, int, bool], text: str) -> None:
     code, reason, class_id, method_id, channel = reply
     assert str(closed_error(code, reason, class_id, method_id, channel=channel)) == text

@@ -12,8 +12,18 @@ import leveret
 from leveret import aio, sync
 from leveret.client.timeouts import DEFAULT, blocked_limit
 
-CLASSES = ("Channel", "Connection", "Consumer", "Exchange", "FileConsumer", "Publisher", "Queue", "Receiver", "Sender",
-           "Transaction")
+CLASSES = (
+    "Channel",
+    "Connection",
+    "Consumer",
+    "Exchange",
+    "FileConsumer",
+    "Publisher",
+    "Queue",
+    "Receiver",
+    "Sender",
+    "Transaction",
+)
 
 
 def public(kind: type) -> dict[str, Any]:

@@ -56,9 +56,16 @@ def test_server_must_prove_that_it_knows_the_password(mechanism: str) -> None:
         login.done(other.encode())
 
 
-@pytest.mark.parametrize("challenge", [
-    b"", b"\xff", b"r=short,s=c2FsdA==,i=4096", f"r=x,s=c2FsdA==,i={MAX_ITERATIONS + 1}".encode(),
-], ids=["empty", "no-text", "nonce", "rounds"])
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"",
+        b"\xff",
+        b"r=short,s=c2FsdA==,i=4096",
+        f"r=x,s=c2FsdA==,i={MAX_ITERATIONS + 1}".encode(),
+    ],
+    ids=["empty", "no-text", "nonce", "rounds"],
+)
 def test_invalid_challenges(challenge: bytes) -> None:
     login = Login(Parameters(mechanism="SCRAM-SHA-256", user="me", password="secret"))
     login.first()

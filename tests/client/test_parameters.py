@@ -38,7 +38,9 @@ def test_servers_accept_the_credentials(mechanism: str, user: str, password: str
 
 def test_amqplain_omits_the_table_length() -> None:
     assert Parameters(mechanism="AMQPLAIN", user="u", password="pw").sasl() == (
-        "AMQPLAIN", b"\x05LOGINS\0\0\0\x01u\x08PASSWORDS\0\0\0\x02pw")
+        "AMQPLAIN",
+        b"\x05LOGINS\0\0\0\x01u\x08PASSWORDS\0\0\0\x02pw",
+    )
     assert Parameters(mechanism="AMQPLAIN", password="a\0b").sasl()[1].endswith(b"a\0b")
 
 
@@ -63,15 +65,21 @@ def test_parameters_are_immutable() -> None:
     assert pickle.loads(pickle.dumps(parameters)) == parameters
 
 
-@pytest.mark.parametrize(("options", "name"), [
-    ({}, "localhost"), ({"host": "rabbit"}, "rabbit"), ({"host": "fe80::1%eth0"}, "fe80::1"),
-    ({"host": "10.0.0.1", "server_name": "rabbit", "tls": True}, "rabbit"),
-])
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "localhost"),
+        ({"host": "rabbit"}, "rabbit"),
+        ({"host": "fe80::1%eth0"}, "fe80::1"),
+        ({"host": "10.0.0.1", "server_name": "rabbit", "tls": True}, "rabbit"),
+    ],
+)
 def test_tls_name(options: dict[str, Any], name: str) -> None:
     assert Parameters(**options).tls_name == name
 
 
 # TLS
+
 
 def connect(authority: Authority, parameters: Parameters, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLObject:
     """Run a handshake in memory with a server for localhost, and return the server's end."""

@@ -56,8 +56,9 @@ def test_error_rejects(channel: Settled, message: Message, requeue: bool, done: 
 
 @pytest.mark.parametrize("interruption", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("requeue", [False, True])
-def test_interruption_requeues(channel: Settled, message: Message, requeue: bool,
-                                    interruption: type[BaseException]) -> None:
+def test_interruption_requeues(
+    channel: Settled, message: Message, requeue: bool, interruption: type[BaseException]
+) -> None:
     """A worker that is stopped has not failed at its task."""
     with pytest.raises(interruption), message.process(requeue=requeue):
         raise interruption
@@ -65,8 +66,7 @@ def test_interruption_requeues(channel: Settled, message: Message, requeue: bool
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyboardInterrupt])
-def test_settled_message_is_left_alone(channel: Settled, message: Message,
-                                             error: type[BaseException] | None) -> None:
+def test_settled_message_is_left_alone(channel: Settled, message: Message, error: type[BaseException] | None) -> None:
     try:
         with message.process():
             message.nack(requeue=True)
@@ -78,8 +78,9 @@ def test_settled_message_is_left_alone(channel: Settled, message: Message,
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
-def test_closed_channel_does_not_hide_the_error(channel: Settled, message: Message, monkeypatch: pytest.MonkeyPatch,
-                                                    error: type[BaseException]) -> None:
+def test_closed_channel_does_not_hide_the_error(
+    channel: Settled, message: Message, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
     def closed(message: Message, requeue: bool) -> None:
         raise NotFound("the channel is closed")
 

@@ -35,12 +35,33 @@ from leveret.wire.amqp0.specs import V0_9_1
 from tests.wire.amqp0.strategies import arguments_of
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 15, tzinfo=UTC)
-TEXTS = ["content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "user_id", "app_id",
-         "cluster_id"]
+TEXTS = [
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+]
 EVERY = Properties(
-    content_type="text/plain", content_encoding="utf-8", headers={"a": 1}, delivery_mode=2, priority=9,
-    correlation_id="c", reply_to="r", expiration=60000, message_id="m", timestamp=MOMENT, type="t", user_id="u",
-    app_id="app", cluster_id="cl")
+    content_type="text/plain",
+    content_encoding="utf-8",
+    headers={"a": 1},
+    delivery_mode=2,
+    priority=9,
+    correlation_id="c",
+    reply_to="r",
+    expiration=60000,
+    message_id="m",
+    timestamp=MOMENT,
+    type="t",
+    user_id="u",
+    app_id="app",
+    cluster_id="cl",
+)
 
 
 class Level(IntEnum):
@@ -97,10 +118,26 @@ def test_fast_encoder_agrees_with_the_tables(values: dict[str, Any], size: int) 
 # Compatibility with other clients
 
 VALUES: dict[str, Any] = {
-    "true": True, "false": False, "zero": 0, "byte": -128, "short": 32767, "int": -(2**31), "unsigned": 2**31,
-    "long": 2**63 - 1, "lowest": -(2**63), "float": 2.5, "large": 1e300, "decimal": Decimal("-12.345"), "text": "grüß dich",
-    "empty": "", "bytes": b"\x00\xff\xfe", "moment": MOMENT, "none": None,
-    "table": {"list": [1, "two", {"three": [None, b"4"]}], "empty": {}}, "list": [], "ä" * 100: "a name of 200 bytes",
+    "true": True,
+    "false": False,
+    "zero": 0,
+    "byte": -128,
+    "short": 32767,
+    "int": -(2**31),
+    "unsigned": 2**31,
+    "long": 2**63 - 1,
+    "lowest": -(2**63),
+    "float": 2.5,
+    "large": 1e300,
+    "decimal": Decimal("-12.345"),
+    "text": "grüß dich",
+    "empty": "",
+    "bytes": b"\x00\xff\xfe",
+    "moment": MOMENT,
+    "none": None,
+    "table": {"list": [1, "two", {"three": [None, b"4"]}], "empty": {}},
+    "list": [],
+    "ä" * 100: "a name of 200 bytes",
 }
 
 
@@ -164,10 +201,21 @@ def test_pika_and_pamqp_decode_every_property() -> None:
 
 # Python values
 
-@pytest.mark.parametrize(("value", "milliseconds"), [
-    (0, "0"), (1500, "1500"), (1500.4, "1500"), (1.1 * 1000, "1100"), ("1500", "1500"), ("later", "later"),
-    (timedelta(seconds=2), "2000"), (timedelta(days=30), "2592000000"), (timedelta(microseconds=1500), "2"),
-])
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [
+        (0, "0"),
+        (1500, "1500"),
+        (1500.4, "1500"),
+        (1.1 * 1000, "1100"),
+        ("1500", "1500"),
+        ("later", "later"),
+        (timedelta(seconds=2), "2000"),
+        (timedelta(days=30), "2592000000"),
+        (timedelta(microseconds=1500), "2"),
+    ],
+)
 def test_expirations(value: Any, milliseconds: str) -> None:
     assert sent(expiration=value) == {"expiration": milliseconds}
 
@@ -178,10 +226,17 @@ def test_received_expirations() -> None:
         assert there_and_back(Properties(expiration=odd)).expiration == odd
 
 
-@pytest.mark.parametrize("value", [
-    1709209815, 1709209815.9, MOMENT, MOMENT.replace(tzinfo=None), MOMENT.replace(microsecond=999999),
-    MOMENT.astimezone(timezone(timedelta(hours=-9))),
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        1709209815,
+        1709209815.9,
+        MOMENT,
+        MOMENT.replace(tzinfo=None),
+        MOMENT.replace(microsecond=999999),
+        MOMENT.astimezone(timezone(timedelta(hours=-9))),
+    ],
+)
 def test_timestamps(value: Any) -> None:
     assert sent(timestamp=value) == {"timestamp": 1709209815}
     received = there_and_back(Properties(timestamp=value)).timestamp
@@ -215,45 +270,51 @@ CYCLE: dict[str, Any] = {}
 CYCLE["again"] = [CYCLE]
 
 
-@pytest.mark.parametrize(("keywords", "complaint"), [
-    *[({name: "x" * 256}, f"^{name}: .*256 bytes, expected at most 255") for name in TEXTS],
-    *[({name: 5}, f"^{name}: 5; expected a str") for name in TEXTS],
-    ({"content_type": "é" * 128}, "^content_type: .*256 bytes, expected at most 255"),
-    ({"app_id": "\ud800"}, "^app_id: .*Unicode"),
-    ({"priority": 256}, "^priority: 256; expected an integer from 0 to 255"),
-    ({"priority": -1}, "^priority: -1;"),
-    ({"priority": "5"}, "^priority: '5';"),
-    ({"priority": 1.5}, "^priority: 1.5;"),
-    ({"delivery_mode": 1000}, "^delivery_mode: 1000;"),
-    ({"delivery_mode": 10**5000}, "^delivery_mode: "),
-    ({"expiration": -1}, "^expiration: -1; expected milliseconds"),
-    ({"expiration": timedelta(seconds=-1)}, "^expiration: .*; expected milliseconds"),
-    ({"expiration": float("nan")}, "^expiration: nan;"),
-    ({"expiration": float("inf")}, "^expiration: inf;"),
-    ({"expiration": True}, "^expiration: True;"),
-    ({"expiration": b"5"}, "^expiration: b'5';"),
-    ({"expiration": 10**5000}, "^expiration: "),
-    ({"expiration": "1" * 256}, "^expiration: .*256 bytes, expected at most 255"),
-    ({"timestamp": -1}, "^timestamp: -1; expected a datetime or seconds"),
-    ({"timestamp": 2**64}, "^timestamp: .*; expected a datetime or seconds"),
-    ({"timestamp": float("nan")}, "^timestamp: nan;"),
-    ({"timestamp": "now"}, "^timestamp: 'now';"),
-    ({"timestamp": datetime(1969, 12, 31)}, "^timestamp: .*1970"),
-    ({"headers": ["a"]}, r"^headers: \['a'\]; expected a dict"),
-    ({"headers": UserDict(a=1)}, "^headers: .*; expected a dict"),
-    ({"headers": {5: "x"}}, "^headers: the name 5; expected a str"),
-    ({"headers": {"n" * 256: 1}}, "^headers: the name .*256 bytes, expected at most 255"),
-    ({"headers": {"a": {"b": [1, {"c": UUID(int=5)}]}}}, r"^headers\['a'\]\['b'\]\[1\]\['c'\]: .*UUID; expected bool, int"),
-    ({"headers": {"a": {"b": {7: 1}}}}, r"^headers\['a'\]\['b'\]: the name 7"),
-    ({"headers": {"a": 1, "b": 2**63}}, r"^headers\['b'\]: 9223372036854775808 does not fit 64 bits"),
-    ({"headers": {"a": 10**5000}}, r"^headers\['a'\]: "),
-    ({"headers": {"a": Decimal("1e100")}}, r"^headers\['a'\]: .*32 bits"),
-    ({"headers": {"a": Decimal("NaN")}}, r"^headers\['a'\]: .*NaN"),
-    ({"headers": {"a": datetime(1900, 1, 1)}}, r"^headers\['a'\]: .*1970"),
-    ({"headers": {"a": [{"b": "\ud800"}]}}, r"^headers\['a'\]\[0\]\['b'\]: .*Unicode"),
-    ({"headers": {"a": {1, 2}}}, r"^headers\['a'\]: .*set; expected bool"),
-    ({"headers": CYCLE}, r"^headers\['again'\]\[0\].*at most 64 levels"),
-])
+@pytest.mark.parametrize(
+    ("keywords", "complaint"),
+    [
+        *[({name: "x" * 256}, f"^{name}: .*256 bytes, expected at most 255") for name in TEXTS],
+        *[({name: 5}, f"^{name}: 5; expected a str") for name in TEXTS],
+        ({"content_type": "é" * 128}, "^content_type: .*256 bytes, expected at most 255"),
+        ({"app_id": "\ud800"}, "^app_id: .*Unicode"),
+        ({"priority": 256}, "^priority: 256; expected an integer from 0 to 255"),
+        ({"priority": -1}, "^priority: -1;"),
+        ({"priority": "5"}, "^priority: '5';"),
+        ({"priority": 1.5}, "^priority: 1.5;"),
+        ({"delivery_mode": 1000}, "^delivery_mode: 1000;"),
+        ({"delivery_mode": 10**5000}, "^delivery_mode: "),
+        ({"expiration": -1}, "^expiration: -1; expected milliseconds"),
+        ({"expiration": timedelta(seconds=-1)}, "^expiration: .*; expected milliseconds"),
+        ({"expiration": float("nan")}, "^expiration: nan;"),
+        ({"expiration": float("inf")}, "^expiration: inf;"),
+        ({"expiration": True}, "^expiration: True;"),
+        ({"expiration": b"5"}, "^expiration: b'5';"),
+        ({"expiration": 10**5000}, "^expiration: "),
+        ({"expiration": "1" * 256}, "^expiration: .*256 bytes, expected at most 255"),
+        ({"timestamp": -1}, "^timestamp: -1; expected a datetime or seconds"),
+        ({"timestamp": 2**64}, "^timestamp: .*; expected a datetime or seconds"),
+        ({"timestamp": float("nan")}, "^timestamp: nan;"),
+        ({"timestamp": "now"}, "^timestamp: 'now';"),
+        ({"timestamp": datetime(1969, 12, 31)}, "^timestamp: .*1970"),
+        ({"headers": ["a"]}, r"^headers: \['a'\]; expected a dict"),
+        ({"headers": UserDict(a=1)}, "^headers: .*; expected a dict"),
+        ({"headers": {5: "x"}}, "^headers: the name 5; expected a str"),
+        ({"headers": {"n" * 256: 1}}, "^headers: the name .*256 bytes, expected at most 255"),
+        (
+            {"headers": {"a": {"b": [1, {"c": UUID(int=5)}]}}},
+            r"^headers\['a'\]\['b'\]\[1\]\['c'\]: .*UUID; expected bool, int",
+        ),
+        ({"headers": {"a": {"b": {7: 1}}}}, r"^headers\['a'\]\['b'\]: the name 7"),
+        ({"headers": {"a": 1, "b": 2**63}}, r"^headers\['b'\]: 9223372036854775808 does not fit 64 bits"),
+        ({"headers": {"a": 10**5000}}, r"^headers\['a'\]: "),
+        ({"headers": {"a": Decimal("1e100")}}, r"^headers\['a'\]: .*32 bits"),
+        ({"headers": {"a": Decimal("NaN")}}, r"^headers\['a'\]: .*NaN"),
+        ({"headers": {"a": datetime(1900, 1, 1)}}, r"^headers\['a'\]: .*1970"),
+        ({"headers": {"a": [{"b": "\ud800"}]}}, r"^headers\['a'\]\[0\]\['b'\]: .*Unicode"),
+        ({"headers": {"a": {1, 2}}}, r"^headers\['a'\]: .*set; expected bool"),
+        ({"headers": CYCLE}, r"^headers\['again'\]\[0\].*at most 64 levels"),
+    ],
+)
 def test_errors_name_the_invalid_property(keywords: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidMessage, match=complaint) as caught:
         encode_properties(Properties(**keywords))
@@ -261,11 +322,28 @@ def test_errors_name_the_invalid_property(keywords: dict[str, Any], complaint: s
     assert isinstance(caught.value, ValueError)
 
 
-anything = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.datetimes(),
-                     st.timedeltas(), st.decimals(), st.uuids(), st.complex_numbers(), st.just(object()),
-                     st.text(st.characters(categories=["Cs"]), max_size=3))
-nested = st.recursive(anything, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.one_of(st.text(max_size=5), st.integers()), inner, max_size=3), max_leaves=8)
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.datetimes(),
+    st.timedeltas(),
+    st.decimals(),
+    st.uuids(),
+    st.complex_numbers(),
+    st.just(object()),
+    st.text(st.characters(categories=["Cs"]), max_size=3),
+)
+nested = st.recursive(
+    anything,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.one_of(st.text(max_size=5), st.integers()), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
 
 
 @given(st.sampled_from(NAMES), nested)
@@ -286,8 +364,9 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
         assert "malformed" in str(error)
 
 
-@pytest.mark.parametrize("header", [b"", bytes(5), bytes(14), b"\0\x3c" + bytes(10) + b"\x80\0",
-                                    header_of(EVERY)[:-1], header_of(EVERY) + b"\0"])
+@pytest.mark.parametrize(
+    "header", [b"", bytes(5), bytes(14), b"\0\x3c" + bytes(10) + b"\x80\0", header_of(EVERY)[:-1], header_of(EVERY) + b"\0"]
+)
 def test_malformed_headers(header: bytes) -> None:
     with pytest.raises(InvalidMessage, match="malformed"):
         decode_properties(header)
@@ -300,6 +379,7 @@ def test_wire_encoder_raises_encode_errors() -> None:
 
 # Keywords
 
+
 def test_keywords_replace_properties_of_a_copy() -> None:
     before = copy(EVERY)
     merged = from_keywords(EVERY, {"priority": 1, "headers": {"b": 2}, "message_id": None, "persistent": False})
@@ -310,11 +390,18 @@ def test_keywords_replace_properties_of_a_copy() -> None:
     assert from_keywords(EVERY, {}) is not EVERY
 
 
-@pytest.mark.parametrize(("keywords", "mode"), [
-    ({"persistent": True}, 2), ({"persistent": False}, 1), ({"persistent": None}, None), ({}, None),
-    ({"persistent": True, "delivery_mode": None}, 2), ({"delivery_mode": None, "persistent": True}, 2),
-    ({"persistent": None, "delivery_mode": 1}, 1),
-])
+@pytest.mark.parametrize(
+    ("keywords", "mode"),
+    [
+        ({"persistent": True}, 2),
+        ({"persistent": False}, 1),
+        ({"persistent": None}, None),
+        ({}, None),
+        ({"persistent": True, "delivery_mode": None}, 2),
+        ({"delivery_mode": None, "persistent": True}, 2),
+        ({"persistent": None, "delivery_mode": 1}, 1),
+    ],
+)
 def test_persistent(keywords: dict[str, Any], mode: int | None) -> None:
     assert from_keywords(None, keywords).delivery_mode == mode
 
@@ -325,10 +412,18 @@ def test_persistent_and_delivery_mode_are_exclusive(keywords: dict[str, Any]) ->
         from_keywords(None, keywords)
 
 
-@pytest.mark.parametrize(("name", "nearest"), [
-    ("prioritty", "priority"), ("header", "headers"), ("persistant", "persistent"), ("encode", ""),
-    ("messageId", "message_id"), ("", ""), ("__class__", ""),
-])
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("prioritty", "priority"),
+        ("header", "headers"),
+        ("persistant", "persistent"),
+        ("encode", ""),
+        ("messageId", "message_id"),
+        ("", ""),
+        ("__class__", ""),
+    ],
+)
 def test_unknown_keywords(name: str, nearest: str) -> None:
     with pytest.raises(TypeError, match=f"unknown property '{name}'; did you mean '{nearest}"):
         from_keywords(EVERY, {name: 1})

@@ -8,8 +8,12 @@ from leveret.client.engine.common.topology import Topology
 
 
 def arguments(destination: str, name: str, source: str) -> dict[str, Any]:
-    return {destination: name, "exchange" if destination == "queue" else "source": source, "routing_key": "k",
-            "arguments": {}}
+    return {
+        destination: name,
+        "exchange" if destination == "queue" else "source": source,
+        "routing_key": "k",
+        "arguments": {},
+    }
 
 
 def topology() -> Topology:

@@ -11,7 +11,7 @@ import pytest
 import leveret
 from tests.support.broker import ROOT
 
-PROGRAM = '''
+PROGRAM = """
 from __future__ import annotations
 
 import leveret
@@ -86,8 +86,8 @@ def threads() -> None:
     parameters: Parameters = parse_url("amqp://")
     with leveret.Broker() as broker:
         url: str = broker.url
-'''
-MISTAKES = '''
+"""
+MISTAKES = """
 import leveret
 
 leveret.conect("amqp://")
@@ -102,7 +102,7 @@ with leveret.sync.connect(protocol="1.0") as amqp10:
     amqp10.session().consume("q", exclusive=True)
 with leveret.sync.connect(protocol="auto") as either:
     either.channel()
-'''
+"""
 
 
 @pytest.mark.slow
@@ -113,11 +113,24 @@ def test_types_of_a_program(tmp_path: Path) -> None:
     (tmp_path / "mistakes.py").write_text(MISTAKES)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "program.py", "mistakes.py"],
-        cwd=tmp_path, env={"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-        timeout=110, check=False)
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert [line.rsplit("[", 1)[-1] for line in done.stdout.splitlines() if ": error:" in line] == [
-        "attr-defined]", "attr-defined]", "arg-type]", "attr-defined]", "attr-defined]", "attr-defined]", "attr-defined]",
-        "call-arg]", "union-attr]"], done.stdout + done.stderr
+        "attr-defined]",
+        "attr-defined]",
+        "arg-type]",
+        "attr-defined]",
+        "attr-defined]",
+        "attr-defined]",
+        "attr-defined]",
+        "call-arg]",
+        "union-attr]",
+    ], done.stdout + done.stderr
     assert "program.py" not in done.stdout
 
 

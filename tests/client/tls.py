@@ -25,7 +25,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
         'permissions."/" = { configure = ".*", write = ".*", read = ".*" }\n'
         f'\n[tls]\nport = {tls_port}\ncert = "{certificate}"\nkey = "{key}"\nca = "{authority.path}"\n'
         'verify = "optional"\n'
-        '\n[auth]\nmechanisms = ["EXTERNAL", "PLAIN"]\n')
+        '\n[auth]\nmechanisms = ["EXTERNAL", "PLAIN"]\n'
+    )
     process = LeveretProcess(tmp_path_factory.mktemp("secure"), config=config)
     process.tls_port = tls_port  # type: ignore[attr-defined]
     with process.start():

@@ -18,8 +18,9 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def error(tmp_path: Path, text: str = "", environment: dict[str, str] | None = None,
-            flags: list[tuple[str, str]] | None = None) -> str:
+def error(
+    tmp_path: Path, text: str = "", environment: dict[str, str] | None = None, flags: list[tuple[str, str]] | None = None
+) -> str:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text), environment or {}, flags or [])
     return str(caught.value)
@@ -40,16 +41,32 @@ def test_the_last_of_two_equal_flags_wins() -> None:
     assert load_config(None, {}, [("server.port", "3"), ("server.port", "4")]).server.port == 4
 
 
-@pytest.mark.parametrize(("text", "size"), [
-    ("8192", 8192), ("'8192'", 8192), ("'8k'", 8192), ("'8KiB'", 8192), ("'8 kb'", 8000), ("'1.5MiB'", 1572864),
-])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8192", 8192),
+        ("'8192'", 8192),
+        ("'8k'", 8192),
+        ("'8KiB'", 8192),
+        ("'8 kb'", 8000),
+        ("'1.5MiB'", 1572864),
+    ],
+)
 def test_sizes_take_units(tmp_path: Path, text: str, size: int) -> None:
     assert load_config(write(tmp_path, f"[amqp]\nframe_max = {text}\n"), {}).amqp.frame_max == size
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("0.5", 0.5), ("'50%'", 0.5), ("1", 1.0), ("'2GiB'", 2.0 * 2**30), ("1000000", 1000000.0), ("0", 0.0),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.5", 0.5),
+        ("'50%'", 0.5),
+        ("1", 1.0),
+        ("'2GiB'", 2.0 * 2**30),
+        ("1000000", 1000000.0),
+        ("0", 0.0),
+    ],
+)
 def test_the_watermark_is_a_fraction_or_bytes(tmp_path: Path, text: str, value: float) -> None:
     config = load_config(write(tmp_path, f"[limits]\nmemory_high_watermark = {text}\n"), {})
     assert config.limits.memory_high_watermark == value
@@ -78,7 +95,10 @@ def test_the_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_users_and_vhosts_have_arbitrary_names(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, """
+    config = load_config(
+        write(
+            tmp_path,
+            """
         [users.alice]
         password = "secret"
         tags = ["administrator"]
@@ -87,7 +107,11 @@ def test_users_and_vhosts_have_arbitrary_names(tmp_path: Path) -> None:
         [vhosts.strict]
         compat.strict = true
         limits.max_queues = 7
-    """), {"LEVERET_USERS__Carol__TAGS": "one, two"}, [('users."d.e".password', "x=y")])
+    """,
+        ),
+        {"LEVERET_USERS__Carol__TAGS": "one, two"},
+        [('users."d.e".password', "x=y")],
+    )
     alice = config.users["alice"]
     assert (alice.password, alice.tags, alice.permissions["/"].write) == ("secret", ["administrator"], "^a")
     assert config.users["bob@example.org"].password is None
@@ -110,56 +134,73 @@ def test_booleans_as_text(text: str) -> None:
     assert load_config(None, {"LEVERET_VHOSTS__a__COMPAT__STRICT": text}).vhosts["a"].compat.strict is True
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("[server]\nprot = 1\n", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
-    ("[serve]\nport = 1\n", ["unknown setting 'serve'", "did you mean 'server'?"]),
-    ("[server]\nframe_max = 1\n", ["unknown setting 'server.frame_max'", "did you mean 'amqp.frame_max'?"]),
-    ("[server]\nzzz = 1\n", ["unknown setting 'server.zzz'", "expected one of compat, data_dir,"]),
-    ("[users.alice]\npasword = 'x'\n", ["unknown setting 'users.alice.pasword'", "did you mean 'users.alice.password'?"]),
-    ("[users.alice.permissions.'/']\nwite = 'x'\n",
-     ["unknown setting 'users.alice.permissions.\"/\".wite'", "did you mean 'users.alice.permissions.\"/\".write'?"]),
-    ("[vhosts.v.compat]\nstrikt = true\n", ["did you mean 'vhosts.v.compat.strict'?"]),
-    ("[server]\nport = 'x'\n", ["server.port: got 'x'", "expected an integer, 0 to 65535"]),
-    ("[server]\nport = 65536\n", ["server.port: got 65536", "0 to 65535"]),
-    ("[server]\nport = true\n", ["server.port: got True"]),
-    ("[server]\nport = { a = 1 }\n", ["server.port", "expected an integer"]),
-    ("server = 1\n", ["server: got 1, expected a table"]),
-    ("[amqp]\nframe_max = 100\n", ["amqp.frame_max: got 100", "4096 to 2147483647"]),
-    ("[amqp]\nframe_max = '100 apples'\n", ["amqp.frame_max: got '100 apples'", "64MiB"]),
-    ("[server]\nhandshake_timeout = 0\n", ["server.handshake_timeout: got 0", "more than 0"]),
-    ("[server]\nlog_level = 'loud'\n", ["server.log_level: got 'loud'", '"debug", "info", "warning", "error"']),
-    ("[limits]\nmemory_high_watermark = '120%'\n", ["limits.memory_high_watermark", "a fraction"]),
-    ("[auth]\nmechanisms = ['PLAIN', 'GSSAPI']\n", ["auth.mechanisms", 'a list of "SCRAM-SHA-512", "SCRAM-SHA-256"']),
-    ("[auth]\nmechanisms = []\n", ["'auth.mechanisms' is empty"]),
-    ("[auth]\nmechanisms = ['ANONYMOUS']\n", ["'auth.mechanisms' contains ANONYMOUS", "expected 'auth.anonymous_user'"]),
-    ("[auth]\nmechanisms = ['EXTERNAL']\n", ["'auth.mechanisms' contains EXTERNAL", "expected 'tls.verify'"]),
-    ("[tls]\nkey = 'x'\n", ["'tls.key' is set without 'tls.cert'"]),
-    ("[tls]\nverify = 'required'\n", ["'tls.verify' is set without 'tls.cert'"]),
-    ("[tls]\ncert = 'x'\nverify = 'optional'\n", ["'tls.verify' is 'optional' without 'tls.ca'"]),
-    ("[server]\nplain = false\n", ["'server.plain' is false, which leaves no listener"]),
-    ("[users.a]\npassword = ''\n", ["'users.a.password' is empty"]),
-    ("[users.a]\npassword = 'x'\npassword_file = 'y'\n", ["'users.a' has password and password_file; expected only one"]),
-    ("[users.a]\npassword_hash = 'x'\n", ["'users.a.password_hash' is not an argon2id hash"]),
-    ("[users.'']\npassword = 'x'\n", ["1 to 255 bytes"]),
-    ("[vhosts.'']\n", ["1 to 255 bytes"]),
-    ("[server\n", ["invalid TOML", "line 1"]),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\nprot = 1\n", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
+        ("[serve]\nport = 1\n", ["unknown setting 'serve'", "did you mean 'server'?"]),
+        ("[server]\nframe_max = 1\n", ["unknown setting 'server.frame_max'", "did you mean 'amqp.frame_max'?"]),
+        ("[server]\nzzz = 1\n", ["unknown setting 'server.zzz'", "expected one of compat, data_dir,"]),
+        (
+            "[users.alice]\npasword = 'x'\n",
+            ["unknown setting 'users.alice.pasword'", "did you mean 'users.alice.password'?"],
+        ),
+        (
+            "[users.alice.permissions.'/']\nwite = 'x'\n",
+            ["unknown setting 'users.alice.permissions.\"/\".wite'", "did you mean 'users.alice.permissions.\"/\".write'?"],
+        ),
+        ("[vhosts.v.compat]\nstrikt = true\n", ["did you mean 'vhosts.v.compat.strict'?"]),
+        ("[server]\nport = 'x'\n", ["server.port: got 'x'", "expected an integer, 0 to 65535"]),
+        ("[server]\nport = 65536\n", ["server.port: got 65536", "0 to 65535"]),
+        ("[server]\nport = true\n", ["server.port: got True"]),
+        ("[server]\nport = { a = 1 }\n", ["server.port", "expected an integer"]),
+        ("server = 1\n", ["server: got 1, expected a table"]),
+        ("[amqp]\nframe_max = 100\n", ["amqp.frame_max: got 100", "4096 to 2147483647"]),
+        ("[amqp]\nframe_max = '100 apples'\n", ["amqp.frame_max: got '100 apples'", "64MiB"]),
+        ("[server]\nhandshake_timeout = 0\n", ["server.handshake_timeout: got 0", "more than 0"]),
+        ("[server]\nlog_level = 'loud'\n", ["server.log_level: got 'loud'", '"debug", "info", "warning", "error"']),
+        ("[limits]\nmemory_high_watermark = '120%'\n", ["limits.memory_high_watermark", "a fraction"]),
+        ("[auth]\nmechanisms = ['PLAIN', 'GSSAPI']\n", ["auth.mechanisms", 'a list of "SCRAM-SHA-512", "SCRAM-SHA-256"']),
+        ("[auth]\nmechanisms = []\n", ["'auth.mechanisms' is empty"]),
+        (
+            "[auth]\nmechanisms = ['ANONYMOUS']\n",
+            ["'auth.mechanisms' contains ANONYMOUS", "expected 'auth.anonymous_user'"],
+        ),
+        ("[auth]\nmechanisms = ['EXTERNAL']\n", ["'auth.mechanisms' contains EXTERNAL", "expected 'tls.verify'"]),
+        ("[tls]\nkey = 'x'\n", ["'tls.key' is set without 'tls.cert'"]),
+        ("[tls]\nverify = 'required'\n", ["'tls.verify' is set without 'tls.cert'"]),
+        ("[tls]\ncert = 'x'\nverify = 'optional'\n", ["'tls.verify' is 'optional' without 'tls.ca'"]),
+        ("[server]\nplain = false\n", ["'server.plain' is false, which leaves no listener"]),
+        ("[users.a]\npassword = ''\n", ["'users.a.password' is empty"]),
+        (
+            "[users.a]\npassword = 'x'\npassword_file = 'y'\n",
+            ["'users.a' has password and password_file; expected only one"],
+        ),
+        ("[users.a]\npassword_hash = 'x'\n", ["'users.a.password_hash' is not an argon2id hash"]),
+        ("[users.'']\npassword = 'x'\n", ["1 to 255 bytes"]),
+        ("[vhosts.'']\n", ["1 to 255 bytes"]),
+        ("[server\n", ["invalid TOML", "line 1"]),
+    ],
+)
 def test_an_error_in_the_file_names_the_setting(tmp_path: Path, text: str, words: list[str]) -> None:
     message = error(tmp_path, text)
     for word in [str(tmp_path / "leveret.toml"), *words]:
         assert word in message
 
 
-@pytest.mark.parametrize(("name", "value", "words"), [
-    ("LEVERET_SERVER__PROT", "1", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
-    ("LEVERET_SERVER_PORT", "1", ["two underscores", "LEVERET_SERVER__PORT"]),
-    ("LEVERET_SERVER", "1", ["two underscores"]),
-    ("LEVERET_SERVER__PORT", "x", ["server.port: got 'x'"]),
-    ("LEVERET_SERVER__PORT__LOW", "1", ["'server.port' is not a table and has no key 'low'"]),
-    ("LEVERET_USERS__A__PERMISSIONS", "x", ["users.A.permissions", "a TOML table"]),
-    ("LEVERET_AUTH__MECHANISMS", "[PLAIN", ["auth.mechanisms"]),
-    ("LEVERET_SERVER__PLAIN", "perhaps", ["server.plain: got 'perhaps', expected true or false"]),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("LEVERET_SERVER__PROT", "1", ["unknown setting 'server.prot'", "did you mean 'server.port'?"]),
+        ("LEVERET_SERVER_PORT", "1", ["two underscores", "LEVERET_SERVER__PORT"]),
+        ("LEVERET_SERVER", "1", ["two underscores"]),
+        ("LEVERET_SERVER__PORT", "x", ["server.port: got 'x'"]),
+        ("LEVERET_SERVER__PORT__LOW", "1", ["'server.port' is not a table and has no key 'low'"]),
+        ("LEVERET_USERS__A__PERMISSIONS", "x", ["users.A.permissions", "a TOML table"]),
+        ("LEVERET_AUTH__MECHANISMS", "[PLAIN", ["auth.mechanisms"]),
+        ("LEVERET_SERVER__PLAIN", "perhaps", ["server.plain: got 'perhaps', expected true or false"]),
+    ],
+)
 def test_an_error_in_the_environment_names_the_variable(tmp_path: Path, name: str, value: str, words: list[str]) -> None:
     message = error(tmp_path, environment={name: value})
     for word in [f"environment variable {name}", *words]:
@@ -173,7 +214,8 @@ def test_an_error_in_a_flag_names_the_flag(tmp_path: Path) -> None:
 
 def test_single_underscores_in_a_section_of_two_words(tmp_path: Path) -> None:
     assert "as in LEVERET_SINK_TRANSACTIONS__TIMEOUT" in error(
-        tmp_path, environment={"LEVERET_SINK_TRANSACTIONS_TIMEOUT": "1"})
+        tmp_path, environment={"LEVERET_SINK_TRANSACTIONS_TIMEOUT": "1"}
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
@@ -195,9 +237,13 @@ def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path, old: str
     assert node.name == new.rpartition(".")[2]
 
 
-@pytest.mark.parametrize(("variable", "expected"), [
-    ("LEVERET_STAGING_TIMEOUT", "LEVERET_STAGING__TIMEOUT"), ("LEVERET_STAGES", "LEVERET_STAGES__KEY"),
-])
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("LEVERET_STAGING_TIMEOUT", "LEVERET_STAGING__TIMEOUT"),
+        ("LEVERET_STAGES", "LEVERET_STAGES__KEY"),
+    ],
+)
 def test_a_renamed_section_with_a_single_underscore_is_refused(tmp_path: Path, variable: str, expected: str) -> None:
     assert expected in error(tmp_path, environment={variable: "1"})
 
@@ -239,23 +285,28 @@ def test_a_later_layer_overrides_single_keys(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("LEVERET_SERVER__PORT", "9")
     file = write(tmp_path, "[server]\nport = 2\nhost = 'file'\n[vhosts.a]\nlimits.max_queues = 1\n")
     config = combine_config(
-        ("default", {"server": {"port": 1, "log_level": "error"}}), ("file", file),
-        ("argument", {"server": {"host": "argument", "data_dir": tmp_path}, "auth": {"mechanisms": ("PLAIN",)}}))
+        ("default", {"server": {"port": 1, "log_level": "error"}}),
+        ("file", file),
+        ("argument", {"server": {"host": "argument", "data_dir": tmp_path}, "auth": {"mechanisms": ("PLAIN",)}}),
+    )
     assert (config.server.port, config.server.host, config.server.log_level) == (2, "argument", "error")
     assert config.server.data_dir == str(tmp_path)
     assert config.auth.mechanisms == ["PLAIN"]
     assert config.vhosts["a"].limits.max_queues == 1
 
 
-@pytest.mark.parametrize(("table", "expected"), [
-    ({"sever": {}}, "broker's table: unknown setting 'sever': did you mean 'server'?"),
-    ({"server": {"prt": 1}}, "unknown setting 'server.prt': did you mean 'server.port'?"),
-    ({"server": {"port": "x"}}, "server.port: got 'x', expected an integer, 0 to 65535"),
-    ({"server": 5}, "server: got 5, expected a table"),
-    ({"server": {5: 5}}, "server has the key 5, expected a string"),
-    ({5: {}}, "the configuration has the key 5, expected a string"),
-    ({"auth": {"mechanisms": []}}, "broker's table: 'auth.mechanisms' is empty"),
-])
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"sever": {}}, "broker's table: unknown setting 'sever': did you mean 'server'?"),
+        ({"server": {"prt": 1}}, "unknown setting 'server.prt': did you mean 'server.port'?"),
+        ({"server": {"port": "x"}}, "server.port: got 'x', expected an integer, 0 to 65535"),
+        ({"server": 5}, "server: got 5, expected a table"),
+        ({"server": {5: 5}}, "server has the key 5, expected a string"),
+        ({5: {}}, "the configuration has the key 5, expected a string"),
+        ({"auth": {"mechanisms": []}}, "broker's table: 'auth.mechanisms' is empty"),
+    ],
+)
 def test_an_error_in_a_table_names_the_setting(table: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         combine_config(("broker's table", table))

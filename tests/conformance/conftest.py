@@ -19,7 +19,9 @@ from tests.conformance.sockets import sockets
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only, start_broker
 
 MODES = {"rabbitmq": "/", "strict": "strict"}
-CONFIG = basic_config() + """
+CONFIG = (
+    basic_config()
+    + """
 [vhosts.strict]
 compat.strict = true
 
@@ -53,6 +55,7 @@ configure = ".*"
 write = ".*"
 read = ".*"
 """
+)
 _numbers = itertools.count(1)
 
 

@@ -196,17 +196,40 @@ class Peer:
         self.send_bytes(HEADER_AMQP091)
         return self.expect(0, Connection.Start)
 
-    def start_ok(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
-                 properties: dict[str, Any] | None = None, locale: str = "en_US") -> None:
-        self.send(0, method(Connection.StartOk, client_properties=properties or {}, mechanism=mechanism,
-                            response=f"\0{user}\0{password}", locale=locale))
+    def start_ok(
+        self,
+        user: str = "guest",
+        password: str = "guest",
+        mechanism: str = "PLAIN",
+        properties: dict[str, Any] | None = None,
+        locale: str = "en_US",
+    ) -> None:
+        self.send(
+            0,
+            method(
+                Connection.StartOk,
+                client_properties=properties or {},
+                mechanism=mechanism,
+                response=f"\0{user}\0{password}",
+                locale=locale,
+            ),
+        )
 
     def tune_ok(self, channel_max: int = 2047, frame_max: int = 131072, interval: int = 0) -> None:
         self.send(0, Connection.TuneOk(channel_max, frame_max, interval))
         self.frame_max = frame_max or 131072
 
-    def handshake(self, vhost: str = "/", user: str = "guest", password: str = "guest", *, channel_max: int = 2047,
-                  frame_max: int = 131072, interval: int = 0, properties: dict[str, Any] | None = None) -> None:
+    def handshake(
+        self,
+        vhost: str = "/",
+        user: str = "guest",
+        password: str = "guest",
+        *,
+        channel_max: int = 2047,
+        frame_max: int = 131072,
+        interval: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
         """Everything up to connection.open-ok."""
         self.start()
         self.start_ok(user, password, properties=properties)
@@ -305,8 +328,7 @@ class Channel:
         return closed
 
     def close(self) -> None:
-        self.call(ChannelClass.Close, ChannelClass.CloseOk, reply_code=200, reply_text="", class_id=0,
-                  method_id=0)
+        self.call(ChannelClass.Close, ChannelClass.CloseOk, reply_code=200, reply_text="", class_id=0, method_id=0)
 
     def reopen(self) -> Channel:
         """Open the channel again after the broker closed it."""
@@ -323,8 +345,9 @@ class Channel:
         return str(self.call(Queue.Declare, Queue.DeclareOk, queue=name, exclusive=exclusive, **fields).queue)
 
     def bind(self, queue: str, exchange: str, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
-        self.call(Queue.Bind, Queue.BindOk, queue=queue, exchange=exchange, routing_key=routing_key,
-                  arguments=arguments or {})
+        self.call(
+            Queue.Bind, Queue.BindOk, queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments or {}
+        )
 
     def depth(self, queue: str) -> int:
         """Messages that are ready in the queue."""
@@ -344,12 +367,22 @@ class Channel:
 
     # Messages
 
-    def publish(self, body_bytes: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
-                immediate: bool = False, **properties: Any) -> None:
+    def publish(
+        self,
+        body_bytes: bytes = b"",
+        routing_key: str = "",
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+        **properties: Any,
+    ) -> None:
         """One message, its body in as many frames as it takes."""
         size = self.peer.frame_max - 8
-        data = frame.marshal(method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory,
-                                    immediate=immediate), self.number)
+        data = frame.marshal(
+            method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate),
+            self.number,
+        )
         data += frame.marshal(content_header(len(body_bytes), properties), self.number)
         for at in range(0, len(body_bytes), size):
             data += frame_bytes(BODY_FRAME, self.number, body_bytes[at : at + size])

@@ -38,8 +38,9 @@ class Closed(AssertionError):
     """The broker closed the socket."""
 
 
-def frame(body: bytes = b"", channel: int = 0, *, type: int = 0, doff: int = 2, extended: bytes = b"",
-          size: int | None = None) -> bytes:
+def frame(
+    body: bytes = b"", channel: int = 0, *, type: int = 0, doff: int = 2, extended: bytes = b"", size: int | None = None
+) -> bytes:
     """One frame, legal or not."""
     whole = 8 + len(extended) + len(body)
     return struct.pack(">IBBH", whole if size is None else size, doff, type, channel) + extended + body
@@ -49,8 +50,7 @@ def composite(descriptor: int, *fields: Any) -> bytes:
     """A composite value with whatever fields; bytes stand for a field that is encoded already."""
     encoded = [field if isinstance(field, bytes) else encode_any(field) for field in fields]
     content = b"".join(encoded)
-    return (b"\x00\x53" + bytes((descriptor,)) + b"\xd0"
-            + struct.pack(">II", len(content) + 4, len(encoded)) + content)
+    return b"\x00\x53" + bytes((descriptor,)) + b"\xd0" + struct.pack(">II", len(content) + 4, len(encoded)) + content
 
 
 class Frame(NamedTuple):
@@ -109,8 +109,10 @@ class Peer:
         while len(self.buffer) < count:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise AssertionError(f"nothing came within {self.timeout} s (have {self.buffer[:100]!r},"
-                                     f" kept {[name(item) for item in self.inbox]})")
+                raise AssertionError(
+                    f"nothing came within {self.timeout} s (have {self.buffer[:100]!r},"
+                    f" kept {[name(item) for item in self.inbox]})"
+                )
             self.socket.settimeout(left)
             try:
                 data = self.socket.recv(1 << 16)
@@ -180,8 +182,9 @@ class Peer:
                 return body
             if body is not None:
                 error = getattr(body, "error", None) if isinstance(body, (Close, End, Detach)) else None
-                assert error is None, (f"waiting for {kind.__name__}, got {name(body)}: {error.condition}:"
-                                       f" {error.description}")
+                assert error is None, (
+                    f"waiting for {kind.__name__}, got {name(body)}: {error.condition}: {error.description}"
+                )
                 self.inbox.append(body)
 
     def kept(self, kind: type[P]) -> list[P]:
@@ -216,8 +219,15 @@ class Peer:
     def begin(self, channel: int | None = None, **options: Any) -> Session:
         session = Session(self, self.next_channel if channel is None else channel)
         self.next_channel = session.channel + 1
-        self.send(Begin(options.pop("next_outgoing_id", 0), options.pop("incoming_window", 1000),
-                        options.pop("outgoing_window", 1000), channel=session.channel, **options))
+        self.send(
+            Begin(
+                options.pop("next_outgoing_id", 0),
+                options.pop("incoming_window", 1000),
+                options.pop("outgoing_window", 1000),
+                channel=session.channel,
+                **options,
+            )
+        )
         session.begun = self.take(Begin)
         assert session.begun.remote_channel == session.channel
         session.remote = session.begun.channel
@@ -262,8 +272,15 @@ class Session:
 
     def flow(self, **fields: Any) -> None:
         """The state of the session, and of a link where the fields say so."""
-        self.send(Flow(fields.pop("incoming_window", 1000), fields.pop("next_outgoing_id", self.next_id),
-                       fields.pop("outgoing_window", 1000), fields.pop("next_incoming_id", self.next_incoming), **fields))
+        self.send(
+            Flow(
+                fields.pop("incoming_window", 1000),
+                fields.pop("next_outgoing_id", self.next_id),
+                fields.pop("outgoing_window", 1000),
+                fields.pop("next_incoming_id", self.next_incoming),
+                **fields,
+            )
+        )
 
     def sync(self) -> None:
         """What the broker does about everything that was sent has come, except what waits for the disk."""
@@ -282,8 +299,14 @@ class Session:
     def sender(self, address: str | None = None, name: str = "", **options: Any) -> Sender:
         """A link on which the peer sends; it has credit."""
         target = options.pop("target", None) or Target(address)
-        link = self.attach(name or f"sender-{self.next_handle}", False, target=target,
-                           source=options.pop("source", None) or Source("here"), initial_delivery_count=0, **options)
+        link = self.attach(
+            name or f"sender-{self.next_handle}",
+            False,
+            target=target,
+            source=options.pop("source", None) or Source("here"),
+            initial_delivery_count=0,
+            **options,
+        )
         sender = Sender(self, link.name, link.handle, False)
         sender.attached = self.take(Attach, lambda item: item.name == link.name)
         assert sender.attached.target is not None, self.peer.take(Detach).error.description  # type: ignore[union-attr]
@@ -293,8 +316,13 @@ class Session:
     def receiver(self, address: str | None = None, credit: int = 0, name: str = "", **options: Any) -> Receiver:
         """A link on which the peer receives."""
         source = options.pop("source", None) or Source(address)
-        link = self.attach(name or f"receiver-{self.next_handle}", True, source=source,
-                           target=options.pop("target", None) or Target("here"), **options)
+        link = self.attach(
+            name or f"receiver-{self.next_handle}",
+            True,
+            source=source,
+            target=options.pop("target", None) or Target("here"),
+            **options,
+        )
         receiver = Receiver(self, link.name, link.handle, True)
         receiver.attached = self.take(Attach, lambda item: item.name == link.name)
         assert receiver.attached.source is not None, self.peer.take(Detach).error.description  # type: ignore[union-attr]
@@ -306,12 +334,14 @@ class Session:
     def controller(self, **options: Any) -> Controller:
         return Controller(self, self.sender(target=Coordinator(("amqp:local-transactions",)), **options))
 
-    def dispose(self, first: int, last: int | None = None, state: Any = None, *, settled: bool = True,
-                role: bool = True) -> None:
+    def dispose(
+        self, first: int, last: int | None = None, state: Any = None, *, settled: bool = True, role: bool = True
+    ) -> None:
         self.send(Disposition(role, first, last, settled, state))
 
     def outcome(self, number: int, *, role: bool = True) -> Disposition:
         """The next disposition that is about this delivery of the peer's (or, with role false, of the broker's)."""
+
         def concerns(item: Disposition) -> bool:
             last = item.first if item.last is None else item.last
             return item.role == role and item.first <= number <= last
@@ -325,8 +355,7 @@ class Session:
         last = item.first if item.last is None else item.last
         for first, end in ((item.first, number - 1), (number + 1, last)):
             if first <= end:
-                self.dispositions.append(Disposition(item.role, first, end, item.settled, item.state,
-                                                     channel=item.channel))
+                self.dispositions.append(Disposition(item.role, first, end, item.settled, item.state, channel=item.channel))
         return item
 
     def ended_with(self) -> str:
@@ -375,9 +404,13 @@ class Sender(Link):
         number = session.next_id
         session.next_id += 1
         self.count += 1
-        self.transfer(message() if payload is None else payload, delivery_id=options.pop("delivery_id", number),
-                      delivery_tag=options.pop("delivery_tag", b"t%d" % number),
-                      message_format=options.pop("message_format", 0), **options)
+        self.transfer(
+            message() if payload is None else payload,
+            delivery_id=options.pop("delivery_id", number),
+            delivery_tag=options.pop("delivery_tag", b"t%d" % number),
+            message_format=options.pop("message_format", 0),
+            **options,
+        )
         return number
 
     def deliver(self, payload: bytes | None = None, **options: Any) -> None:
@@ -394,8 +427,9 @@ class Receiver(Link):
 
     def flow(self, credit: int, **fields: Any) -> None:
         """Give credit, from the deliveries that came so far."""
-        self.session.flow(handle=self.handle, delivery_count=fields.pop("delivery_count", self.count), link_credit=credit,
-                          **fields)
+        self.session.flow(
+            handle=self.handle, delivery_count=fields.pop("delivery_count", self.count), link_credit=credit, **fields
+        )
 
     def get(self) -> Delivery:
         """The next delivery, all of it."""
@@ -406,8 +440,13 @@ class Receiver(Link):
         self.count += 1
         first = transfers[0]
         assert first.delivery_id is not None and first.delivery_tag is not None
-        return Delivery(first.delivery_id, first.delivery_tag, any(item.settled for item in transfers), transfers,
-                        b"".join(item.payload for item in transfers))
+        return Delivery(
+            first.delivery_id,
+            first.delivery_tag,
+            any(item.settled for item in transfers),
+            transfers,
+            b"".join(item.payload for item in transfers),
+        )
 
     def nothing(self) -> None:
         """No delivery came, nor is one on its way."""
@@ -454,8 +493,15 @@ def under(id: bytes, outcome: Composite | None = None) -> TransactionalState:
     return TransactionalState(id, outcome)
 
 
-def message(body: bytes = b"m", *, header: Header | None = None, durable: bool | None = None, before: bytes = b"",
-            properties: Properties | None = None, after: bytes = b"") -> bytes:
+def message(
+    body: bytes = b"m",
+    *,
+    header: Header | None = None,
+    durable: bool | None = None,
+    before: bytes = b"",
+    properties: Properties | None = None,
+    after: bytes = b"",
+) -> bytes:
     """A message with one data section. `before` stands between header and properties, `after` at its end."""
     data = b""
     if durable is not None:

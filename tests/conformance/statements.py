@@ -23,7 +23,9 @@ from xml.etree import ElementTree
 
 KEYWORDS = re.compile(
     r"\b(must|shall|should|may not|may only|can only|can not|cannot|not allowed|not valid|ignored?|never|only|will"
-    r"|exception|raises?|if|when|zero)\b", re.IGNORECASE)
+    r"|exception|raises?|if|when|zero)\b",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 _NAMED = ("class", "method", "field", "domain", "rule", "constant")
 _TERMINAL = re.compile(r"([CS]):([A-Za-z-]+)")
@@ -106,7 +108,9 @@ def alternative(first: str) -> str:
 CAPITALS = re.compile(r"\b(?:MUST|SHOULD)(?:\s+NOT)?\b")
 LOWER = re.compile(
     r"\b(must not|must|should not|should|shall|may not|may only|can only|can not|cannot|is an error|not allowed|not valid"
-    r"|not permitted|never|(?:is|are|be) ignored|required|illegal|invalid|malformed)\b", re.IGNORECASE)
+    r"|not permitted|never|(?:is|are|be) ignored|required|illegal|invalid|malformed)\b",
+    re.IGNORECASE,
+)
 
 
 def tag_of(element: ElementTree.Element) -> str:

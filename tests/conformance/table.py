@@ -53,8 +53,11 @@ OF_1_0 = (
 )
 # What each page says about the names of rules and the location of tests.
 NAMES = {
-    "0-9-1": (*OF_XML, "Rules of the specification's prose, which is not part of the XML, come last. Paths of tests are"
-                       " relative to `tests/conformance/`."),
+    "0-9-1": (
+        *OF_XML,
+        "Rules of the specification's prose, which is not part of the XML, come last. Paths of tests are"
+        " relative to `tests/conformance/`.",
+    ),
     "0-9": (*OF_XML, "Paths of tests are relative to `tests/conformance/`, or to `tests/` for tests elsewhere."),
     "1.0": (*OF_1_0, "Paths of tests are relative to `tests/conformance/`, or to `tests/` for tests elsewhere."),
 }
@@ -73,8 +76,7 @@ class Collected:
     """
 
     def __init__(self) -> None:
-        self.tests: dict[str, dict[str, dict[str, None]]] = {
-            version: defaultdict(dict) for version in VERSIONS}
+        self.tests: dict[str, dict[str, dict[str, None]]] = {version: defaultdict(dict) for version in VERSIONS}
         self.modes: dict[str, dict[str, set[str]]] = {version: defaultdict(set) for version in VERSIONS}
         self.unmarked: list[str] = []
 
@@ -152,9 +154,11 @@ class Table:
 
     def totals(self) -> str:
         tested = [rule for rule in self.rules if rule in self.tests]
-        return (f"{len(self.rules)} rules: {len(tested)} tested, {len(self.untestable)} untestable,"
-                f" {len(self.rules) - len(tested) - len(self.untestable)} missing;"
-                f" {len(self.deviations)} deviations by default")
+        return (
+            f"{len(self.rules)} rules: {len(tested)} tested, {len(self.untestable)} untestable,"
+            f" {len(self.rules) - len(tested) - len(self.untestable)} missing;"
+            f" {len(self.deviations)} deviations by default"
+        )
 
     def text(self) -> str:
         """Return the table for a terminal."""
@@ -166,8 +170,11 @@ class Table:
                 if rule in self.deviations:
                     what += f"; default: {self.deviations[rule]}"
             else:
-                what = f"no test: {self.untestable[rule]}" if rule in self.untestable else (
-                    f"MISSING: {self.missing.get(rule, '')}".rstrip(": "))
+                what = (
+                    f"no test: {self.untestable[rule]}"
+                    if rule in self.untestable
+                    else (f"MISSING: {self.missing.get(rule, '')}".rstrip(": "))
+                )
             lines.append(f"{rule:{width}}  {what}")
         return "\n".join([*lines, "", f"AMQP {self.version}: {self.totals()}", *self.problems])
 
@@ -201,9 +208,15 @@ class Table:
                 checked = f"**missing:** {self.missing.get(rule, '')}"
             lines.append(f"| `{rule}` | {checked} | {self.deviations.get(rule, '')} |")
         if self.sections:
-            lines += ["", "## Other tested sections", "",
-                      "Sections and fields of the specification that have tests but no rule:", "",
-                      "| section or field | checked by | default behaviour |", "| --- | --- | --- |"]
+            lines += [
+                "",
+                "## Other tested sections",
+                "",
+                "Sections and fields of the specification that have tests but no rule:",
+                "",
+                "| section or field | checked by | default behaviour |",
+                "| --- | --- | --- |",
+            ]
         for section, tests in self.sections.items():
             checked = "<br>".join(f"`{name}`" for name in tests)
             lines.append(f"| `{section.removeprefix('section.')}` | {checked} | {self.deviations.get(section, '')} |")

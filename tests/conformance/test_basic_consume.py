@@ -167,7 +167,8 @@ def test_only_unacknowledged_messages_are_redelivered(connect: Connect, name: st
     again.consume(name, "c")
     contents = again.deliveries(5)
     assert [(content.body, content.redelivered) for content in contents] == [
-        (b"%d" % number, True) for number in (1, 3, 5, 7, 9)]
+        (b"%d" % number, True) for number in (1, 3, 5, 7, 9)
+    ]
     again.ack(contents[-1].tag, multiple=True)
     again.call(Queue.Delete, Queue.DeleteOk, queue=name)
 

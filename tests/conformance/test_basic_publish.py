@@ -168,11 +168,19 @@ def test_a_body_in_uneven_frames_is_the_same_body(peer: Peer, name: str) -> None
 def test_every_property_arrives_as_it_was_sent(channel: Channel, name: str) -> None:
     channel.queue(name)
     properties: dict[str, Any] = {
-        "content_type": "text/plain", "content_encoding": "identity", "delivery_mode": 1, "priority": 3,
-        "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m",
-        "timestamp": datetime(2020, 2, 29, 12, 0, tzinfo=UTC), "message_type": "t", "user_id": "guest", "app_id": "a",
-        "headers": {"int": 1, "text": "ü", "flag": True, "table": {"x": [1, "two", None]}, "large": 1 << 40,
-                    "float": 1.5},
+        "content_type": "text/plain",
+        "content_encoding": "identity",
+        "delivery_mode": 1,
+        "priority": 3,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "60000",
+        "message_id": "m",
+        "timestamp": datetime(2020, 2, 29, 12, 0, tzinfo=UTC),
+        "message_type": "t",
+        "user_id": "guest",
+        "app_id": "a",
+        "headers": {"int": 1, "text": "ü", "flag": True, "table": {"x": [1, "two", None]}, "large": 1 << 40, "float": 1.5},
     }
     channel.publish(b"x", name, "", **properties)
     content = channel.get(name)
@@ -196,18 +204,21 @@ def test_absent_properties_stay_absent(channel: Channel, name: str) -> None:
 @pytest.mark.rule("0-9-1", "content.header-short")
 @pytest.mark.rule("0-9-1", "content.body-size")
 @pytest.mark.rule("0-9-1", "unexpected-frame.constant")
-@pytest.mark.parametrize(("frames", "codes"), [
-    ([(BODY_FRAME, b"x")], (505,)),  # a body without method and header
-    ([(HEADER_FRAME, b"\x00\x3c\x00\x00" + b"\x00" * 8 + b"\x00\x00")], (505,)),  # a header without method
-    (["publish", (BODY_FRAME, b"x")], (505,)),  # a body without header
-    (["publish", "publish"], (505,)),  # another method in between
-    (["publish", (HEADER_FRAME, b"\x00\x0a\x00\x00" + b"\x00" * 8 + b"\x00\x00")], (501, 505)),  # another class
-    (["publish", (HEADER_FRAME, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x01\x00\x00"), (BODY_FRAME, b"xy")], (501, 505)),
-    (["publish", (HEADER_FRAME, b"\x00\x3c\x00\x00")], (501, 502, 505)),  # a header that is too short
-], ids=["body", "header", "no header", "no content", "other class", "longer", "short"])
+@pytest.mark.parametrize(
+    ("frames", "codes"),
+    [
+        ([(BODY_FRAME, b"x")], (505,)),  # a body without method and header
+        ([(HEADER_FRAME, b"\x00\x3c\x00\x00" + b"\x00" * 8 + b"\x00\x00")], (505,)),  # a header without method
+        (["publish", (BODY_FRAME, b"x")], (505,)),  # a body without header
+        (["publish", "publish"], (505,)),  # another method in between
+        (["publish", (HEADER_FRAME, b"\x00\x0a\x00\x00" + b"\x00" * 8 + b"\x00\x00")], (501, 505)),  # another class
+        (["publish", (HEADER_FRAME, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x01\x00\x00"), (BODY_FRAME, b"xy")], (501, 505)),
+        (["publish", (HEADER_FRAME, b"\x00\x3c\x00\x00")], (501, 502, 505)),  # a header that is too short
+    ],
+    ids=["body", "header", "no header", "no content", "other class", "longer", "short"],
+)
 @pytest.mark.ahead_of_rabbitmq("takes some of these")
-def test_content_out_of_order_is_an_error_of_the_connection(peer: Peer, frames: list[Any],
-                                                            codes: tuple[int, ...]) -> None:
+def test_content_out_of_order_is_an_error_of_the_connection(peer: Peer, frames: list[Any], codes: tuple[int, ...]) -> None:
     peer.channel()
     for item in frames:
         if item == "publish":

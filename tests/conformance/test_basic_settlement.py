@@ -117,8 +117,9 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
     size = 30_000_000
     watcher = connect().channel()
     watcher.queue(name + ".dead", exclusive=False)
-    watcher.queue(name, exclusive=False,
-                  arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + ".dead"})
+    watcher.queue(
+        name, exclusive=False, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + ".dead"}
+    )
     watcher.publish(b"small", name)
     watcher.publish(b"x" * size, name)
     watcher.quiet()
@@ -291,8 +292,9 @@ def test_without_a_limit_a_message_is_redelivered_indefinitely(channel: Channel,
 @pytest.mark.parametrize("limit", [0, 3])
 def test_with_a_limit_a_message_is_dead_lettered_after_it(channel: Channel, name: str, limit: int) -> None:
     dead = channel.queue(name + ".dead")
-    channel.queue(name, arguments={"x-delivery-limit": limit, "x-dead-letter-exchange": "",
-                                   "x-dead-letter-routing-key": dead})
+    channel.queue(
+        name, arguments={"x-delivery-limit": limit, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    )
     channel.consume(name, "c")
     channel.publish(b"x", name)
     for attempt in range(limit + 1):
@@ -329,8 +331,7 @@ def test_recover_with_requeue_sets_the_redelivered_flag(channel: Channel, other:
     other.consume(name, "o")
     channel.call(Basic.Recover, Basic.RecoverOk, requeue=True)
     contents = other.deliveries(3)
-    assert [(content.body, content.redelivered) for content in contents] == [
-        (b"%d" % number, True) for number in range(3)]
+    assert [(content.body, content.redelivered) for content in contents] == [(b"%d" % number, True) for number in range(3)]
     channel.ack(tags[0])  # no longer ours
     channel.expect_close(406, Basic.Ack)
     other.call(Queue.Delete, Queue.DeleteOk, queue=name)
@@ -381,7 +382,8 @@ def test_recover_async_sets_the_redelivered_flag(channel: Channel, name: str) ->
     channel.deliveries(3)
     channel.send(Basic.RecoverAsync, requeue=True)
     assert [(content.body, content.redelivered) for content in channel.deliveries(3)] == [
-        (b"%d" % number, True) for number in range(3)]
+        (b"%d" % number, True) for number in range(3)
+    ]
 
 
 @pytest.mark.rule("0-9-1", "basic.recover-async.01")

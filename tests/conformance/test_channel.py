@@ -164,7 +164,8 @@ def test_closing_a_channel_requeues_its_unacked_messages(peer: Peer, name: str) 
     first.close()
     contents = [second.get(name) for _ in range(5)]
     assert [(content.body, content.redelivered) for content in contents if content] == [
-        (b"%d" % number, True) for number in range(5)]
+        (b"%d" % number, True) for number in range(5)
+    ]
 
 
 @pytest.mark.rule("0-9-1", "errors.content-amid-close")
@@ -188,13 +189,16 @@ def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> N
 @pytest.mark.rule("0-9-1", "syntax-error.constant")
 @pytest.mark.rule("0-9-1", "not-implemented.constant")
 @pytest.mark.ahead_of_rabbitmq("resets the connection for some of these")
-@pytest.mark.parametrize(("payload", "codes"), [
-    (b"\x00\x14\x00\xff", (540, 503)),  # no such method
-    (b"\x03\xe7\x00\x0a", (540, 503)),  # no such class
-    (b"\x00\x14", (501, 502)),  # shorter than its identifiers
-    (b"\x00\x32\x00\x0a\x00\x00\xff", (501, 502)),  # a name longer than the frame
-    (b"\x00\x3c\x00\x47\x00", (501, 502, 503, 540)),  # a method that only servers send
-])
+@pytest.mark.parametrize(
+    ("payload", "codes"),
+    [
+        (b"\x00\x14\x00\xff", (540, 503)),  # no such method
+        (b"\x03\xe7\x00\x0a", (540, 503)),  # no such class
+        (b"\x00\x14", (501, 502)),  # shorter than its identifiers
+        (b"\x00\x32\x00\x0a\x00\x00\xff", (501, 502)),  # a name longer than the frame
+        (b"\x00\x3c\x00\x47\x00", (501, 502, 503, 540)),  # a method that only servers send
+    ],
+)
 def test_malformed_and_unknown_methods(peer: Peer, payload: bytes, codes: tuple[int, ...]) -> None:
     peer.channel()
     peer.send_bytes(frame_bytes(METHOD_FRAME, 1, payload))

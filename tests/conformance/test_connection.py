@@ -66,8 +66,7 @@ def test_a_socket_that_ends_without_close_ok_is_logged(leveret: LeveretProcess, 
 
 
 @pytest.mark.rule("0-9-1", "connection.close-ok.reporting")
-def test_a_socket_that_ends_after_close_but_without_close_ok_is_logged(leveret: LeveretProcess,
-                                                                       connect: Connect) -> None:
+def test_a_socket_that_ends_after_close_but_without_close_ok_is_logged(leveret: LeveretProcess, connect: Connect) -> None:
     peer = connect()
     peer.channel().send(ChannelClass.Open)
     after = len(leveret.log())
@@ -77,8 +76,9 @@ def test_a_socket_that_ends_after_close_but_without_close_ok_is_logged(leveret: 
 
 
 @pytest.mark.rule("0-9-1", "channel.close-ok.reporting")
-def test_a_socket_that_ends_without_channel_close_ok_is_logged(leveret: LeveretProcess, connect: Connect,
-                                                               name: str) -> None:
+def test_a_socket_that_ends_without_channel_close_ok_is_logged(
+    leveret: LeveretProcess, connect: Connect, name: str
+) -> None:
     peer = connect()
     channel = peer.channel()
     channel.send(Queue.Declare, queue=name, passive=True)
@@ -133,10 +133,12 @@ def test_contents_of_two_channels_may_interleave(peer: Peer, unique: Callable[[]
     queues = [channel.queue(unique()) for channel in channels]
     frames = []
     for channel, queue in zip(channels, queues, strict=True):
-        frames.append([
-            method(Basic.Publish, exchange="", routing_key=queue),
-            *content_frames(b"first half, " if channel.number == 1 else b"1st half, ", b"second half"),
-        ])
+        frames.append(
+            [
+                method(Basic.Publish, exchange="", routing_key=queue),
+                *content_frames(b"first half, " if channel.number == 1 else b"1st half, ", b"second half"),
+            ]
+        )
     for pair in zip(*frames, strict=True):
         for channel, value in zip(channels, pair, strict=True):
             peer.send(channel.number, value)

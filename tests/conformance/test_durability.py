@@ -135,7 +135,11 @@ def test_persistent_messages_survive_unchanged(fresh: Open, restart: Callable[[]
         content = channel.get("q")
         assert content is not None
     assert (content.body, content.properties.message_id, content.properties.headers, content.properties.priority) == (
-        b"with properties", "m", {"a": [1, "ü"]}, 4)
+        b"with properties",
+        "m",
+        {"a": [1, "ü"]},
+        4,
+    )
     assert channel.drain("q") == [*(b"%d" % number for number in range(100)), large, b""]
 
 
@@ -193,8 +197,9 @@ def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Ope
     assert stored(own_broker) > 30_000_000
     channel.call(Queue.Purge, Queue.PurgeOk, queue="q")
     confirmed(channel.peer.channel(2), "q", [b"later"])
-    wait_until(lambda: stored(own_broker) <= 15_000_000,
-               lambda: f"{stored(own_broker)} bytes on disk after 30 MB were purged")
+    wait_until(
+        lambda: stored(own_broker) <= 15_000_000, lambda: f"{stored(own_broker)} bytes on disk after 30 MB were purged"
+    )
     assert channel.drain("q") == [b"later"]
 
 

@@ -41,8 +41,11 @@ def test_topic(channel: Channel, unique: Callable[[], str]) -> None:
 @pytest.mark.rule("0-9-1", "exchange.recommended-types")
 def test_headers(channel: Channel, unique: Callable[[], str]) -> None:
     exchange = channel.exchange(unique(), "headers", auto_delete=True)
-    bindings = {"all": {"x-match": "all", "a": 1, "b": "x"}, "any": {"x-match": "any", "a": 1, "b": "x"},
-                "default": {"a": 1, "b": "x"}}
+    bindings = {
+        "all": {"x-match": "all", "a": 1, "b": "x"},
+        "any": {"x-match": "any", "a": 1, "b": "x"},
+        "default": {"a": 1, "b": "x"},
+    }
     queues = {}
     for label, arguments in bindings.items():
         queues[label] = channel.queue(unique())
@@ -212,12 +215,16 @@ def test_an_equal_redeclaration_succeeds(channel: Channel, unique: Callable[[], 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.equivalent")
 @pytest.mark.rule("0-9-1", "exchange.declare.text.creates-or-verifies")
-@pytest.mark.parametrize("changed", [
-    {"durable": True}, {"arguments": {}}, {"arguments": {"alternate-exchange": "amq.topic"}},
-])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"durable": True},
+        {"arguments": {}},
+        {"arguments": {"alternate-exchange": "amq.topic"}},
+    ],
+)
 def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: dict[str, object]) -> None:
-    original: dict[str, object] = {"durable": False, "auto_delete": True,
-                                   "arguments": {"alternate-exchange": "amq.fanout"}}
+    original: dict[str, object] = {"durable": False, "auto_delete": True, "arguments": {"alternate-exchange": "amq.fanout"}}
     channel.exchange(name, "direct", **original)
     channel.send(Exchange.Declare, exchange=name, exchange_type="direct", **(original | changed))
     assert "inequivalent arg" in channel.expect_close(406, Exchange.Declare).reply_text
@@ -228,8 +235,7 @@ def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: 
 @pytest.mark.rule("0-9-1", "exchange.declare.passive.text.others-ignored")
 def test_a_passive_declare_compares_no_fields(channel: Channel, name: str) -> None:
     channel.exchange(name, "topic", auto_delete=True)
-    channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True,
-                 durable=True)
+    channel.call(Exchange.Declare, Exchange.DeclareOk, exchange=name, exchange_type="fanout", passive=True, durable=True)
 
 
 @pytest.mark.rule("0-9-1", "exchange.declare.durable.support")

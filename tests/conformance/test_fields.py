@@ -83,13 +83,21 @@ def test_start_offers_mechanisms_and_locales(raw: Callable[..., Peer]) -> None:
 @pytest.mark.rule(V, "connection.start-ok.response.assert.notnull")
 @pytest.mark.rule(V, "negotiation.login-fails")
 @pytest.mark.ahead_of_rabbitmq("negotiates a close first")
-@pytest.mark.parametrize("fields", [{"mechanism": ""}, {"mechanism": "plain"}, {"mechanism": "PLAIN AMQPLAIN"},
-                                    {"response": ""}, {"response": "\0guest"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{"mechanism": ""}, {"mechanism": "plain"}, {"mechanism": "PLAIN AMQPLAIN"}, {"response": ""}, {"response": "\0guest"}],
+    ids=str,
+)
 def test_a_login_needs_one_offered_mechanism_and_a_response(raw: Callable[..., Peer], fields: dict[str, str]) -> None:
     peer = raw()
     peer.start()
-    peer.send(0, method(Connection.StartOk, **({
-        "client_properties": {}, "mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"} | fields)))
+    peer.send(
+        0,
+        method(
+            Connection.StartOk,
+            **({"client_properties": {}, "mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"} | fields),
+        ),
+    )
     peer.expect_eof()
 
 
@@ -97,8 +105,16 @@ def test_a_login_needs_one_offered_mechanism_and_a_response(raw: Callable[..., P
 def test_an_empty_answer_to_a_challenge_proves_nothing(raw: Callable[..., Peer]) -> None:
     peer = raw()
     peer.start()
-    peer.send(0, method(Connection.StartOk, client_properties={}, mechanism="SCRAM-SHA-256",
-                        response="n,,n=guest,r=nonce", locale="en_US"))
+    peer.send(
+        0,
+        method(
+            Connection.StartOk,
+            client_properties={},
+            mechanism="SCRAM-SHA-256",
+            response="n,,n=guest,r=nonce",
+            locale="en_US",
+        ),
+    )
     peer.expect(0, Connection.Secure)
     peer.send(0, method(Connection.SecureOk, response=""))
     peer.expect_eof()
@@ -127,14 +143,26 @@ def test_a_locale_that_was_not_offered_changes_nothing(raw: Callable[..., Peer],
 TABLE = b"\x00\x00\x00\x00"
 TICKET = b"\x12\x34"
 TICKETS: Final[dict[str, tuple[int, int, Callable[[str], bytes], type[Frame]]]] = {
-    "exchange.declare": (40, 10, lambda name: short_string("amq.direct") + short_string("direct") + b"\x03" + TABLE,
-                         Exchange.DeclareOk),
+    "exchange.declare": (
+        40,
+        10,
+        lambda name: short_string("amq.direct") + short_string("direct") + b"\x03" + TABLE,
+        Exchange.DeclareOk,
+    ),
     "exchange.delete": (40, 20, lambda name: short_string(name + ".x") + b"\x00", Exchange.DeleteOk),
     "queue.declare": (50, 10, lambda name: short_string(name) + b"\x04" + TABLE, Queue.DeclareOk),
-    "queue.bind": (50, 20, lambda name: short_string(name) + short_string("amq.direct") + short_string("k") + b"\x00"
-                   + TABLE, Queue.BindOk),
-    "queue.unbind": (50, 50, lambda name: short_string(name) + short_string("amq.direct") + short_string("k") + TABLE,
-                     Queue.UnbindOk),
+    "queue.bind": (
+        50,
+        20,
+        lambda name: short_string(name) + short_string("amq.direct") + short_string("k") + b"\x00" + TABLE,
+        Queue.BindOk,
+    ),
+    "queue.unbind": (
+        50,
+        50,
+        lambda name: short_string(name) + short_string("amq.direct") + short_string("k") + TABLE,
+        Queue.UnbindOk,
+    ),
     "queue.purge": (50, 30, lambda name: short_string(name) + b"\x00", Queue.PurgeOk),
     "queue.delete": (50, 40, lambda name: short_string(name) + b"\x00", Queue.DeleteOk),
     "basic.consume": (60, 20, lambda name: short_string(name) + short_string("c") + b"\x02" + TABLE, Basic.ConsumeOk),
@@ -159,7 +187,8 @@ def test_a_publish_may_have_any_ticket_and_cluster_id(channel: Channel, name: st
     channel.peer.send_bytes(
         frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28" + TICKET + short_string("") + short_string(name) + b"\x00")
         + frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">QH", 1, 1 << 2) + short_string("cluster"))
-        + frame_bytes(BODY_FRAME, 1, b"x"))
+        + frame_bytes(BODY_FRAME, 1, b"x")
+    )
     content = channel.get(name)
     assert content is not None
     assert (content.body, content.properties.cluster_id) == (b"x", "cluster")
@@ -304,8 +333,16 @@ def test_no_queue_was_declared_in_strict_mode(channel: Channel, kind: type[Frame
 @pytest.mark.rule(V, "queue.declare.passive.text.others-ignored")
 def test_a_passive_declare_of_a_queue_compares_no_fields(channel: Channel, name: str) -> None:
     channel.queue(name)
-    channel.call(Queue.Declare, Queue.DeclareOk, queue=name, passive=True, durable=True, exclusive=False,
-                 auto_delete=True, arguments={"x-max-length": 1})
+    channel.call(
+        Queue.Declare,
+        Queue.DeclareOk,
+        queue=name,
+        passive=True,
+        durable=True,
+        exclusive=False,
+        auto_delete=True,
+        arguments={"x-max-length": 1},
+    )
 
 
 @pytest.mark.rule(V, "queue.text.needs-binding")
@@ -369,11 +406,17 @@ def test_a_method_as_bytes(peer: Peer, name: str) -> None:
     peer.channel()
     # queue.declare of an exclusive, auto-delete queue, in network byte order, with five bits in one byte
     text = name.encode()
-    peer.send_bytes(bytes((1, 0, 1, 0, 0, 0, 12 + len(text))) + b"\x00\x32\x00\x0a\x00\x00" + bytes((len(text),)) + text
-                     + b"\x0c" + b"\x00\x00\x00\x00" + b"\xce")
+    peer.send_bytes(
+        bytes((1, 0, 1, 0, 0, 0, 12 + len(text)))
+        + b"\x00\x32\x00\x0a\x00\x00"
+        + bytes((len(text),))
+        + text
+        + b"\x0c"
+        + b"\x00\x00\x00\x00"
+        + b"\xce"
+    )
     assert peer.read_bytes(7) == b"\x01\x00\x01\x00\x00\x00" + bytes((13 + len(text),))
-    assert peer.read_bytes(14 + len(text)) == (
-        b"\x00\x32\x00\x0b" + bytes((len(text),)) + text + b"\x00" * 8 + b"\xce")
+    assert peer.read_bytes(14 + len(text)) == (b"\x00\x32\x00\x0b" + bytes((len(text),)) + text + b"\x00" * 8 + b"\xce")
     channel = Channel(peer, 1)
     channel.queue(name, auto_delete=True)  # which it is, and exclusive, or this were refused
 
@@ -382,8 +425,9 @@ def test_a_method_as_bytes(peer: Peer, name: str) -> None:
 @pytest.mark.rule(V, "types.timestamp")
 @pytest.mark.rule(V, "content.flags")
 def test_a_content_header_as_bytes(channel: Channel, name: str) -> None:
-    properties = (short_string("text/plain") + b"\x00\x00\x00\x0a\x04blobS\x00\x00\x00\x00" + b"\x02"
-                  + struct.pack(">Q", 1 << 40))
+    properties = (
+        short_string("text/plain") + b"\x00\x00\x00\x0a\x04blobS\x00\x00\x00\x00" + b"\x02" + struct.pack(">Q", 1 << 40)
+    )
     flags = 0x8000 | 0x2000 | 0x1000 | 0x0040
     channel.queue(name)
     channel.send(Basic.Publish, exchange="", routing_key=name)
@@ -394,8 +438,11 @@ def test_a_content_header_as_bytes(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule(V, "content.flags-continued")
-@pytest.mark.parametrize("words", [struct.pack(">HH", 1, 0), struct.pack(">HH", 1, 0x8000) + short_string("x"),
-                                   struct.pack(">H", 1)], ids=["empty", "a property", "absent"])
+@pytest.mark.parametrize(
+    "words",
+    [struct.pack(">HH", 1, 0), struct.pack(">HH", 1, 0x8000) + short_string("x"), struct.pack(">H", 1)],
+    ids=["empty", "a property", "absent"],
+)
 def test_basic_has_no_second_word_of_flags(peer: Peer, words: bytes) -> None:
     peer.channel()
     peer.send(1, method(Basic.Publish, exchange="", routing_key="none"))
@@ -426,8 +473,11 @@ def test_an_empty_content_has_no_body_frame(channel: Channel, name: str) -> None
 
 @pytest.mark.rule(V, "types.table-name")
 @pytest.mark.rule(V, "types.table-duplicates")
-@pytest.mark.parametrize("table", [b"\x03oneI\x00\x00\x00\x01\x03oneI\x00\x00\x00\x02",
-                                   b"\xff" + b"n" * 255 + b"t\x01"], ids=["duplicate", "255"])
+@pytest.mark.parametrize(
+    "table",
+    [b"\x03oneI\x00\x00\x00\x01\x03oneI\x00\x00\x00\x02", b"\xff" + b"n" * 255 + b"t\x01"],
+    ids=["duplicate", "255"],
+)
 def test_tables_are_passed_unchanged(channel: Channel, name: str, table: bytes) -> None:
     """Names that are not unique, or longer than they should be, are the receiver's business: the broker changes nothing."""
     headers = struct.pack(">I", len(table)) + table

@@ -85,8 +85,11 @@ def test_a_frame_of_an_unknown_type(connect: Connect, witness: Callable[[], None
 
 
 NO_FRAMES = [
-    frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"\xcd"), frame_bytes(HEARTBEAT_FRAME, 0, b"", b"\x00"),
-    frame_bytes(4, 0, b""), frame_bytes(255, 1, b"x"), frame_bytes(255, 1, b"begun")[:9],
+    frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"\xcd"),
+    frame_bytes(HEARTBEAT_FRAME, 0, b"", b"\x00"),
+    frame_bytes(4, 0, b""),
+    frame_bytes(255, 1, b"x"),
+    frame_bytes(255, 1, b"begun")[:9],
 ]
 
 
@@ -105,8 +108,9 @@ def test_the_peer_gets_the_reason_for_a_framing_error(connect: Connect, sent: by
 @pytest.mark.rule("0-9-1", "framing.unknown-type")
 @pytest.mark.mode("strict")
 @pytest.mark.parametrize("sent", NO_FRAMES)
-def test_nothing_is_sent_after_a_framing_error(raw: Callable[..., Peer], strict_broker: LeveretProcess, sent: bytes,
-                                               name: str) -> None:
+def test_nothing_is_sent_after_a_framing_error(
+    raw: Callable[..., Peer], strict_broker: LeveretProcess, sent: bytes, name: str
+) -> None:
     peer = raw(strict_broker)
     peer.handshake()
     channel = peer.channel()
@@ -122,8 +126,9 @@ def test_nothing_is_sent_after_a_framing_error(raw: Callable[..., Peer], strict_
 
 @pytest.mark.rule("0-9-1", "framing.unknown-type")
 @pytest.mark.mode("strict")
-def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(raw: Callable[..., Peer],
-                                                                             strict_broker: LeveretProcess) -> None:
+def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(
+    raw: Callable[..., Peer], strict_broker: LeveretProcess
+) -> None:
     peer = raw(strict_broker)
     peer.start()
     peer.send_bytes(frame_bytes(7, 0, b""))
@@ -258,8 +263,9 @@ def test_a_malformed_table_in_a_method(connect: Connect, witness: Callable[[], N
 
 @pytest.mark.rule("0-9-1", "types.table-malformed")
 @pytest.mark.parametrize("table", TABLES, ids=range(len(TABLES)))
-def test_a_malformed_table_in_a_content_header_hurts_its_sender_only(connect: Connect, witness: Callable[[], None],
-                                                                     name: str, table: bytes) -> None:
+def test_a_malformed_table_in_a_content_header_hurts_its_sender_only(
+    connect: Connect, witness: Callable[[], None], name: str, table: bytes
+) -> None:
     channel = connect().channel()
     channel.exchange(name, "headers", auto_delete=True)
     channel.queue(name)
@@ -308,8 +314,9 @@ def test_bytes_of_keys_and_headers_survive_whatever_they_are(peer: Peer, name: s
     peer.send_bytes(frame_bytes(METHOD_FRAME, 1, bind + b"\x00\x00\x00\x00"))
     channel.expect(Queue.BindOk)
     properties = b"\x20\x00" + struct.pack(">I", len(table)) + table
-    peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("amq.direct")
-                            + short_string(key) + b"\x00"))
+    peer.send_bytes(
+        frame_bytes(METHOD_FRAME, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("amq.direct") + short_string(key) + b"\x00")
+    )
     peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + struct.pack(">Q", 1) + properties))
     peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x"))
     channel.send(Basic.Get, queue=name, no_ack=True)
@@ -327,10 +334,36 @@ def read_payload(peer: Peer, wanted: int) -> bytes:
 
 @pytest.mark.rule("0-9-1", "types.table-values")
 @pytest.mark.rule("0-9-1", "types.table")
-@pytest.mark.parametrize("value", [
-    True, False, 0, -1, 127, 128, -129, 32767, 32768, 65536, (1 << 31) - 1, 1 << 31, -(1 << 63), (1 << 63) - 1, 1.5,
-    "", "text", "ü€😀", [], [1, "two", [3]], {}, {"a": {"b": [None]}}, None, bytearray(b"\x00\xff"),
-], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        False,
+        0,
+        -1,
+        127,
+        128,
+        -129,
+        32767,
+        32768,
+        65536,
+        (1 << 31) - 1,
+        1 << 31,
+        -(1 << 63),
+        (1 << 63) - 1,
+        1.5,
+        "",
+        "text",
+        "ü€😀",
+        [],
+        [1, "two", [3]],
+        {},
+        {"a": {"b": [None]}},
+        None,
+        bytearray(b"\x00\xff"),
+    ],
+    ids=repr,
+)
 def test_every_type_of_value_in_headers_and_bindings(channel: Channel, name: str, value: Any) -> None:
     channel.exchange(name, "headers", auto_delete=True)
     channel.queue(name)
@@ -344,8 +377,11 @@ def test_every_type_of_value_in_headers_and_bindings(channel: Channel, name: str
 
 
 @pytest.mark.rule("0-9-1", "errors.others-unharmed")
-@pytest.mark.parametrize("garbage", [b"\x00" * 100, b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))],
-                         ids=["zeros", "ones", "HTTP", "all bytes"])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 100, b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", bytes(range(256))],
+    ids=["zeros", "ones", "HTTP", "all bytes"],
+)
 def test_garbage_after_the_handshake(connect: Connect, witness: Callable[[], None], garbage: bytes) -> None:
     peer = connect()
     peer.channel()

@@ -34,7 +34,8 @@ V: Final = "0-9-1"
 # All methods that pamqp knows, by the names of the specification.
 METHODS: Final[dict[int, type[Frame]]] = dict(commands.INDEX_MAPPING)
 KINDS: Final[dict[str, type[Frame]]] = {
-    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.name).lower(): kind for kind in METHODS.values()}
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.name).lower(): kind for kind in METHODS.values()
+}
 OF_CLIENT: Final = [rule.removesuffix(".chassis.server") for rule in names(V, r"[a-z]+\.[a-z-]+\.chassis\.server")]
 OF_SERVER: Final = [rule.removesuffix(".chassis.client") for rule in names(V, r"[a-z]+\.[a-z-]+\.chassis\.client")]
 
@@ -87,8 +88,16 @@ def challenge(channel: Channel, name: str) -> None:
     peer = Peer(*channel.peer.socket.getpeername())
     try:
         assert "RABBIT-CR-DEMO" not in str(peer.start().mechanisms)
-        peer.send(0, method(Connection.StartOk, client_properties={}, mechanism="SCRAM-SHA-256",
-                            response="n,,n=guest,r=nonce", locale="en_US"))
+        peer.send(
+            0,
+            method(
+                Connection.StartOk,
+                client_properties={},
+                mechanism="SCRAM-SHA-256",
+                response="n,,n=guest,r=nonce",
+                locale="en_US",
+            ),
+        )
         assert str(peer.expect(0, Connection.Secure).challenge).startswith(("r=nonce", "b'r=nonce"))
         peer.send(0, method(Connection.SecureOk, response="c=biws,r=wrong,p=AAAA"))
         peer.expect_eof()  # the response was taken, and found wrong
@@ -189,6 +198,7 @@ def settle(kind: type[Frame], **fields: object) -> Callable[[Channel, str], None
         channel.quiet()
         channel.ack(held.tag)  # it is settled already
         channel.expect_close(406, Basic.Ack)
+
     return run
 
 
@@ -204,6 +214,7 @@ def recover(kind: type[Frame]) -> Callable[[Channel, str], None]:
         again = channel.get(name)
         assert again is not None
         assert again.redelivered
+
     return run
 
 
@@ -214,6 +225,7 @@ def transaction(kind: type[Frame], answer: type[Frame], expected: list[bytes]) -
         channel.publish(b"x", name)
         channel.call(kind, answer)
         assert channel.drain(name) == expected
+
     return run
 
 
@@ -288,10 +300,15 @@ def test_a_connection_opens_is_used_and_closes(connect: Connect, name: str) -> N
 # From the wrong side
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=checks(V, f"{name}.chassis.client"))
-    # RabbitMQ's clients may answer its basic.cancel.
-    for name in OF_SERVER if name not in OF_CLIENT and name != "basic.cancel-ok"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=checks(V, f"{name}.chassis.client"))
+        # RabbitMQ's clients may answer its basic.cancel.
+        for name in OF_SERVER
+        if name not in OF_CLIENT and name != "basic.cancel-ok"
+    ],
+)
 def test_a_method_that_only_servers_send_is_refused(connect: Connect, name: str) -> None:
     peer = connect()
     peer.channel()
@@ -337,7 +354,9 @@ def after_open(peer: Peer) -> None:
 
 
 MOMENTS: Final = {
-    after_start: {"connection.start-ok"}, after_tune: {"connection.tune-ok"}, login: {"connection.open"},
+    after_start: {"connection.start-ok"},
+    after_tune: {"connection.tune-ok"},
+    login: {"connection.open"},
     after_open: {"channel.open"},
 }
 
@@ -347,11 +366,18 @@ MOMENTS: Final = {
 @pytest.mark.rule(V, "negotiation.before-open")
 @pytest.mark.rule(V, "negotiation.early-errors")
 @pytest.mark.ahead_of_rabbitmq("closes some of these without a word")
-@pytest.mark.parametrize(("moment", "what"), [
-    pytest.param(moment, what, id=f"{moment.__name__}-{what}")
-    for moment, legal in MOMENTS.items() for what in CONNECTION_METHODS if what not in legal])
+@pytest.mark.parametrize(
+    ("moment", "what"),
+    [
+        pytest.param(moment, what, id=f"{moment.__name__}-{what}")
+        for moment, legal in MOMENTS.items()
+        for what in CONNECTION_METHODS
+        if what not in legal
+    ],
+)
 def test_methods_outside_the_grammar_of_connection_end_the_connection(
-        raw: Callable[..., Peer], moment: Callable[[Peer], None], what: str) -> None:
+    raw: Callable[..., Peer], moment: Callable[[Peer], None], what: str
+) -> None:
     peer = raw()
     moment(peer)
     CONNECTION_METHODS[what](peer)
@@ -383,8 +409,9 @@ def test_a_method_on_a_channel_that_is_not_open_ends_the_connection(connect: Con
 @pytest.mark.rule(V, "content.sequence")
 @pytest.mark.rule(V, "content.interrupted")
 @pytest.mark.parametrize("where", ["before the header", "amid the body"])
-@pytest.mark.parametrize("name", [
-    name for name in OF_CLIENT if number_of(name) == 1 and name not in ("channel.open", "channel.close")])
+@pytest.mark.parametrize(
+    "name", [name for name in OF_CLIENT if number_of(name) == 1 and name not in ("channel.open", "channel.close")]
+)
 def test_a_method_amid_a_content_ends_the_connection(connect: Connect, name: str, where: str) -> None:
     peer = connect()
     peer.channel()

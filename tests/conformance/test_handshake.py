@@ -27,9 +27,16 @@ Raw = Callable[..., Peer]
 
 @pytest.mark.rule("0-9-1", "connection.start.protocol-name")
 @pytest.mark.rule("0-9-1", "negotiation.refused")
-@pytest.mark.parametrize("sent", [
-    b"AMPQ\x00\x00\x09\x01", b"\x00" * 8, b"\xff" * 8, b"amqp\x00\x00\x09\x01", b"SSH-2.0-",
-])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"AMPQ\x00\x00\x09\x01",
+        b"\x00" * 8,
+        b"\xff" * 8,
+        b"amqp\x00\x00\x09\x01",
+        b"SSH-2.0-",
+    ],
+)
 def test_a_wrong_protocol_name_is_answered_with_the_right_header_and_a_close(raw: Raw, sent: bytes) -> None:
     peer = raw()
     peer.send_bytes(sent)
@@ -86,11 +93,14 @@ def test_en_us_is_a_locale(raw: Raw) -> None:
 
 
 @pytest.mark.rule("0-9-1", "connection.start-ok.client-properties.required-fields")
-@pytest.mark.parametrize("properties", [
-    {},
-    {"product": "test", "version": "1", "platform": "Python", "copyright": "none", "information": "about"},
-    {"capabilities": {"basic.nack": True, "unheard.of": [1, None, {"a": bytearray(b"\x00")}]}, "product": 7},
-])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"product": "test", "version": "1", "platform": "Python", "copyright": "none", "information": "about"},
+        {"capabilities": {"basic.nack": True, "unheard.of": [1, None, {"a": bytearray(b"\x00")}]}, "product": 7},
+    ],
+)
 def test_a_client_may_introduce_itself_or_not(connect: Connect, properties: dict[str, object]) -> None:
     connect(properties=properties).channel().quiet()
 
@@ -111,13 +121,23 @@ def test_a_frame_of_the_minimum_size_is_accepted_before_tuning(raw: Raw) -> None
     peer = raw()
     peer.start()
     for size in (2000, 4000):
-        start_ok = method(Connection.StartOk, client_properties={"information": "i" * size}, mechanism="PLAIN",
-                          response="\0guest\0guest", locale="en_US")
+        start_ok = method(
+            Connection.StartOk,
+            client_properties={"information": "i" * size},
+            mechanism="PLAIN",
+            response="\0guest\0guest",
+            locale="en_US",
+        )
         missing = 4096 - 8 - 4 - len(start_ok.marshal())
         if 0 <= missing < 1000:
             break
-    start_ok = method(Connection.StartOk, client_properties={"information": "i" * (size + missing)}, mechanism="PLAIN",
-                      response="\0guest\0guest", locale="en_US")
+    start_ok = method(
+        Connection.StartOk,
+        client_properties={"information": "i" * (size + missing)},
+        mechanism="PLAIN",
+        response="\0guest\0guest",
+        locale="en_US",
+    )
     payload = b"\x00\x0a\x00\x0b" + start_ok.marshal()
     assert len(payload) + 8 == 4096
     peer.send_bytes(frame_bytes(METHOD_FRAME, 0, payload))

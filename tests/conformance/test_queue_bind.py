@@ -17,8 +17,9 @@ def test_an_equal_binding_is_ignored(channel: Channel, name: str) -> None:
         channel.bind(name, "amq.topic", "a.*", {"extra": [1, "two"]})
     channel.publish(b"once", "a.b", "amq.topic")
     assert channel.drain(name) == [b"once"]
-    channel.call(Queue.Unbind, Queue.UnbindOk, queue=name, exchange="amq.topic", routing_key="a.*",
-                 arguments={"extra": [1, "two"]})
+    channel.call(
+        Queue.Unbind, Queue.UnbindOk, queue=name, exchange="amq.topic", routing_key="a.*", arguments={"extra": [1, "two"]}
+    )
     channel.publish(b"none is left", "a.b", "amq.topic")
     assert channel.drain(name) == []
 
@@ -70,8 +71,9 @@ def test_a_queue_has_many_bindings(channel: Channel, name: str, unique: Callable
         for key in range(4):
             channel.bind(name, exchange, str(key))
         channel.publish(exchange.encode(), "3", exchange)
-    assert channel.drain(name) == [exchange.encode() for exchange in
-                                   ("amq.direct", "amq.fanout", "amq.topic", "amq.headers", *own)]
+    assert channel.drain(name) == [
+        exchange.encode() for exchange in ("amq.direct", "amq.fanout", "amq.topic", "amq.headers", *own)
+    ]
 
 
 @pytest.mark.rule("0-9-1", "queue.bind.queue.queue-known")
@@ -120,10 +122,16 @@ def test_direct_bindings_match_equal_keys(channel: Channel, name: str) -> None:
 # What an unbind can fail at: a binding, a queue, an exchange.
 FAILING: list[Any] = [
     pytest.param({}, marks=pytest.mark.rule("0-9-1", "queue.unbind.01"), id="binding"),
-    pytest.param({"queue": "conf.no-such-queue"}, id="queue", marks=[
-        pytest.mark.rule("0-9-1", "queue.unbind.01"), pytest.mark.rule("0-9-1", "queue.unbind.queue.must-exist")]),
-    pytest.param({"exchange": "conf.no-such-exchange"}, id="exchange", marks=[
-        pytest.mark.rule("0-9-1", "queue.unbind.01"), pytest.mark.rule("0-9-1", "queue.unbind.exchange.must-exist")]),
+    pytest.param(
+        {"queue": "conf.no-such-queue"},
+        id="queue",
+        marks=[pytest.mark.rule("0-9-1", "queue.unbind.01"), pytest.mark.rule("0-9-1", "queue.unbind.queue.must-exist")],
+    ),
+    pytest.param(
+        {"exchange": "conf.no-such-exchange"},
+        id="exchange",
+        marks=[pytest.mark.rule("0-9-1", "queue.unbind.01"), pytest.mark.rule("0-9-1", "queue.unbind.exchange.must-exist")],
+    ),
 ]
 
 
@@ -140,8 +148,7 @@ def test_an_unbind_that_fails_is_an_error_of_the_connection(peer: Peer, name: st
 @pytest.mark.parametrize("changed", FAILING)
 def test_unbinding_a_missing_binding_succeeds(channel: Channel, name: str, changed: dict[str, str]) -> None:
     channel.queue(name)
-    channel.call(Queue.Unbind, Queue.UnbindOk,
-                 **({"queue": name, "exchange": "amq.direct", "routing_key": "k"} | changed))
+    channel.call(Queue.Unbind, Queue.UnbindOk, **({"queue": name, "exchange": "amq.direct", "routing_key": "k"} | changed))
 
 
 @pytest.mark.rule("0-9-1", "queue.unbind.queue.queue-known")
@@ -162,8 +169,9 @@ def test_unbinding_an_unnamed_queue_is_an_unbind_that_fails(peer: Peer) -> None:
 @pytest.mark.rule("0-9-1", "queue.unbind.exchange.default-exchange")
 @pytest.mark.mode("rabbitmq")
 @pytest.mark.parametrize("kind", [Queue.Bind, Queue.Unbind])
-def test_the_default_exchange_has_its_own_bindings_only(channel: Channel, name: str,
-                                                        kind: type[Queue.Bind | Queue.Unbind]) -> None:
+def test_the_default_exchange_has_its_own_bindings_only(
+    channel: Channel, name: str, kind: type[Queue.Bind | Queue.Unbind]
+) -> None:
     channel.queue(name)
     channel.send(kind, queue=name, exchange="", routing_key=name)
     channel.expect_close(403, kind)
@@ -206,7 +214,6 @@ def test_a_binding_counts_for_the_next_publish(channel: Channel, name: str) -> N
         channel.send(Queue.Unbind, queue=name, exchange="amq.direct", routing_key=f"{name}.{number}")
         channel.publish(b"unbound", f"{name}.{number}", "amq.direct")
         frames = [channel.peer.read(1) for _ in range(4)]
-        assert sorted(type(frame).__name__ for frame in frames) == [
-            "ContentBody", "ContentHeader", "Deliver", "UnbindOk"]
+        assert sorted(type(frame).__name__ for frame in frames) == ["ContentBody", "ContentHeader", "Deliver", "UnbindOk"]
     channel.call(Basic.Cancel, Basic.CancelOk, consumer_tag="c")
     assert channel.depth(name) == 0

@@ -114,8 +114,12 @@ def test_a_passive_declare_asserts_existence(channel: Channel, name: str) -> Non
     assert (found.queue, found.message_count, found.consumer_count) == (name, 0, 1)
 
 
-ORIGINAL: dict[str, Any] = {"durable": True, "exclusive": False, "auto_delete": False,
-                            "arguments": {"x-message-ttl": 60000, "x-max-length": 10}}
+ORIGINAL: dict[str, Any] = {
+    "durable": True,
+    "exclusive": False,
+    "auto_delete": False,
+    "arguments": {"x-message-ttl": 60000, "x-max-length": 10},
+}
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.passive.equivalent")
@@ -129,11 +133,16 @@ def test_an_equal_redeclaration_succeeds_and_counts(channel: Channel, name: str)
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.passive.equivalent")
-@pytest.mark.parametrize("changed", [
-    {"durable": False}, {"arguments": {}}, {"arguments": {"x-message-ttl": 60001, "x-max-length": 10}},
-    {"arguments": {"x-message-ttl": 60000}},
-    {"arguments": {"x-message-ttl": 60000, "x-max-length": 10, "x-max-length-bytes": 10}},
-])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"durable": False},
+        {"arguments": {}},
+        {"arguments": {"x-message-ttl": 60001, "x-max-length": 10}},
+        {"arguments": {"x-message-ttl": 60000}},
+        {"arguments": {"x-message-ttl": 60000, "x-max-length": 10, "x-max-length-bytes": 10}},
+    ],
+)
 def test_another_redeclaration_is_refused(channel: Channel, name: str, changed: dict[str, object]) -> None:
     channel.queue(name, **ORIGINAL)
     channel.send(Queue.Declare, queue=name, **(ORIGINAL | changed))
@@ -211,14 +220,24 @@ def test_exclusive_and_shared_queues(connect: Connect, unique: Callable[[], str]
 @pytest.mark.rule("0-9-1", "queue.declare.exclusive.text.one-connection")
 @pytest.mark.rule("0-9-1", "queue.declare.exclusive.text.passive-too")
 @pytest.mark.rule("0-9-1", "resource-locked.constant")
-@pytest.mark.parametrize("use", [
-    (Queue.Declare, {}), (Queue.Declare, {"exclusive": True}), (Queue.Declare, {"passive": True}),
-    (Queue.Bind, {"exchange": "amq.direct", "routing_key": "k"}),
-    (Queue.Unbind, {"exchange": "amq.direct", "routing_key": "bound"}),
-    (Basic.Consume, {}), (Basic.Get, {}), (Queue.Purge, {}), (Queue.Delete, {}),
-], ids=lambda use: use[0].name + str(sorted(use[1])))
-def test_another_connection_may_not_use_an_exclusive_queue(channel: Channel, other: Channel, name: str,
-                                                           use: tuple[Any, dict[str, object]]) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        (Queue.Declare, {}),
+        (Queue.Declare, {"exclusive": True}),
+        (Queue.Declare, {"passive": True}),
+        (Queue.Bind, {"exchange": "amq.direct", "routing_key": "k"}),
+        (Queue.Unbind, {"exchange": "amq.direct", "routing_key": "bound"}),
+        (Basic.Consume, {}),
+        (Basic.Get, {}),
+        (Queue.Purge, {}),
+        (Queue.Delete, {}),
+    ],
+    ids=lambda use: use[0].name + str(sorted(use[1])),
+)
+def test_another_connection_may_not_use_an_exclusive_queue(
+    channel: Channel, other: Channel, name: str, use: tuple[Any, dict[str, object]]
+) -> None:
     channel.queue(name, exclusive=True)
     channel.bind(name, "amq.direct", "bound")
     channel.publish(b"mine", name)
@@ -245,10 +264,19 @@ def test_an_auto_delete_queue_is_deleted_with_its_last_consumer(connect: Connect
 
 
 @pytest.mark.rule("0-9-1", "precondition-failed.constant")
-@pytest.mark.parametrize("arguments", [
-    {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": -5}, {"x-max-priority": 256},
-    {"x-overflow": "explode"}, {"x-dead-letter-routing-key": "k"}, {"x-queue-type": "square"},
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": -1},
+        {"x-message-ttl": "soon"},
+        {"x-expires": 0},
+        {"x-max-length": -5},
+        {"x-max-priority": 256},
+        {"x-overflow": "explode"},
+        {"x-dead-letter-routing-key": "k"},
+        {"x-queue-type": "square"},
+    ],
+)
 def test_a_known_argument_with_a_bad_value_is_406(channel: Channel, name: str, arguments: dict[str, Any]) -> None:
     channel.send(Queue.Declare, queue=name, arguments=arguments)
     closed = channel.expect_close(406, Queue.Declare)

@@ -32,10 +32,14 @@ Breach = Callable[[Channel, Channel, str], type[Frame]]
 
 def sends(kind: type[Frame], **fields: Any) -> Breach:
     """One method; NAME in a field is the test's name."""
+
     def run(channel: Channel, other: Channel, name: str) -> type[Frame]:
-        channel.send(kind, **{field: value.replace("NAME", name) if isinstance(value, str) else value
-                              for field, value in fields.items()})
+        channel.send(
+            kind,
+            **{field: value.replace("NAME", name) if isinstance(value, str) else value for field, value in fields.items()},
+        )
         return kind
+
     return run
 
 
@@ -43,6 +47,7 @@ def on_a_queue(kind: type[Frame], **fields: Any) -> Breach:
     def run(channel: Channel, other: Channel, name: str) -> type[Frame]:
         channel.queue(name)
         return sends(kind, **fields)(channel, other, name)
+
     return run
 
 
@@ -118,7 +123,10 @@ REPLY_CODES: Final[dict[str, tuple[Breach, Expected] | tuple[Breach, Expected | 
     "channel.open.state": (sends(ChannelClass.Open), (CONNECTION, 504)),
     "exchange.declare.exchange.reserved": (sends(Exchange.Declare, exchange="amq.NAME"), (CHANNEL, 403)),
     "exchange.declare.exchange.syntax": (
-        sends(Exchange.Declare, exchange="NAME/#", auto_delete=True), None, (CHANNEL, 406)),
+        sends(Exchange.Declare, exchange="NAME/#", auto_delete=True),
+        None,
+        (CHANNEL, 406),
+    ),
     "exchange.declare.type.typed": (retyped, (CHANNEL, 406), (CONNECTION, 530)),
     "exchange.declare.type.support": (sends(Exchange.Declare, exchange="NAME", exchange_type="NAME"), (CONNECTION, 503)),
     "exchange.delete.exchange.exists": (sends(Exchange.Delete, exchange="NAME"), None, (CHANNEL, 404)),
@@ -128,16 +136,26 @@ REPLY_CODES: Final[dict[str, tuple[Breach, Expected] | tuple[Breach, Expected | 
     "queue.declare.passive.passive": (sends(Queue.Declare, queue="NAME", passive=True), (CHANNEL, 404)),
     "queue.declare.exclusive.exclusive": (locked, (CHANNEL, 405)),
     "queue.bind.queue.queue-known": (unnamed(Queue.Bind, exchange="amq.direct", routing_key=""), (CHANNEL, 404)),
-    "queue.bind.queue.must-exist": (
-        sends(Queue.Bind, queue="NAME", exchange="amq.direct", routing_key=""), (CHANNEL, 404)),
+    "queue.bind.queue.must-exist": (sends(Queue.Bind, queue="NAME", exchange="amq.direct", routing_key=""), (CHANNEL, 404)),
     "queue.bind.exchange.exchange-existence": (
-        on_a_queue(Queue.Bind, queue="NAME", exchange="NAME", routing_key=""), (CHANNEL, 404)),
+        on_a_queue(Queue.Bind, queue="NAME", exchange="NAME", routing_key=""),
+        (CHANNEL, 404),
+    ),
     "queue.unbind.queue.queue-known": (
-        unnamed(Queue.Unbind, exchange="amq.direct", routing_key=""), (CHANNEL, 404), (CONNECTION, 404)),
+        unnamed(Queue.Unbind, exchange="amq.direct", routing_key=""),
+        (CHANNEL, 404),
+        (CONNECTION, 404),
+    ),
     "queue.unbind.queue.must-exist": (
-        sends(Queue.Unbind, queue="NAME", exchange="amq.direct", routing_key=""), None, (CONNECTION, 404)),
+        sends(Queue.Unbind, queue="NAME", exchange="amq.direct", routing_key=""),
+        None,
+        (CONNECTION, 404),
+    ),
     "queue.unbind.exchange.must-exist": (
-        on_a_queue(Queue.Unbind, queue="NAME", exchange="NAME", routing_key=""), None, (CONNECTION, 404)),
+        on_a_queue(Queue.Unbind, queue="NAME", exchange="NAME", routing_key=""),
+        None,
+        (CONNECTION, 404),
+    ),
     "queue.purge.queue.queue-known": (unnamed(Queue.Purge), (CHANNEL, 404)),
     "queue.purge.queue.must-exist": (sends(Queue.Purge, queue="NAME"), (CHANNEL, 404)),
     "queue.delete.queue.queue-known": (unnamed(Queue.Delete), (CHANNEL, 404)),
@@ -153,9 +171,14 @@ REPLY_CODES: Final[dict[str, tuple[Breach, Expected] | tuple[Breach, Expected | 
     "tx.rollback.transacted": (sends(Tx.Rollback), (CHANNEL, 406)),
 }
 OF_CLOSES: Final = [
-    *(f"{scope}.close{field}" for scope in (CHANNEL, CONNECTION) for field in (
-        ".text.names-method", ".class-id.text.of-method", ".method-id.text.of-method")),
-    "reply-text.assert.notnull", "errors.close"]
+    *(
+        f"{scope}.close{field}"
+        for scope in (CHANNEL, CONNECTION)
+        for field in (".text.names-method", ".class-id.text.of-method", ".method-id.text.of-method")
+    ),
+    "reply-text.assert.notnull",
+    "errors.close",
+]
 
 
 @pytest.mark.rule(V, "reply-code.assert.notnull")
@@ -178,8 +201,9 @@ def check(channel: Channel, breach: Breach, expected: Expected | None, other: Ch
     other.quiet()
 
 
-of_rules = pytest.mark.parametrize("rule", [
-    pytest.param(rule, marks=checks(V, f"{rule}.reply-code", *OF_CLOSES)) for rule in REPLY_CODES])
+of_rules = pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=checks(V, f"{rule}.reply-code", *OF_CLOSES)) for rule in REPLY_CODES]
+)
 
 
 @pytest.mark.mode("rabbitmq")

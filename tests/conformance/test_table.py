@@ -38,16 +38,24 @@ def test_the_codec_of_0_9_matches_the_specification() -> None:
     types = {domain.get("name"): domain.get("type") for domain in root.findall("domain")} | {"content": "content"}
 
     def fields(element: ElementTree.Element) -> tuple[tuple[str, str | None], ...]:
-        return tuple(((field.get("name") or "").replace("-", "_"), types[field.get("domain")])
-                     for field in element.findall("field"))
+        return tuple(
+            ((field.get("name") or "").replace("-", "_"), types[field.get("domain")]) for field in element.findall("field")
+        )
 
     classes = {known.get("name"): known for known in root.findall("class")}
     assert {name: (spec.class_id, spec.properties) for name, spec in codec.CLASSES.items()} == {
-        name: (int(known.get("index") or 0), fields(known)) for name, known in classes.items()}
+        name: (int(known.get("index") or 0), fields(known)) for name, known in classes.items()
+    }
     assert {name: (spec.class_id, spec.method_id, spec.content, spec.fields) for name, spec in codec.METHODS.items()} == {
-        f"{name}.{method.get('name')}": (int(known.get("index") or 0), int(method.get("index") or 0),
-                                        method.get("content") == "1", fields(method))
-        for name, known in classes.items() for method in known.findall("method")}
+        f"{name}.{method.get('name')}": (
+            int(known.get("index") or 0),
+            int(method.get("index") or 0),
+            method.get("content") == "1",
+            fields(method),
+        )
+        for name, known in classes.items()
+        for method in known.findall("method")
+    }
 
 
 @pytest.mark.parametrize("part", ["types", "transport", "messaging", "transactions", "security"])
@@ -73,8 +81,14 @@ def test_the_catalogue_of_1_0_is_well_formed() -> None:
 
 
 def test_every_rule_has_a_test_or_a_reason() -> None:
-    done = subprocess.run([sys.executable, "-m", "tests.conformance.table", "--check"], cwd=Path(ROOT),
-                          capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.conformance.table", "--check"],
+        cwd=Path(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
@@ -97,19 +111,23 @@ def test_a_complete_table_has_no_problems(collected: Collected, version: str) ->
     rules = len(rules_of(version))
     assert table.problems == []
     tested = rules - len(table.untestable) - len(table.missing)
-    assert (f"{rules} rules: {tested} tested, {len(table.untestable)} untestable, {len(table.missing)} missing"
-            in table.totals())
+    assert (
+        f"{rules} rules: {tested} tested, {len(table.untestable)} untestable, {len(table.missing)} missing"
+        in table.totals()
+    )
 
 
-@pytest.mark.parametrize(("rule", "modes", "problem"), [
-    ("queue.bind.unique", None, "neither a test nor a reason"),
-    ("queue.bind.unique", {"strict"}, "not tested in mode rabbitmq"),
-    ("queue.delete.01", {""}, "a deviation needs a separate test for each mode"),
-    ("redelivered.hinting", {""}, "listed as untestable"),
-    ("queue.no.such.rule", {""}, "the rule does not exist"),
-])
-def test_a_table_reports_its_problems(collected: Collected, rule: str, modes: set[str] | None,
-                                            problem: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "modes", "problem"),
+    [
+        ("queue.bind.unique", None, "neither a test nor a reason"),
+        ("queue.bind.unique", {"strict"}, "not tested in mode rabbitmq"),
+        ("queue.delete.01", {""}, "a deviation needs a separate test for each mode"),
+        ("redelivered.hinting", {""}, "listed as untestable"),
+        ("queue.no.such.rule", {""}, "the rule does not exist"),
+    ],
+)
+def test_a_table_reports_its_problems(collected: Collected, rule: str, modes: set[str] | None, problem: str) -> None:
     tests = collected.tests["0-9-1"]
     if modes is None:
         del tests[rule]

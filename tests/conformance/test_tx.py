@@ -142,8 +142,7 @@ def test_closing_a_channel_rolls_back(connect: Connect, name: str) -> None:
 
 
 @pytest.mark.rule("0-9-1", "tx.not-multiple-queues")
-def test_a_transaction_over_several_queues_is_atomic(channel: Channel, other: Channel,
-                                                                  unique: Callable[[], str]) -> None:
+def test_a_transaction_over_several_queues_is_atomic(channel: Channel, other: Channel, unique: Callable[[], str]) -> None:
     source, first, second = (channel.queue(unique(), exclusive=False) for _ in range(3))
     channel.publish(b"work", source)
     content = channel.get(source, no_ack=False)

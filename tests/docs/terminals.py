@@ -94,9 +94,16 @@ class Running:
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        self._process = subprocess.Popen([sys.executable, *words], cwd=directory, env=environment, text=True,
-                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                         preexec_fn=_as_in_a_terminal)
+        self._process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=directory,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_as_in_a_terminal,
+        )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -172,7 +179,8 @@ def perform(scene: Scene, directory: Path) -> None:
 
 def _compare(running: Running, printed: list[str], expected: list[str], codes: set[int]) -> None:
     assert printed == expected and codes == {0}, "\n".join(
-        [f"{running.command.words} ended with {codes} and printed", *printed, "instead of", *expected])
+        [f"{running.command.words} ended with {codes} and printed", *printed, "instead of", *expected]
+    )
 
 
 def _wait_for_all(mates: list[Running]) -> None:

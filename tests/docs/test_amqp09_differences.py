@@ -49,8 +49,11 @@ def test_fields_of_the_methods_that_both_have() -> None:
         assert [field.type for field in new.fields] == [field.type for field in old.fields], name
         if new.method_id != old.method_id:
             assert f"60.{old.method_id}" in ROWS[f"`{name}`"][0] and f"60.{new.method_id}" in ROWS[f"`{name}`"][1]
-        others = {mine.spec_name: theirs.spec_name for mine, theirs in zip(new.fields, old.fields, strict=True)
-                  if mine.spec_name != theirs.spec_name}
+        others = {
+            mine.spec_name: theirs.spec_name
+            for mine, theirs in zip(new.fields, old.fields, strict=True)
+            if mine.spec_name != theirs.spec_name
+        }
         others.pop("nowait", None)  # it is called no-wait
         if others.pop("ticket", None) is not None:
             assert named(ROWS["methods with an access ticket"][1]) == {"ticket"}
@@ -63,8 +66,9 @@ def test_fields_of_the_methods_that_both_have() -> None:
 def test_properties_and_constants() -> None:
     new, old = ([field.spec_name for field in version.classes[60].properties] for version in (V0_9, V0_9_1))
     assert {(mine, theirs) for mine, theirs in zip(new, old, strict=True) if mine != theirs} <= {("cluster-id", "reserved")}
-    mine, theirs = ({constant.name for constant in version.constants.values() if not constant.extension}
-                    for version in (V0_9, V0_9_1))
+    mine, theirs = (
+        {constant.name for constant in version.constants.values() if not constant.extension} for version in (V0_9, V0_9_1)
+    )
     assert named(ROWS["frames"][1]) | named(ROWS["reply codes"][1]) == mine - theirs
     assert named(ROWS["reply codes"][0]) == theirs - mine
 

@@ -105,9 +105,11 @@ def test_every_mechanism_is_documented() -> None:
 
 def test_the_tree_of_exceptions() -> None:
     documented = {names(row[0])[0]: set(names(row[1])) for row in table(DOCS / "client" / "errors.md", "exception")}
-    known = {name: {base.__name__ for base in kind.__bases__}
-             for name, kind in vars(errors).items()
-             if inspect.isclass(kind) and issubclass(kind, errors.Error)}
+    known = {
+        name: {base.__name__ for base in kind.__bases__}
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, errors.Error)
+    }
     assert documented == known
     assert all(hasattr(client, name) for name in known)
     assert leveret.Error is errors.Error
@@ -177,8 +179,12 @@ def test_attributes_and_methods_exist(page: Path) -> None:
     classes = {name.split(".")[0] for name in V0_9_1.by_name} | API_CLASSES.keys()
     for text in ours(page):
         owner, _, name = text.partition(".")
-        if (re.fullmatch(r"[a-z]+\.[a-z_-]+", text) and owner in classes and text not in V0_9_1.by_name
-                and text not in V0_9.by_name):
+        if (
+            re.fullmatch(r"[a-z]+\.[a-z_-]+", text)
+            and owner in classes
+            and text not in V0_9_1.by_name
+            and text not in V0_9.by_name
+        ):
             assert owner in API_CLASSES, f"`{text}`: there is no such method"
             for face in classes_of(page)[owner]:
                 assert hasattr(face, name), f"`{text}`: {face.__qualname__} of {face.__module__} has no {name}"

@@ -38,8 +38,7 @@ def _clean(broker: Broker) -> None:
             channel.delete_exchange(exchange)
 
 
-@pytest.mark.parametrize(("page", "scene"), SCENES,
-                         ids=[f"{page_id(page)}-{scene.heading}" for page, scene in SCENES])
+@pytest.mark.parametrize(("page", "scene"), SCENES, ids=[f"{page_id(page)}-{scene.heading}" for page, scene in SCENES])
 def test_programs(page: Path, scene: Scene, clean: Broker, tmp_path: Path) -> None:
     for name, text in programs(page).items():
         (tmp_path / name).write_text(at_broker(text, clean), "utf-8")

@@ -60,16 +60,27 @@ committed:      0 orders and 1 invoices are ready
 def run(command: list[str], directory: Path, timeout: float = 60.0, **variables: str) -> str:
     """Return the output of a command. Raises AssertionError if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"} | variables
-    result = subprocess.run([sys.executable, *command], cwd=directory, env=environment, timeout=timeout,
-                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=directory,
+        env=environment,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, f"{command} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
 
 def run_pytest(directory: Path) -> str:
     """The output of a session that has the plugin of the sources, whether or not it is installed as well."""
-    return run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "leveret.pytest_plugin"], directory,
-               PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    return run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "leveret.pytest_plugin"],
+        directory,
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+    )
 
 
 def test_every_example_is_tested() -> None:

@@ -93,17 +93,35 @@ def test_every_argument_is_documented(name: str, declared: dict[str, object]) ->
 
 @pages
 def test_arguments_exist(page: Path) -> None:
-    known = {*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS, *TYPES, "x-match", "x-death", "x-delivery-count",
-             "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "x-",
-             # Headers of stream messages.
-             filters.FILTER_VALUE, tracking.PUBLISHER, tracking.SEQUENCE,
-             # Reasons given by a Spark sink for rows that cannot be published.
-             "x-exception-message", "x-original-exchange", "x-original-routing-key",
-             # Annotations of AMQP 1.0 for features of 0-9-1.
-             origins.EXCHANGE, origins.ROUTING_KEY, to_amqp10.TYPE,
-             # Headers for fields of another content class of 0-9.
-             classes.FILENAME, classes.TRANSACTION_ID,
-             *(header for hidden in classes.HIDDEN.values() for _, header in hidden)}
+    known = {
+        *QUEUE_ARGUMENTS,
+        *EXCHANGE_ARGUMENTS,
+        *CONSUMER_ARGUMENTS,
+        *TYPES,
+        "x-match",
+        "x-death",
+        "x-delivery-count",
+        "x-first-death-queue",
+        "x-first-death-reason",
+        "x-first-death-exchange",
+        "x-",
+        # Headers of stream messages.
+        filters.FILTER_VALUE,
+        tracking.PUBLISHER,
+        tracking.SEQUENCE,
+        # Reasons given by a Spark sink for rows that cannot be published.
+        "x-exception-message",
+        "x-original-exchange",
+        "x-original-routing-key",
+        # Annotations of AMQP 1.0 for features of 0-9-1.
+        origins.EXCHANGE,
+        origins.ROUTING_KEY,
+        to_amqp10.TYPE,
+        # Headers for fields of another content class of 0-9.
+        classes.FILENAME,
+        classes.TRANSACTION_ID,
+        *(header for hidden in classes.HIDDEN.values() for _, header in hidden),
+    }
     named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}
     assert named <= known
 

@@ -42,6 +42,7 @@ def connect(process: Broker, container: str = "client") -> Session:
 
 def kill_after(process: LeveretProcess, seconds: float) -> threading.Thread:
     """Kill the broker some time from now; what the time hits is left to chance."""
+
     def kill() -> None:
         time.sleep(seconds)
         process.kill()
@@ -72,8 +73,7 @@ class Sending:
             for tag, payload in list(self.unsettled.items()):
                 resumed = tag in told
                 # What the broker does not know it has not stored, so it is sent as a new delivery.
-                number = link.send(b"" if resumed and told[tag] is not None else payload, delivery_tag=tag,
-                                   resume=resumed)
+                number = link.send(b"" if resumed and told[tag] is not None else payload, delivery_tag=tag, resume=resumed)
                 numbers[number] = tag
             while self.next < most or numbers:
                 while self.next < most and len(numbers) < 50:
@@ -140,8 +140,9 @@ class Taking:
         """Take messages until the broker is gone, or until so many are done."""
         with contextlib.suppress(Closed, ConnectionError):
             session = connect(process)
-            link: Receiver = session.receiver(name="taking", source=Source("/queue/kept", **KEPT), rcv_settle_mode=1,
-                                              unsettled=dict(self.unsettled))
+            link: Receiver = session.receiver(
+                name="taking", source=Source("/queue/kept", **KEPT), rcv_settle_mode=1, unsettled=dict(self.unsettled)
+            )
             told = link.attached.unsettled or {}
             for tag in [tag for tag in self.unsettled if tag not in told]:
                 if isinstance(self.unsettled[tag], Accepted):

@@ -69,8 +69,9 @@ def move(client: Client, count: int) -> list[int]:
     moved = []
     for _ in range(count):
         tag, body = take(client)
-        client.engine.send_publish(1, make_address("", "to"), 0, encode_header(60, len(body), {"delivery_mode": 2}), body,
-                                   len(body))
+        client.engine.send_publish(
+            1, make_address("", "to"), 0, encode_header(60, len(body), {"delivery_mode": 2}), body, len(body)
+        )
         client.engine.send_ack(1, tag, False)
         client.flush()
         moved.append(int(body.split(b":")[0]))

@@ -17,12 +17,15 @@ from leveret.management.control_client import NoBroker, call
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until
 
-CONFIG = basic_config() + """
+CONFIG = (
+    basic_config()
+    + """
 [streams]
 segment_size = 4000
 merge_below = 0
 grace = 0
 """
+)
 COUNT = 600
 LIMIT = 60.0
 RULES = [{"action": "remove", "headers": {"customer": "3"}}, {"action": "drop-body", "headers": {"customer": "4"}}]
@@ -70,6 +73,7 @@ def check(found: dict[int, bytes], before: dict[int, bytes]) -> None:
 
 def wait(process: LeveretProcess) -> str:
     """How the erasure has ended."""
+
     def ended() -> str:
         state = str(call(process.data_dir, "streams.erasing", {"name": "s"})["state"])
         return state if state in ("done", "failed") else ""

@@ -28,13 +28,16 @@ STEPS = 80
 LIMIT = 30.0
 CLOSE = frame(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
 # Uploads and interrupted channels expire soon.
-CONFIG = basic_config() + """
+CONFIG = (
+    basic_config()
+    + """
 [uploads]
 timeout = 1
 
 [amqp09]
 resume_timeout = 0.2
 """
+)
 
 
 @pytest.fixture(scope="module")

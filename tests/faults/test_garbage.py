@@ -124,8 +124,11 @@ def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes
         assert peer.raw() == answer
 
 
-@pytest.mark.parametrize("octets", [b"\xff" * 64, b"\0" * 64, bytes(range(256)), b"\0\0\0\x0c\x02\0\0\0\0\x53\x99\x45"],
-                         ids=["ff", "00", "all", "descriptor"])
+@pytest.mark.parametrize(
+    "octets",
+    [b"\xff" * 64, b"\0" * 64, bytes(range(256)), b"\0\0\0\x0c\x02\0\0\0\0\x53\x99\x45"],
+    ids=["ff", "00", "all", "descriptor"],
+)
 @pytest.mark.parametrize("header", [AMQP_1_0, SASL_1_0])
 def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> None:
     """The connection ends, with an open and a close before the end where it had begun."""

@@ -123,8 +123,9 @@ def named_files(process: LeveretProcess) -> set[str]:
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("looks into the broker's process")
     # The store has almost a gigabyte to sync when it stops.
-    process = LeveretProcess(tmp_path, config=basic_config() + CONFIG,
-                             environment={"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "60"})
+    process = LeveretProcess(
+        tmp_path, config=basic_config() + CONFIG, environment={"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "60"}
+    )
     with process.start():
         yield process
         process.check_log()
@@ -132,9 +133,13 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("persistent", [
-    pytest.param(True, id="persistent"), pytest.param(False, id="transient", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    "persistent",
+    [
+        pytest.param(True, id="persistent"),
+        pytest.param(False, id="transient", marks=pytest.mark.slow),
+    ],
+)
 def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, persistent: bool) -> None:
     before = peak_memory(process)
     sources = [Source(number) for number in range(PUBLISHERS)]
@@ -205,8 +210,9 @@ def small(tmp_path: Path) -> Iterator[LeveretProcess]:
         pytest.skip("only root may mount a file system")
     directory = tmp_path / "disk"
     directory.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={48 * MIB}", "tmpfs", str(directory)],
-                             capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={48 * MIB}", "tmpfs", str(directory)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace')}")
     config = basic_config() + "[limits]\ndisk_free = 1048576\n[storage]\nreserve = 4194304\n"

@@ -22,8 +22,9 @@ GONE = (pika.exceptions.AMQPError, OSError)
 
 
 def connect(process: LeveretProcess) -> Any:
-    return pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port, socket_timeout=30,
-                                                             blocked_connection_timeout=60))
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(process.host, process.port, socket_timeout=30, blocked_connection_timeout=60)
+    )
 
 
 class Publisher(threading.Thread):
@@ -45,8 +46,9 @@ class Publisher(threading.Thread):
                 while True:
                     number = self.next
                     self.next += 1
-                    channel.basic_publish("", QUEUE, b"%d" % number, pika.BasicProperties(
-                        delivery_mode=2, priority=number % 5 == 0))
+                    channel.basic_publish(
+                        "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=2, priority=number % 5 == 0)
+                    )
                     self.confirmed.append(number)
                     time.sleep(self.pace)
         except GONE:
@@ -140,8 +142,9 @@ class Driver:
             assert rows == self.batches[number], "a batch is another one when it is read again"
         self.batches[number] = rows
         if number not in self.back:
-            self.back[number] = [index for index, (_, body, _) in enumerate(rows)
-                                 if body % 13 == 0 and body not in self.sent_back]
+            self.back[number] = [
+                index for index, (_, body, _) in enumerate(rows) if body % 13 == 0 and body not in self.sent_back
+            ]
             self.sent_back.update(rows[index][1] for index in self.back[number])
         answer = self.ask("lease.commit", epoch=self.epoch, batch=number, **{"except": self.back[number]})
         assert answer["committed"] == number
@@ -156,9 +159,18 @@ class Driver:
         def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
             rows.append((properties.headers["x-stream-offset"], int(body), method.redelivered))
 
-        tag = self.channel.basic_consume(QUEUE, take, auto_ack=True, arguments={
-            "x-lease": "sink", "x-lease-epoch": self.epoch, "x-lease-batch": number, "x-lease-first": first,
-            "x-lease-count": count})
+        tag = self.channel.basic_consume(
+            QUEUE,
+            take,
+            auto_ack=True,
+            arguments={
+                "x-lease": "sink",
+                "x-lease-epoch": self.epoch,
+                "x-lease-batch": number,
+                "x-lease-first": first,
+                "x-lease-count": count,
+            },
+        )
         deadline = time.monotonic() + 60
         while len(rows) < count:
             assert time.monotonic() < deadline
@@ -170,8 +182,12 @@ class Driver:
     def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         correlation = uuid.uuid4().hex
         body = json.dumps({"version": 1, "queue": QUEUE, "lease": "sink", **arguments})
-        self.channel.basic_publish("leveret.control", operation, body, pika.BasicProperties(
-            reply_to="amq.rabbitmq.reply-to", correlation_id=correlation))
+        self.channel.basic_publish(
+            "leveret.control",
+            operation,
+            body,
+            pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id=correlation),
+        )
         deadline = time.monotonic() + 60
         while correlation not in self.replies:
             assert time.monotonic() < deadline, f"no answer to {operation}"
@@ -212,15 +228,23 @@ def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int)
     process.start()
     driver.run(until_empty=True)
     assert driver.committed == max(driver.batches) >= ROUNDS
-    kept = [body for number, rows in driver.batches.items() for index, (_, body, _) in enumerate(rows)
-            if index not in driver.back[number]]
+    kept = [
+        body
+        for number, rows in driver.batches.items()
+        for index, (_, body, _) in enumerate(rows)
+        if index not in driver.back[number]
+    ]
     assert len(set(kept)) == len(kept), "a message was committed twice"
     assert len(set(taken)) == len(taken)
     assert not set(kept) & set(taken), "a message went to a consumer and into a batch"
     lost = set(confirmed) - set(kept) - set(taken) - set(unclear)
     assert not lost, f"lost: {sorted(lost)}"
-    offsets = [offset for number, rows in driver.batches.items() for index, (offset, _, _) in enumerate(rows)
-               if index not in driver.back[number]]
+    offsets = [
+        offset
+        for number, rows in driver.batches.items()
+        for index, (offset, _, _) in enumerate(rows)
+        if index not in driver.back[number]
+    ]
     assert len(set(offsets)) == len(offsets)
     with connect(process) as connection:
         found = connection.channel().queue_declare(QUEUE, passive=True)
@@ -240,8 +264,9 @@ def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProc
         channel.queue_declare(QUEUE, durable=True, arguments={"x-max-priority": 3})
         channel.confirm_delivery()
         for number in range(60):
-            channel.basic_publish("", QUEUE, b"%d" % number, pika.BasicProperties(
-                delivery_mode=1 + number % 2, priority=number % 3))
+            channel.basic_publish(
+                "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=1 + number % 2, priority=number % 3)
+            )
     wanted = [number for priority in (2, 1, 0) for number in range(priority, 60, 3)]
     driver = Driver(process)
     rows: list[list[tuple[int, int, bool]]] = []
@@ -270,4 +295,5 @@ def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProc
         found = [channel.basic_get(QUEUE, auto_ack=True) for _ in range(1 + 5)]
     # Transient messages that were not leased are lost.
     assert [int(body) for method, _, body in found if method is not None] == [
-        number for number in (wanted[5], *wanted[50:]) if number % 2 or number == wanted[5]]
+        number for number in (wanted[5], *wanted[50:]) if number % 2 or number == wanted[5]
+    ]

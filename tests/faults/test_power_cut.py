@@ -85,8 +85,9 @@ def test_everything_is_recorded(tmp_path: Path) -> None:
     disk.mkdir()
     machine = Machine(disk)
     log = tmp_path / "log"
-    subprocess.run([sys.executable, "-c", OPERATIONS, str(disk)], check=True,
-                   env={**os.environ, **recorded(library, disk, log)})
+    subprocess.run(
+        [sys.executable, "-c", OPERATIONS, str(disk)], check=True, env={**os.environ, **recorded(library, disk, log)}
+    )
     for record in Recording(log):
         machine.do(record)
     there = {str(path): path.read_bytes() if path.is_file() else None for path in disk.rglob("*")}
@@ -112,8 +113,14 @@ def outcomes(rules: Rules, records: list[Record], tmp_path: Path) -> set[tuple[t
         target = tmp_path / f"cut-{number}"
         target.mkdir()
         machine.cut(target, rules, chance)
-        found.add(tuple(sorted((str(path.relative_to(target)), path.read_bytes() if path.is_file() else None)
-                               for path in target.rglob("*"))))
+        found.add(
+            tuple(
+                sorted(
+                    (str(path.relative_to(target)), path.read_bytes() if path.is_file() else None)
+                    for path in target.rglob("*")
+                )
+            )
+        )
     return found
 
 
@@ -136,25 +143,38 @@ def test_a_synced_directory_is_not_in_its_parent_yet(tmp_path: Path) -> None:
 
 
 def test_files_grow_in_order_under_ext4(tmp_path: Path) -> None:
-    records = [record(b"C", "f", 1), record(b"S", inode=1), *[
-        record(b"W", inode=1, offset=4096 * number, data=bytes((number + 1,)) * 4096) for number in range(3)]]
+    records = [
+        record(b"C", "f", 1),
+        record(b"S", inode=1),
+        *[record(b"W", inode=1, offset=4096 * number, data=bytes((number + 1,)) * 4096) for number in range(3)],
+    ]
     whole = b"".join(bytes((number + 1,)) * 4096 for number in range(3))
     assert {dict(state)["f"] for state in outcomes(Rules.EXT4, records, tmp_path)} == {
-        whole[: 4096 * number] for number in range(4)}
+        whole[: 4096 * number] for number in range(4)
+    }
     (tmp_path / "strict").mkdir()
     assert len(outcomes(Rules.POSIX, records, tmp_path / "strict")) > 20
 
 
 def test_overwritten_data_may_be_torn(tmp_path: Path) -> None:
-    records = [record(b"C", "f", 1), record(b"W", inode=1, data=b"a" * 2048), record(b"S", inode=1),
-               record(b"W", inode=1, data=b"b" * 2048)]
+    records = [
+        record(b"C", "f", 1),
+        record(b"W", inode=1, data=b"a" * 2048),
+        record(b"S", inode=1),
+        record(b"W", inode=1, data=b"b" * 2048),
+    ]
     found = {dict(state).get("f") for state in outcomes(Rules.EXT4, records, tmp_path)}
     assert {b"a" * 2048, b"b" * 2048, b"a" * 512 + b"b" * 512 + b"a" * 1024} <= found
 
 
 def test_a_rename_is_atomic(tmp_path: Path) -> None:
-    records = [record(b"C", "f", 1), record(b"S", inode=1), record(b"R", "f", data=os.fsencode(f"{tmp_path}/machine/g")),
-               record(b"C", "h", 2), record(b"S", inode=2)]
+    records = [
+        record(b"C", "f", 1),
+        record(b"S", inode=1),
+        record(b"R", "f", data=os.fsencode(f"{tmp_path}/machine/g")),
+        record(b"C", "h", 2),
+        record(b"S", inode=2),
+    ]
     assert outcomes(Rules.EXT4, records, tmp_path) == {(("g", b""), ("h", b""))}
     (tmp_path / "strict").mkdir()
     records[2] = records[2]._replace(data=os.fsencode(f"{tmp_path}/strict/machine/g"))

@@ -34,8 +34,9 @@ def test_a_kill_between_records_leaves_no_write_unrecorded(tmp_path: Path) -> No
         disk, log = tmp_path / f"disk-{number}", tmp_path / f"recording-{number}.log"
         disk.mkdir()
         environment = os.environ | recorded(library, disk, log)
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(disk / "file")], env=environment,
-                              stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(disk / "file")], env=environment, stdout=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             process.stdout.readline()
             with between_records(log):

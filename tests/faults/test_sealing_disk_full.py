@@ -24,8 +24,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a file system")
     directory = tmp_path / "disk"
     directory.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(directory)], capture_output=True,
-                             check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(directory)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace')}")
     try:
@@ -35,13 +36,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_segments_without_space(tmp_path: Path, small_disk: Path) -> None:
-    config = basic_config() + f"""
+    config = (
+        basic_config()
+        + f"""
 [streams]
 directory = "{small_disk}/streams"
 segment_size = 20000
 segment_age = "200ms"
 merge_below = 0
 """
+    )
     with LeveretProcess(tmp_path, config=config).start() as process:
         confirmed: list[bytes] = []
 
@@ -54,8 +58,9 @@ merge_below = 0
         number = publish(process, confirmed, number, lambda: len(confirmed) >= number + 300)
         check(process, confirmed, {}, 0)
         assert describe(process)["unsealed"] > 0
-        wait_until(lambda: files_in(small_disk) == {segment["path"] for segment in manifest(process)},
-                   "unfinished files are left")
+        wait_until(
+            lambda: files_in(small_disk) == {segment["path"] for segment in manifest(process)}, "unfinished files are left"
+        )
         subprocess.run(["mount", "-o", f"remount,size={ROOM}", str(small_disk)], check=True)
         publish(process, confirmed, number, lambda: len(confirmed) >= number + 10)
         wait_until(lambda: describe(process)["unsealed"] < 50, "nothing was sealed when there was room again")

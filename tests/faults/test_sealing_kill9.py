@@ -21,13 +21,16 @@ from leveret.management.control_client import call
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until
 
-CONFIG = basic_config() + """
+CONFIG = (
+    basic_config()
+    + """
 [streams]
 segment_size = 20000
 segment_age = "300ms"
 merge_below = 15000
 grace = 0
 """
+)
 SIZE = 200
 LIMIT = 60.0
 
@@ -77,8 +80,9 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
         end = describe(process)["next_offset"]
         offsets: list[int] = []
         if end:
-            for method, properties, body in channel.consume("s", arguments={"x-stream-offset": "first"},
-                                                            inactivity_timeout=5):
+            for method, properties, body in channel.consume(
+                "s", arguments={"x-stream-offset": "first"}, inactivity_timeout=5
+            ):
                 assert time.monotonic() < deadline, f"only {len(offsets)} of {end} came"
                 if method is None:
                     continue
@@ -120,14 +124,17 @@ def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes
 def all_sealed(process: LeveretProcess) -> None:
     """In the end everything is in segments, the log has none of it, and the directory has the manifest's files."""
     wait_until(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
-    wait_until(lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
-               "the files are not those of the manifest")
+    wait_until(
+        lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
+        "the files are not those of the manifest",
+    )
     found = manifest(process)
     assert found[0]["first"] == 0
     assert [segment["first"] for segment in found[1:]] == [segment["last"] + 1 for segment in found[:-1]]
     assert sum(segment["count"] for segment in found) == describe(process)["messages"]
-    wait_until(lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE,
-               "the log keeps what is sealed")
+    wait_until(
+        lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE, "the log keeps what is sealed"
+    )
 
 
 @pytest.mark.slow
@@ -199,10 +206,13 @@ def test_a_missing_file(process: LeveretProcess) -> None:
         lost.add_on_cancel_callback(lambda frame: gone.append(frame.method.consumer_tag))
         taken: list[bytes] = []
         tag = lost.basic_consume("s", lambda *_: None, arguments={"x-stream-offset": "first"})
-        other.basic_consume("s", lambda _, __, ___, body: taken.append(body),
-                            arguments={"x-stream-offset": segments[1]["first"]})
+        other.basic_consume(
+            "s", lambda _, __, ___, body: taken.append(body), arguments={"x-stream-offset": segments[1]["first"]}
+        )
         wait_until(lambda: connection.process_data_events(0.05) or bool(gone), "the reader was not told")
         assert gone == [tag]
-        wait_until(lambda: connection.process_data_events(0.05) or len(taken) == 400 - segments[1]["first"],
-                   "another reader was disturbed")
+        wait_until(
+            lambda: connection.process_data_events(0.05) or len(taken) == 400 - segments[1]["first"],
+            "another reader was disturbed",
+        )
     assert f"offsets 0 to {segments[0]['last']} cannot be read from" in process.log_path.read_text("utf-8")

@@ -30,8 +30,10 @@ def library(tmp_path: Path) -> Path:
 def test_it_ends_although_a_sync_does_not(library: Path, tmp_path: Path) -> None:
     leveret_only("a library is preloaded into it")
     slow = tmp_path / "slow"
-    process = LeveretProcess(tmp_path / "broker", environment={
-        "LD_PRELOAD": str(library), "SLOW_SYNC": str(slow), "LEVERET_SERVER__SHUTDOWN_TIMEOUT": "0.2"}).start()
+    process = LeveretProcess(
+        tmp_path / "broker",
+        environment={"LD_PRELOAD": str(library), "SLOW_SYNC": str(slow), "LEVERET_SERVER__SHUTDOWN_TIMEOUT": "0.2"},
+    ).start()
     try:
         with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("q", durable=True)

@@ -64,15 +64,18 @@ def failing(path: Path, fails: Callable[[str], int]) -> tuple[Harness, FailingCo
     return harness, connection
 
 
-@pytest.mark.parametrize(("what", "code"), [
-    ("INSERT INTO log", sqlite3.SQLITE_IOERR_FSYNC),
-    ("INSERT INTO log", sqlite3.SQLITE_IOERR_WRITE),
-    ("INSERT INTO log", sqlite3.SQLITE_CORRUPT),
-    ("INSERT INTO log", sqlite3.SQLITE_READONLY),
-    ("BEGIN", sqlite3.SQLITE_BUSY),
-    ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC),
-    ("INSERT OR REPLACE INTO metadata", sqlite3.SQLITE_IOERR_WRITE),
-])
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("INSERT INTO log", sqlite3.SQLITE_IOERR_FSYNC),
+        ("INSERT INTO log", sqlite3.SQLITE_IOERR_WRITE),
+        ("INSERT INTO log", sqlite3.SQLITE_CORRUPT),
+        ("INSERT INTO log", sqlite3.SQLITE_READONLY),
+        ("BEGIN", sqlite3.SQLITE_BUSY),
+        ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC),
+        ("INSERT OR REPLACE INTO metadata", sqlite3.SQLITE_IOERR_WRITE),
+    ],
+)
 def test_an_error_stops_the_log_for_good(tmp_path: Path, what: str, code: int) -> None:
     harness, connection = failing(tmp_path / "data", lambda statement: code if statement.startswith(what) else 0)
     log = harness.log
@@ -136,8 +139,9 @@ def test_a_failed_checkpoint_stops_the_log_too(tmp_path: Path, beside: bool) -> 
 
 
 def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
-    harness, _ = failing(tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_READ if "SELECT settled" in statement
-                         else 0)
+    harness, _ = failing(
+        tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_READ if "SELECT settled" in statement else 0
+    )
     queue = FakeQueue(3)
     entries = harness.publish(queue, b"a")
     harness.commit()
@@ -150,8 +154,9 @@ def test_a_row_that_cannot_be_read_stops_the_log(tmp_path: Path) -> None:
 
 
 def test_an_error_while_closing_is_reported(tmp_path: Path) -> None:
-    harness, _ = failing(tmp_path / "data",
-                         lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "INTO state" in statement else 0)
+    harness, _ = failing(
+        tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_FSYNC if "INTO state" in statement else 0
+    )
     with pytest.raises(StorageFailed, match="disk I/O error"):
         harness.log.close()
     # The directory is free all the same, and the stop counts as unclean.
@@ -209,8 +214,9 @@ def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pyt
 
 def test_a_sync_that_fails_is_an_error_even_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quota = Quota(monkeypatch)
-    harness, _ = failing(tmp_path / "data",
-                         lambda statement: sqlite3.SQLITE_IOERR_FSYNC if statement.startswith("INSERT INTO log") else 0)
+    harness, _ = failing(
+        tmp_path / "data", lambda statement: sqlite3.SQLITE_IOERR_FSYNC if statement.startswith("INSERT INTO log") else 0
+    )
     quota.used_up = True
     harness.publish(FakeQueue(1), b"three")
     Waiter(harness.log)

@@ -24,8 +24,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own of 64 MiB."""
     path = tmp_path / "disk"
     path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True,
-                             check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("a file system of a given size can only be mounted by root")
     yield path

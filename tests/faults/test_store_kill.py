@@ -64,9 +64,12 @@ def expected_of(state: State) -> dict[Key, tuple[bytes, int]]:
 
 def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any]], int]:
     """Run a writer, kill it after so many lines. Returns the batches that it tried, and the last confirmed number."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.faults.store_writer", str(path), str(seed)],
-                               stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
-                               env={**os.environ, "PYTHONPATH": "src"})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.store_writer", str(path), str(seed)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": "src"},
+    )
     output = process.stdout
     assert output is not None
     tried: list[tuple[int, Any]] = []
@@ -161,8 +164,9 @@ class Torn:
             while len(alive) > 12:
                 self.log.settle(alive.pop(chance.randrange(len(alive))))
             self.harness.commit()
-            self.states.append((self.wal.stat().st_size, {
-                (entry.queue.id, entry.seq): (content(entry.message), 0) for entry in alive}))
+            self.states.append(
+                (self.wal.stat().st_size, {(entry.queue.id, entry.seq): (content(entry.message), 0) for entry in alive})
+            )
 
     def state_at(self, size: int) -> dict[Key, tuple[bytes, int]]:
         """What must be there when the write-ahead log is good up to an offset."""

@@ -27,8 +27,11 @@ def test_queues_keep_messages_that_a_stream_skips(tmp_path: Path) -> None:
             assert channel.declare_queue("stream", passive=True).message_count == 100
         process.stop()
         process.start()
-        with sync.connect(process.url()) as connection, connection.channel() as channel, \
-                channel.consume("queue", no_ack=True) as consumer:
+        with (
+            sync.connect(process.url()) as connection,
+            connection.channel() as channel,
+            channel.consume("queue", no_ack=True) as consumer,
+        ):
             assert [consumer.next(30).body for _ in range(300)] == [b"%d" % number for number in range(300)]
         process.stop()
     finally:

@@ -37,20 +37,41 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
     source = directory / f"{program}.java"
     libraries = build_directory("java", pom)
     if not list(libraries.glob(f"{library}*.jar")):
-        prepare(["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}",
-                 f"-DbuildDirectory={libraries}"], "Maven cannot fetch the Java client")
+        prepare(
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={libraries}",
+                f"-DbuildDirectory={libraries}",
+            ],
+            "Maven cannot fetch the Java client",
+        )
     classes = build_directory("java-classes", pom, *sorted(directory.glob("*.java")))
     if not (classes / f"{program}.class").exists():
-        ran = subprocess.run(["javac", "-cp", f"{libraries}/*", "-sourcepath", str(directory), "-d", str(classes),
-                              str(source)], capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            ["javac", "-cp", f"{libraries}/*", "-sourcepath", str(directory), "-d", str(classes), str(source)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert ran.returncode == 0, ran.stderr
     return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*:{classes}", program]
 
 
 def run(command: list[str], broker: Broker, least: int, timeout: float = 110) -> None:
     """Run a program that prints `ok ...` for each thing that works, and how many did last."""
-    ran = subprocess.run(command, env=os.environ | {"LEVERET_URL": broker.url(vhost="/")}, capture_output=True, text=True,
-                         timeout=timeout, check=False)
+    ran = subprocess.run(
+        command,
+        env=os.environ | {"LEVERET_URL": broker.url(vhost="/")},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
     passed = int(ran.stdout.splitlines()[-1].split()[0])
     assert passed == ran.stdout.count("ok "), ran.stdout

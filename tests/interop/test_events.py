@@ -48,8 +48,11 @@ class Listener:
             assert properties.content_type == "application/json"
             assert method.exchange == EVENTS
             self.events.append(json.loads(body))
-        return sum(item["sample"] for item in self.events if item["event"] == event
-                   and all(item.get(name) == value for name, value in wanted.items()))
+        return sum(
+            item["sample"]
+            for item in self.events
+            if item["event"] == event and all(item.get(name) == value for name, value in wanted.items())
+        )
 
     def wait(self, expected: int, event: str, **wanted: Any) -> None:
         """Wait until events stand for so many messages, and see that they do not stand for more."""
@@ -67,8 +70,10 @@ def test_counts_add_up(connect: Connect, listener: Listener, channel: BlockingCh
     exchange = f"{name}.x"
     channel.exchange_declare(exchange, "topic", auto_delete=True)
     for number in range(3):
-        channel.queue_declare(f"{name}.{number}", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key":
-                                                             f"{name}.dead"} if number == 0 else {})
+        channel.queue_declare(
+            f"{name}.{number}",
+            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"} if number == 0 else {},
+        )
         channel.queue_bind(f"{name}.{number}", exchange, f"all.#.{number}.#" if number else "all.#")
     channel.queue_declare(f"{name}.dead")
     channel.confirm_delivery()
@@ -149,8 +154,7 @@ def test_transactions(listener: Listener, channel: BlockingChannel, connect: Con
     listener.wait(10, "routed", queue=name)
 
 
-def test_publishes_of_transactions_are_events_at_the_commit(connect: Connect, channel: BlockingChannel,
-                                                                      name: str) -> None:
+def test_publishes_of_transactions_are_events_at_the_commit(connect: Connect, channel: BlockingChannel, name: str) -> None:
     exchange = f"{name}.x"
     listener = Listener(connect().channel(), f"published.{exchange}")
     channel.exchange_declare(exchange, "fanout", auto_delete=True)
@@ -193,7 +197,10 @@ def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChann
         if len(told) == 50:
             break
     assert Counter((event["event"], event.get("outcome")) for event in told) == {
-        ("routed", None): 10, ("delivered", None): 20, ("settled", "accepted"): 20}
+        ("routed", None): 10,
+        ("delivered", None): 20,
+        ("settled", "accepted"): 20,
+    }
     assert count(channel, kept) == 50
     channel.queue_delete(name)
     channel.queue_delete(kept)
@@ -229,8 +236,9 @@ def amqp10(broker: Broker) -> Iterator[Any]:
 
 
 class TestOver10:
-    def test_events_of_activity_over_1_0(self, amqp10: Any, listener: Listener, channel: BlockingChannel,
-                                         name: str) -> None:
+    def test_events_of_activity_over_1_0(
+        self, amqp10: Any, listener: Listener, channel: BlockingChannel, name: str
+    ) -> None:
         proton = pytest.importorskip("proton")
         channel.queue_declare(name)
         sender = amqp10.create_sender(name)

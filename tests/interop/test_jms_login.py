@@ -22,8 +22,25 @@ def test_jms_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("server")
     trust = tmp_path / "trust.p12"
-    subprocess.run(["keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", str(authority.path), "-keystore",
-                    str(trust), "-storepass", "secret", "-storetype", "PKCS12"], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "keytool",
+            "-importcert",
+            "-noprompt",
+            "-alias",
+            "authority",
+            "-file",
+            str(authority.path),
+            "-keystore",
+            str(trust),
+            "-storepass",
+            "secret",
+            "-storetype",
+            "PKCS12",
+        ],
+        check=True,
+        capture_output=True,
+    )
     monkeypatch.setenv("LEVERET_TRUST_STORE", str(trust))
     config = basic_config() + f'\n[tls]\nport = 0\ncert = "{cert}"\nkey = "{key}"\n'
     with LeveretProcess(tmp_path / "broker", config=config) as broker:

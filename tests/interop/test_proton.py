@@ -51,9 +51,21 @@ BODIES = ["text", b"octets", {"a": [1, 2.5, None, True]}, ["list", 1], None, 7, 
 
 def test_messages_are_delivered_unchanged(amqp10: BlockingConnection, name: str) -> None:
     sender = amqp10.create_sender(name)
-    sent = [Message(body=body, id=f"id-{number}", subject="s", properties={"n": number}, durable=True, priority=5,
-                    annotations={symbol("x-opt-a"): number}, correlation_id=number, group_id="g", reply_to="r")
-            for number, body in enumerate(BODIES)]
+    sent = [
+        Message(
+            body=body,
+            id=f"id-{number}",
+            subject="s",
+            properties={"n": number},
+            durable=True,
+            priority=5,
+            annotations={symbol("x-opt-a"): number},
+            correlation_id=number,
+            group_id="g",
+            reply_to="r",
+        )
+        for number, body in enumerate(BODIES)
+    ]
     for message in sent:
         sender.send(message)
     receiver = amqp10.create_receiver(name, credit=20)
@@ -124,8 +136,12 @@ def test_vhosts(broker: Broker, url: str, name: str) -> None:
 
 def test_from_and_to_amqp0(amqp10: BlockingConnection, channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, durable=True)
-    channel.basic_publish("", name, b"to 1.0", pika.BasicProperties(
-        message_id="m", content_type="text/plain", delivery_mode=2, headers={"a": 1, "b": "x"}))
+    channel.basic_publish(
+        "",
+        name,
+        b"to 1.0",
+        pika.BasicProperties(message_id="m", content_type="text/plain", delivery_mode=2, headers={"a": 1, "b": "x"}),
+    )
     receiver = amqp10.create_receiver(name, credit=1)
     got = receiver.receive(timeout=TIMEOUT)
     receiver.accept()
@@ -135,7 +151,11 @@ def test_from_and_to_amqp0(amqp10: BlockingConnection, channel: BlockingChannel,
     amqp10.create_sender(name).send(Message(b"to 0-9-1", inferred=True, id="i", durable=True, properties={"c": 2}))
     back = get(channel, name)
     assert (back.body, back.properties.message_id, back.properties.delivery_mode, back.properties.headers["c"]) == (
-        b"to 0-9-1", "i", 2, 2)
+        b"to 0-9-1",
+        "i",
+        2,
+        2,
+    )
 
 
 def test_request_and_response(url: str, name: str) -> None:
@@ -149,8 +169,9 @@ def test_request_and_response(url: str, name: str) -> None:
 
         def on_message(self, event: Any) -> None:
             request = event.message
-            self.sender.send(Message(address=request.reply_to, body=request.body.upper(),
-                                     correlation_id=request.correlation_id))
+            self.sender.send(
+                Message(address=request.reply_to, body=request.body.upper(), correlation_id=request.correlation_id)
+            )
 
     class Client(Server):
         answers: list[str]
@@ -220,8 +241,9 @@ def test_many_messages(url: str, name: str, total: int, size: int) -> None:
 
 
 def test_a_lifetime_policy(amqp10: BlockingConnection) -> None:
-    receiver = amqp10.create_receiver(None, dynamic=True, options=DynamicNodeProperties(
-        {"lifetime-policy": proton.Described(proton.ulong(0x2B), [])}))
+    receiver = amqp10.create_receiver(
+        None, dynamic=True, options=DynamicNodeProperties({"lifetime-policy": proton.Described(proton.ulong(0x2B), [])})
+    )
     address = receiver.link.remote_source.address
     amqp10.create_sender(address).send(Message("m"))
     assert receiver.receive(timeout=TIMEOUT).body == "m"

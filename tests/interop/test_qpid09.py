@@ -34,23 +34,48 @@ def test_jms_over_0_9(broker: Broker) -> None:
 @pytest.mark.timeout(1500)
 def test_the_client_of_2011(broker: Broker) -> None:
     """It has no addresses for 0-9, and texts of ASCII only."""
-    subjects = ["speaks 0-9", "mechanisms", "virtual hosts", "temporary queues", "queues", "depth and bindings", "topics",
-                "no-local", "selectors", "transactions", "recovery", "acknowledgement", "browsing", "large messages",
-                "kinds of messages", "expiry", "durable subscriptions", "listeners", "competing consumers",
-                "unroutable messages"]
+    subjects = [
+        "speaks 0-9",
+        "mechanisms",
+        "virtual hosts",
+        "temporary queues",
+        "queues",
+        "depth and bindings",
+        "topics",
+        "no-local",
+        "selectors",
+        "transactions",
+        "recovery",
+        "acknowledgement",
+        "browsing",
+        "large messages",
+        "kinds of messages",
+        "expiry",
+        "durable subscriptions",
+        "listeners",
+        "competing consumers",
+        "unroutable messages",
+    ]
     run([*java(HERE, "Legacy", LIBRARY, "pom-0.10.xml"), *subjects], broker, least=len(subjects), timeout=900)
 
 
 def proton(broker: Broker) -> Any:
     """A blocking connection of Qpid Proton's."""
     utils = pytest.importorskip("proton.utils")
-    return utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password,
-                                    timeout=20)
+    return utils.BlockingConnection(
+        f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password, timeout=20
+    )
 
 
 def cross(broker: Broker, *arguments: str) -> list[str]:
-    ran = subprocess.run([*java(HERE, "Cross", LIBRARY), *arguments], capture_output=True, text=True, timeout=110,
-                         env=os.environ | {"LEVERET_URL": broker.url(vhost="/")}, check=False)
+    ran = subprocess.run(
+        [*java(HERE, "Cross", LIBRARY), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=os.environ | {"LEVERET_URL": broker.url(vhost="/")},
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout.splitlines()
 
@@ -93,16 +118,30 @@ def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
 @pytest.mark.timeout(600)
 def test_from_0_9_1_and_1_0_to_0_9(broker: Broker, channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, durable=True)
-    channel.basic_publish("", name, "grüße".encode(), pika.BasicProperties(
-        content_type="text/plain", headers={"colour": "red"}, correlation_id="1", priority=7, delivery_mode=2))
+    channel.basic_publish(
+        "",
+        name,
+        "grüße".encode(),
+        pika.BasicProperties(
+            content_type="text/plain", headers={"colour": "red"}, correlation_id="1", priority=7, delivery_mode=2
+        ),
+    )
     channel.basic_publish("", name, b"\0\xfe")
     channel.queue_declare(name, passive=True)
     connection = proton(broker)
     try:
         sender = connection.create_sender(f"/queues/{name}")
         message = pytest.importorskip("proton").Message
-        sender.send(message(body="von 1.0", content_type="text/plain", properties={"colour": "blue"}, correlation_id="2",
-                            priority=5, durable=True))
+        sender.send(
+            message(
+                body="von 1.0",
+                content_type="text/plain",
+                properties={"colour": "blue"},
+                correlation_id="2",
+                priority=5,
+                durable=True,
+            )
+        )
         sender.send(message(body=b"\1\2", inferred=True))
     finally:
         connection.close()

@@ -180,8 +180,9 @@ class TestConnections:
             assert other.channel().queue_declare(name, passive=True).method.message_count == 0
         management.delete_queue(name)
 
-    @pytest.mark.parametrize("options", [{"oauth2_options": OAuth2Options(token="eyJhbGciOiJub25lIn0.e30.")}, {}],
-                             ids=["token", "password"])
+    @pytest.mark.parametrize(
+        "options", [{"oauth2_options": OAuth2Options(token="eyJhbGciOiJub25lIn0.e30.")}, {}], ids=["token", "password"]
+    )
     def test_bad_credentials(self, broker: Broker, options: dict[str, Any]) -> None:
         environment = Environment(uri=broker.url(vhost="", password="wrong"), recovery_configuration=QUIET, **options)
         with pytest.raises(ConnectionException, match=r"unauthorized|Authentication failed"):
@@ -196,7 +197,6 @@ class TestConnections:
         management.refresh_token("eyJhbGciOiJub25lIn0.e30.")
         assert management.queue_info(queue).name == queue
 
-
     def test_tls(self, tmp_path: Path) -> None:
         authority = Authority(tmp_path)
         cert, key = authority.issue("server")
@@ -204,8 +204,11 @@ class TestConnections:
         with LeveretProcess(tmp_path / "broker", config=config) as broker:
             broker.start()
             # The port for plain text speaks TLS too.
-            environment = Environment(uri=f"amqps://guest:guest@localhost:{broker.port}/", recovery_configuration=QUIET,
-                                      ssl_context=PosixSslConfigurationContext(ca_cert=str(authority.path)))
+            environment = Environment(
+                uri=f"amqps://guest:guest@localhost:{broker.port}/",
+                recovery_configuration=QUIET,
+                ssl_context=PosixSslConfigurationContext(ca_cert=str(authority.path)),
+            )
             connection = environment.connection()
             connection.dial()
             connection.management().declare_queue(ClassicQueueSpecification(name="q"))
@@ -217,8 +220,12 @@ class TestConnections:
     def test_it_recovers_from_a_restart(self, tmp_path: Path) -> None:
         with LeveretProcess(tmp_path / "broker") as broker:
             broker.start()
-            environment = Environment(uri=broker.url(vhost=""), recovery_configuration=RecoveryConfiguration(
-                back_off_reconnect_interval=timedelta(seconds=1), MaxReconnectAttempts=10))
+            environment = Environment(
+                uri=broker.url(vhost=""),
+                recovery_configuration=RecoveryConfiguration(
+                    back_off_reconnect_interval=timedelta(seconds=1), MaxReconnectAttempts=10
+                ),
+            )
             connection = environment.connection()
             connection.dial()
             connection.management().declare_queue(QuorumQueueSpecification(name="q"))
@@ -244,14 +251,25 @@ class TestManagement:
         specification: QuorumQueueSpecification | ClassicQueueSpecification
         if kind is QueueType.quorum:
             specification = QuorumQueueSpecification(
-                name=name, max_len=1000, max_len_bytes=1 << 20, message_ttl=timedelta(hours=1),
-                overflow_behaviour="reject-publish", auto_expires=timedelta(hours=1), dead_letter_exchange="amq.fanout",
-                dead_letter_routing_key="k", single_active_consumer=False, deliver_limit=5,
-                dead_letter_strategy="at-least-once", quorum_initial_group_size=3, cluster_target_group_size=3,
-                leader_locator="client-local")
+                name=name,
+                max_len=1000,
+                max_len_bytes=1 << 20,
+                message_ttl=timedelta(hours=1),
+                overflow_behaviour="reject-publish",
+                auto_expires=timedelta(hours=1),
+                dead_letter_exchange="amq.fanout",
+                dead_letter_routing_key="k",
+                single_active_consumer=False,
+                deliver_limit=5,
+                dead_letter_strategy="at-least-once",
+                quorum_initial_group_size=3,
+                cluster_target_group_size=3,
+                leader_locator="client-local",
+            )
         else:
-            specification = ClassicQueueSpecification(name=name, is_durable=False, is_auto_delete=True, max_priority=5,
-                                                      is_exclusive=True)
+            specification = ClassicQueueSpecification(
+                name=name, is_durable=False, is_auto_delete=True, max_priority=5, is_exclusive=True
+            )
         for _ in range(2):
             assert management.declare_queue(specification) == specification
         publish(connection, name, message(), message())
@@ -327,8 +345,9 @@ class TestManagement:
         assert management.purge_queue(queue) == 2
         management.delete_exchange(exchange)
 
-    def test_bindings_between_exchanges(self, connection: Connection, management: Management, queue: str,
-                                        name: str) -> None:
+    def test_bindings_between_exchanges(
+        self, connection: Connection, management: Management, queue: str, name: str
+    ) -> None:
         for exchange in (f"{name}.a", f"{name}.b"):
             management.declare_exchange(ExchangeSpecification(name=exchange, exchange_type=ExchangeType.fanout))
         management.bind(ExchangeToExchangeBindingSpecification(f"{name}.a", f"{name}.b", "k"))
@@ -415,8 +434,9 @@ class TestConsuming:
         dead = f"{name}.dead"
         management.declare_queue(ClassicQueueSpecification(name=dead))
         source = f"{name}.source"
-        management.declare_queue(QuorumQueueSpecification(name=source, dead_letter_exchange="",
-                                                          dead_letter_routing_key=dead))
+        management.declare_queue(
+            QuorumQueueSpecification(name=source, dead_letter_exchange="", dead_letter_routing_key=dead)
+        )
         publish(connection, source, message("one"), message("two"))
         annotations: dict[str, Any] = {"x-opt-why": "because"}
 
@@ -461,8 +481,7 @@ class TestConsuming:
             except InvalidOperationException:
                 refused.append(event)
 
-        consume(connection, queue, Handler(1, settle),
-                consumer_options=ConsumerOptions(ConsumerSettleStrategy.PreSettled))
+        consume(connection, queue, Handler(1, settle), consumer_options=ConsumerOptions(ConsumerSettleStrategy.PreSettled))
         assert len(refused) == 1
         assert management.queue_info(queue).message_count == 0
 
@@ -471,17 +490,29 @@ class TestConsuming:
         publish(connection, queue, message(body))
         assert consume(connection, queue, Handler(1)).bodies == [body]
 
-    @pytest.mark.parametrize("options", [
-        StreamFilterOptions(message_properties=MessageProperties(subject="wanted")),
-        StreamFilterOptions(application_properties={"color": "red"}),
-        StreamFilterOptions(sql="properties.subject LIKE 'want%' AND color IN ('red', 'blue')"),
-    ], ids=["properties", "application properties", "sql"])
-    def test_filters(self, connection: Connection, management: Management, queue: str,
-                     options: StreamFilterOptions) -> None:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            StreamFilterOptions(message_properties=MessageProperties(subject="wanted")),
+            StreamFilterOptions(application_properties={"color": "red"}),
+            StreamFilterOptions(sql="properties.subject LIKE 'want%' AND color IN ('red', 'blue')"),
+        ],
+        ids=["properties", "application properties", "sql"],
+    )
+    def test_filters(
+        self, connection: Connection, management: Management, queue: str, options: StreamFilterOptions
+    ) -> None:
         for number in range(6):
             wanted = number % 2 == 0
-            publish(connection, queue, message(str(number), subject="wanted" if wanted else "other",
-                                               application_properties={"color": "red" if wanted else "green"}))
+            publish(
+                connection,
+                queue,
+                message(
+                    str(number),
+                    subject="wanted" if wanted else "other",
+                    application_properties={"color": "red" if wanted else "green"},
+                ),
+            )
         handler = consume(connection, queue, Handler(3), consumer_options=StreamConsumerOptions(filter_options=options))
         assert handler.bodies == ["0", "2", "4"]
         assert management.queue_info(queue).message_count == 3
@@ -493,12 +524,21 @@ class TestConsuming:
 
     def test_streams(self, connection: Connection, management: Management, name: str) -> None:
         specification = StreamSpecification(
-            name=name, max_len_bytes=1 << 30, max_age=timedelta(days=1), stream_max_segment_size_bytes=1 << 20,
-            stream_filter_size_bytes=32, initial_group_size=3, leader_locator="client-local")
+            name=name,
+            max_len_bytes=1 << 30,
+            max_age=timedelta(days=1),
+            stream_max_segment_size_bytes=1 << 20,
+            stream_filter_size_bytes=32,
+            initial_group_size=3,
+            leader_locator="client-local",
+        )
         for _ in range(2):
             management.declare_queue(specification)
-        publish(connection, name, *(message(str(number), annotations={"x-stream-filter-value": str(number % 2)})
-                                    for number in range(6)))
+        publish(
+            connection,
+            name,
+            *(message(str(number), annotations={"x-stream-filter-value": str(number % 2)}) for number in range(6)),
+        )
         assert management.queue_info(name).queue_type is QueueType.stream
         with pytest.raises(ValidationCodeException, match="400"):
             management.purge_queue(name)
@@ -510,16 +550,21 @@ class TestConsuming:
         assert consume(connection, name, Handler(3), consumer_options=options).bodies == ["1", "3", "5"]
         management.delete_queue(name)
 
-    def test_single_active_consumers_are_notified(self, connect: Callable[..., Connection], management: Management,
-                                              name: str) -> None:
+    def test_single_active_consumers_are_notified(
+        self, connect: Callable[..., Connection], management: Management, name: str
+    ) -> None:
         management.declare_queue(QuorumQueueSpecification(name=name, single_active_consumer=True))
         states: dict[int, list[bool]] = {1: [], 2: []}
         consumers = []
         for number in (1, 2):
             connection = connect()
-            consumers.append(connection.consumer(
-                to_queue(name), message_handler=Handler(1),
-                consumer_options=QuorumConsumerOptions(sac_state_handler=states[number].append)))
+            consumers.append(
+                connection.consumer(
+                    to_queue(name),
+                    message_handler=Handler(1),
+                    consumer_options=QuorumConsumerOptions(sac_state_handler=states[number].append),
+                )
+            )
         run_until(consumers[0], lambda: states[1] == [True])
         run_until(consumers[1], lambda: states[2] == [False])
         consumers[0].close()
@@ -562,13 +607,15 @@ class TestDirectReplyTo:
 
     def test_answered_by_0_9_1(self, connection: Connection, queue: str, channel: BlockingChannel) -> None:
         replies = Handler(1, Handler.nothing)
-        consumer = connection.consumer(message_handler=replies,
-                                       consumer_options=ConsumerOptions(ConsumerSettleStrategy.DirectReplyTo))
+        consumer = connection.consumer(
+            message_handler=replies, consumer_options=ConsumerOptions(ConsumerSettleStrategy.DirectReplyTo)
+        )
         publish(connection, queue, message("question", id="7", reply_to=consumer.address))
         asked = get(channel, queue)
         assert asked.properties.reply_to.startswith("amq.rabbitmq.reply-to.")
-        channel.basic_publish("", asked.properties.reply_to, b"answer",
-                              pika.BasicProperties(correlation_id=asked.properties.message_id))
+        channel.basic_publish(
+            "", asked.properties.reply_to, b"answer", pika.BasicProperties(correlation_id=asked.properties.message_id)
+        )
         with pytest.raises(Enough):
             consumer.run()
         assert replies.bodies == ["answer"]

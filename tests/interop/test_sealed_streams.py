@@ -27,15 +27,27 @@ LONG = 10**9  # milliseconds
 PROPERTIES = [
     pika.BasicProperties(),
     pika.BasicProperties(delivery_mode=2, priority=3, content_type="text/plain", message_id="m", app_id="a"),
-    pika.BasicProperties(headers={"n": 1, "text": "ü", "list": [1, {"a": None}], "when": datetime(2026, 1, 2, tzinfo=UTC),
-                                  "price": Decimal("1.25"), "raw": b"\x00\xff"}, delivery_mode=1),
+    pika.BasicProperties(
+        headers={
+            "n": 1,
+            "text": "ü",
+            "list": [1, {"a": None}],
+            "when": datetime(2026, 1, 2, tzinfo=UTC),
+            "price": Decimal("1.25"),
+            "raw": b"\x00\xff",
+        },
+        delivery_mode=1,
+    ),
     pika.BasicProperties(expiration=str(LONG), headers={"x-stream-filter-value": "f"}, correlation_id="c"),
     pika.BasicProperties(headers={}, timestamp=1_700_000_000, type="t", user_id="guest", reply_to="r"),
 ]
 MESSAGES: list[dict[str, Any]] = [
-    {"body": "text"}, {"body": b"octets", "durable": True, "priority": 7}, {"body": None, "id": 7, "subject": "s"},
+    {"body": "text"},
+    {"body": b"octets", "durable": True, "priority": 7},
+    {"body": None, "id": 7, "subject": "s"},
     {"body": {"a": [1, 2.5, True]}, "properties": {"n": 1, "ü": None}, "annotations": {symbol("x-opt-a"): "b"}},
-    {"body": b"x" * 300_000, "ttl": LONG / 1000, "group_id": "g", "reply_to": "r"}, {"body": b"", "durable": True},
+    {"body": b"x" * 300_000, "ttl": LONG / 1000, "group_id": "g", "reply_to": "r"},
+    {"body": b"", "durable": True},
 ]
 
 
@@ -55,8 +67,11 @@ def publish(process: LeveretProcess) -> int:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
-        channel.queue_declare("short", durable=True, arguments={
-            "x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "s"})
+        channel.queue_declare(
+            "short",
+            durable=True,
+            arguments={"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "s"},
+        )
         for queue in ("s", "short"):
             for properties in PROPERTIES:
                 channel.basic_publish("", queue, b"body of " + queue.encode(), properties)
@@ -79,8 +94,9 @@ def old(process: LeveretProcess, count: int) -> list[Any]:
     with pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=50)
-        for method, properties, body in channel.consume("s", arguments={"x-stream-offset": "first"},
-                                                        inactivity_timeout=TIMEOUT):
+        for method, properties, body in channel.consume(
+            "s", arguments={"x-stream-offset": "first"}, inactivity_timeout=TIMEOUT
+        ):
             assert method is not None, f"only {len(found)} of {count} came"
             found.append((method.exchange, method.routing_key, method.redelivered, _plain(vars(properties)), body))
             if len(found) == count:

@@ -38,16 +38,16 @@ def stream(channel: BlockingChannel, name: str) -> Iterator[str]:
         if colour is not None:
             headers["x-stream-filter-value"] = colour
         channel.basic_publish(exchange, KEYS[number % len(KEYS)], b"%d" % number, pika.BasicProperties(headers=headers))
-    channel.basic_publish(exchange, "order.paid", b"end",
-                          pika.BasicProperties(headers={"x-stream-filter-value": "red"}))
+    channel.basic_publish(exchange, "order.paid", b"end", pika.BasicProperties(headers={"x-stream-filter-value": "red"}))
     channel.tx_commit()
     yield name
     channel.queue_delete(name)
 
 
 def expected(*keys: str, colours: tuple[str | None, ...] = COLOURS) -> list[int]:
-    return [number for number in range(COUNT)
-            if KEYS[number % len(KEYS)] in keys and COLOURS[number % len(COLOURS)] in colours]
+    return [
+        number for number in range(COUNT) if KEYS[number % len(KEYS)] in keys and COLOURS[number % len(COLOURS)] in colours
+    ]
 
 
 def read(connect: Connect, stream: str, **arguments: Any) -> list[int]:
@@ -67,10 +67,16 @@ def read(connect: Connect, stream: str, **arguments: Any) -> list[int]:
     return offsets
 
 
-@pytest.mark.parametrize(("pattern", "keys"), [
-    ("order.paid", ("order.paid",)), ("order.#", ("order.paid", "order.sent", "order")),
-    ("*.paid", ("order.paid", "invoice.paid")), (["invoice.*", "order.paid"], ("invoice.paid", "order.paid")),
-], ids=str)
+@pytest.mark.parametrize(
+    ("pattern", "keys"),
+    [
+        ("order.paid", ("order.paid",)),
+        ("order.#", ("order.paid", "order.sent", "order")),
+        ("*.paid", ("order.paid", "invoice.paid")),
+        (["invoice.*", "order.paid"], ("invoice.paid", "order.paid")),
+    ],
+    ids=str,
+)
 def test_by_routing_key(connect: Connect, stream: str, pattern: Any, keys: tuple[str, ...]) -> None:
     assert read(connect, stream, filter_routing_key=pattern) == expected(*keys)
 
@@ -103,9 +109,15 @@ def test_over_1_0(broker: Broker, stream: str) -> None:
     def described(name: str, value: Any) -> Any:
         return proton.symbol(name), proton.Described(proton.symbol(name), value)
 
-    filters = reactor.Filter(dict([described("rabbitmq:stream-offset-spec", "first"),
-                                   described("leveret:stream-filter-routing-key", ["invoice.*", "order.paid"]),
-                                   described("rabbitmq:stream-filter", "red")]))
+    filters = reactor.Filter(
+        dict(
+            [
+                described("rabbitmq:stream-offset-spec", "first"),
+                described("leveret:stream-filter-routing-key", ["invoice.*", "order.paid"]),
+                described("rabbitmq:stream-filter", "red"),
+            ]
+        )
+    )
     receiver = connection.create_receiver(stream, credit=50, options=filters)
     offsets = []
     while True:

@@ -43,7 +43,6 @@ class Open:
         return connection
 
 
-
 @pytest.fixture(params=["0-9-1", "1.0"])
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)

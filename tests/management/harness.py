@@ -30,15 +30,39 @@ class FakeSession:
 
     def describe(self) -> ConnectionInfo:
         return ConnectionInfo(
-            number=self.number, name=f"client {self.number}", protocol="AMQP 0-9-1", user=self.user, vhost=self.vhost,
-            state="running", channels=2, tls=False, octets_in=1, octets_out=2,
-            client_properties=ClientTable({"product": b"\xff", "table": {"a": [1, None]}}), frame_max=4096, channel_max=3,
-            heartbeat=0)
+            number=self.number,
+            name=f"client {self.number}",
+            protocol="AMQP 0-9-1",
+            user=self.user,
+            vhost=self.vhost,
+            state="running",
+            channels=2,
+            tls=False,
+            octets_in=1,
+            octets_out=2,
+            client_properties=ClientTable({"product": b"\xff", "table": {"a": [1, None]}}),
+            frame_max=4096,
+            channel_max=3,
+            heartbeat=0,
+        )
 
     def describe_channels(self) -> list[ChannelInfo]:
-        return [ChannelInfo(connection=self.number, vhost=self.vhost, user=self.user, number=number, consumers=0,
-                            unacked=unacked, prefetch=0, published=0, unconfirmed=0, mode="", state="running")
-                for number, unacked in ((1, 2), (2, 0))]
+        return [
+            ChannelInfo(
+                connection=self.number,
+                vhost=self.vhost,
+                user=self.user,
+                number=number,
+                consumers=0,
+                unacked=unacked,
+                prefetch=0,
+                published=0,
+                unconfirmed=0,
+                mode="",
+                state="running",
+            )
+            for number, unacked in ((1, 2), (2, 0))
+        ]
 
     def shut_down(self, reason: str) -> None:
         self.closed_with = reason
@@ -53,8 +77,19 @@ class FakeLinks:
 
     def add(self, name: str, **more: str) -> None:
         identity = {"vhost": "/", "user": "guest", "container": "c", "role": "sender", "name": name, **more}
-        self.items.append(LinkInfo(**identity, address="", state="attached", connection=1, unsettled=0, durable="none",
-                                   expiry="session-end", timeout=0, expires_at=0))
+        self.items.append(
+            LinkInfo(
+                **identity,
+                address="",
+                state="attached",
+                connection=1,
+                unsettled=0,
+                durable="none",
+                expiry="session-end",
+                timeout=0,
+                expires_at=0,
+            )
+        )
 
     def describe(self) -> list[LinkInfo]:
         return self.items
@@ -94,8 +129,16 @@ class Harness:
         self.sessions: list[FakeSession] = []
         self.links = FakeLinks()
         self.managed = ManagedBroker(
-            self.broker, self.users, sessions=lambda: self.sessions, config=self.config, config_name="leveret.toml",
-            apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: "", links=self.links)
+            self.broker,
+            self.users,
+            sessions=lambda: self.sessions,
+            config=self.config,
+            config_name="leveret.toml",
+            apply_vhost=self.apply_vhost,
+            facts=self.facts,
+            alarm=lambda: "",
+            links=self.links,
+        )
         self.admin = Admin(self.managed)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
@@ -104,12 +147,25 @@ class Harness:
         self.loop.call_soon_threadsafe(call)
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
-        return self.broker.add_vhost(name, VhostSettings(vhost.compat.strict, vhost.limits.max_queues or -1,
-                                                         vhost.limits.max_connections or -1))
+        return self.broker.add_vhost(
+            name, VhostSettings(vhost.compat.strict, vhost.limits.max_queues or -1, vhost.limits.max_connections or -1)
+        )
 
     def facts(self) -> ProcessInfo:
-        return ProcessInfo(version="1", build="pure", pid=1, uptime=0.0, listeners=[], data_dir="", config="",
-                           engine="memory", memory=0, memory_limit=0, slow_turns=0, longest_turn=0.0)
+        return ProcessInfo(
+            version="1",
+            build="pure",
+            pid=1,
+            uptime=0.0,
+            listeners=[],
+            data_dir="",
+            config="",
+            engine="memory",
+            memory=0,
+            memory_limit=0,
+            slow_turns=0,
+            longest_turn=0.0,
+        )
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """The reply of an operation as a client reads it, a list for an iterator."""

@@ -54,10 +54,15 @@ def test_unknown_calls_are_refused_with_those_that_exist(harness: Harness) -> No
         harness.call("queues.lst")
 
 
-@pytest.mark.parametrize(("name", "arguments", "words"), [
-    ("queues.delete", {}, "missing required field `name`"), ("queues.delete", {"name": 1}, "Expected `str`"),
-    ("queues.list", {"vhost": "nowhere"}, "no vhost 'nowhere'"), ("users.add", {"name": "a", "tags": "x"}, "array"),
-])
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("queues.delete", {}, "missing required field `name`"),
+        ("queues.delete", {"name": 1}, "Expected `str`"),
+        ("queues.list", {"vhost": "nowhere"}, "no vhost 'nowhere'"),
+        ("users.add", {"name": "a", "tags": "x"}, "array"),
+    ],
+)
 def test_arguments_that_do_not_fit(harness: Harness, name: str, arguments: dict[str, object], words: str) -> None:
     with pytest.raises(BrokerError, match=words):
         harness.call(name, **arguments)
@@ -122,8 +127,16 @@ def test_names_and_arguments_of_any_bytes_can_be_listed(harness: Harness) -> Non
 
 def test_exchanges_and_bindings(harness: Harness) -> None:
     predeclared = {item["name"] for item in harness.call("exchanges.list", vhost="/")}
-    assert predeclared == {"", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match",
-                           "leveret.control", "amq.leveret.events"}
+    assert predeclared == {
+        "",
+        "amq.direct",
+        "amq.fanout",
+        "amq.topic",
+        "amq.headers",
+        "amq.match",
+        "leveret.control",
+        "amq.leveret.events",
+    }
     assert harness.call("exchanges.add", name="e", type="topic")["durable"]
     harness.call("exchanges.add", name="target", type="fanout", durable=False, auto_delete=True)
     harness.call("queues.add", name="q")
@@ -132,8 +145,14 @@ def test_exchanges_and_bindings(harness: Harness) -> None:
     listed = sorted(harness.call("bindings.list"), key=lambda item: str(item["destination"]))
     assert listed == [
         {"vhost": "/", "source": "e", "destination": "q", "kind": "queue", "routing_key": "a.#", "arguments": {}},
-        {"vhost": "/", "source": "e", "destination": "target", "kind": "exchange", "routing_key": "",
-         "arguments": {"x": 1}},
+        {
+            "vhost": "/",
+            "source": "e",
+            "destination": "target",
+            "kind": "exchange",
+            "routing_key": "",
+            "arguments": {"x": 1},
+        },
     ]
     with pytest.raises(PreconditionFailed):
         harness.call("exchanges.delete", name="e", if_unused=True)
@@ -147,10 +166,14 @@ def test_exchanges_and_bindings(harness: Harness) -> None:
         harness.call("exchanges.delete", name="e")
 
 
-@pytest.mark.parametrize(("call", "arguments"), [
-    ("bindings.add", {"source": "nowhere", "destination": "q"}), ("bindings.add", {"source": "e", "destination": "no"}),
-    ("bindings.add", {"source": "e", "destination": "q", "kind": "exchange"}),
-])
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("bindings.add", {"source": "nowhere", "destination": "q"}),
+        ("bindings.add", {"source": "e", "destination": "no"}),
+        ("bindings.add", {"source": "e", "destination": "q", "kind": "exchange"}),
+    ],
+)
 def test_bindings_of_missing_objects(harness: Harness, call: str, arguments: dict[str, str]) -> None:
     harness.call("exchanges.add", name="e")
     harness.call("queues.add", name="q")
@@ -189,8 +212,17 @@ def test_users(harness: Harness) -> None:
     assert [(item["name"], item["source"]) for item in harness.call("users.list")] == [("guest", "default")]
     harness.call("users.add", name="alice", password="secret", tags=["administrator"], max_connections=3)
     assert harness.call("users.list") == [
-        {"name": "alice", "tags": ["administrator"], "source": "metadata", "vhosts": [], "max_connections": 3,
-         "max_channels": 0, "scram": False, "loopback_only": False}]
+        {
+            "name": "alice",
+            "tags": ["administrator"],
+            "source": "metadata",
+            "vhosts": [],
+            "max_connections": 3,
+            "max_channels": 0,
+            "scram": False,
+            "loopback_only": False,
+        }
+    ]
     assert harness.users.verify("alice", b"secret")
     assert b"secret" not in harness.log.metadata["user", "alice"]
     harness.call("users.change", name="alice", max_channels=7)
@@ -233,7 +265,8 @@ def test_permissions(harness: Harness) -> None:
     harness.call("permissions.set", user="alice", configure="^a", write=".*", read="")
     assert harness.users.get("alice") == User(name="alice", permissions={"/": Permission("^a", ".*", "")})
     assert harness.call("permissions.list") == [
-        {"user": "alice", "vhost": "/", "configure": "^a", "write": ".*", "read": "", "source": "metadata"}]
+        {"user": "alice", "vhost": "/", "configure": "^a", "write": ".*", "read": "", "source": "metadata"}
+    ]
     assert harness.call("permissions.list", vhost="declared") == []
     assert harness.call("permissions.list", user="bob") == []
     with pytest.raises(NotFound, match="no vhost"):
@@ -259,7 +292,8 @@ def test_vhosts(harness: Harness) -> None:
     harness.call("vhosts.change", name="new", max_queues=2, consumer_timeout=1.5)
     harness.call("queues.add", name="second", vhost="new")
     assert stored_vhosts(harness.log.metadata) == {
-        "new": VhostConfig(limits=VhostLimitsConfig(max_queues=2), consumer_timeout=1.5)}
+        "new": VhostConfig(limits=VhostLimitsConfig(max_queues=2), consumer_timeout=1.5)
+    }
     listed = next(item for item in harness.call("vhosts.list") if item["name"] == "new")
     assert (listed["source"], listed["queues"], listed["max_queues"]) == ("metadata", 2, 2)
     harness.call("users.add", name="alice")
@@ -275,30 +309,38 @@ def test_vhosts(harness: Harness) -> None:
         harness.call("vhosts.change", name="new", max_queues=3)
 
 
-@pytest.mark.parametrize(("call", "arguments", "error", "words"), [
-    ("vhosts.add", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
-    ("vhosts.change", {"name": "declared", "strict": False}, NotAllowed, r"declared in leveret\.toml"),
-    ("vhosts.delete", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
-    ("vhosts.delete", {"name": "/"}, NotAllowed, "always exists"),
-    ("vhosts.add", {"name": "/"}, PreconditionFailed, "exists already"),
-    ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 bytes"),
-    ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 bytes"),
-    ("vhosts.add", {"name": "x", "max_queues": -1}, PreconditionFailed, "0"),
-])
-def test_vhosts_that_cannot_be_changed(harness: Harness, call: str, arguments: dict[str, object],
-                                       error: type[BrokerError], words: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "arguments", "error", "words"),
+    [
+        ("vhosts.add", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
+        ("vhosts.change", {"name": "declared", "strict": False}, NotAllowed, r"declared in leveret\.toml"),
+        ("vhosts.delete", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
+        ("vhosts.delete", {"name": "/"}, NotAllowed, "always exists"),
+        ("vhosts.add", {"name": "/"}, PreconditionFailed, "exists already"),
+        ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 bytes"),
+        ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 bytes"),
+        ("vhosts.add", {"name": "x", "max_queues": -1}, PreconditionFailed, "0"),
+    ],
+)
+def test_vhosts_that_cannot_be_changed(
+    harness: Harness, call: str, arguments: dict[str, object], error: type[BrokerError], words: str
+) -> None:
     with pytest.raises(error, match=words):
         harness.call(call, **arguments)
 
 
-@pytest.mark.parametrize(("call", "arguments"), [
-    ("vhosts.delete", {"name": "v"}),
-    ("queues.delete", {"vhost": "v", "name": "q"}),
-    ("queues.purge", {"vhost": "v", "name": "q"}),
-    ("exchanges.delete", {"vhost": "v", "name": "x"}),
-])
-def test_a_deletion_is_answered_when_it_is_complete_and_on_disk(harness: Harness, call: str,
-                                                                 arguments: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("vhosts.delete", {"name": "v"}),
+        ("queues.delete", {"vhost": "v", "name": "q"}),
+        ("queues.purge", {"vhost": "v", "name": "q"}),
+        ("exchanges.delete", {"vhost": "v", "name": "x"}),
+    ],
+)
+def test_a_deletion_is_answered_when_it_is_complete_and_on_disk(
+    harness: Harness, call: str, arguments: dict[str, object]
+) -> None:
     harness.broker.jobs.call_soon = harness.loop.call_soon
     harness.call("vhosts.add", name="v")
     vhost = harness.broker.vhosts["v"]
@@ -310,8 +352,9 @@ def test_a_deletion_is_answered_when_it_is_complete_and_on_disk(harness: Harness
     harness.broker.end_turn()
     harness.call(call, **arguments)
     assert not harness.broker.jobs.removals.pending and not harness.log.has_pending()
-    entries = sum(entry is not None for row in harness.log.rows.values() if isinstance(row, MemoryRow)
-                  for entry in row.entries)
+    entries = sum(
+        entry is not None for row in harness.log.rows.values() if isinstance(row, MemoryRow) for entry in row.entries
+    )
     bindings = sum(kind == "binding" for kind, _ in harness.log.metadata)
     assert entries == (10_000 if call == "exchanges.delete" else 0)
     assert bindings == (10_000 if call == "queues.purge" else 0)
@@ -369,9 +412,12 @@ def test_a_part_of_a_list_looks_at_so_many_objects(harness: Harness) -> None:
     harness.sessions.extend(FakeSession(number, "guest", "/") for number in range(SEEN))
     for number in range(SEEN):
         harness.broker.vhosts["/"].declare_queue(f"q{number}", None)
-    for name, arguments, found in (("links.list", {"vhost": "declared"}, 1), ("consumers.list", {"vhost": "/"}, 0),
-                                   ("connections.list", {"vhost": "declared"}, 0),
-                                   ("channels.list", {"vhost": "declared"}, 0)):
+    for name, arguments, found in (
+        ("links.list", {"vhost": "declared"}, 1),
+        ("consumers.list", {"vhost": "/"}, 0),
+        ("connections.list", {"vhost": "declared"}, 0),
+        ("channels.list", {"vhost": "declared"}, 0),
+    ):
         items = harness.loop.run_until_complete(harness.admin.call(name, arguments, Operator()))
         assert isinstance(items, Iterator)
         part, whole = _take(items)
@@ -390,8 +436,10 @@ def test_links(harness: Harness) -> None:
     assert [item["name"] for item in harness.call("links.list", vhost="declared")] == ["far"]
     assert harness.call("links.release", name="one") == {"messages": 3}
     harness.call("links.delete", name="two", container="b")
-    assert harness.links.done == [("release", "/", "guest", "c", "one", "sender"),
-                                  ("delete", "/", "guest", "b", "two", "sender")]
+    assert harness.links.done == [
+        ("release", "/", "guest", "c", "one", "sender"),
+        ("delete", "/", "guest", "b", "two", "sender"),
+    ]
     with pytest.raises(PreconditionFailed, match="2 links have the name 'two': container 'a' of user 'guest'"):
         harness.call("links.delete", name="two")
     with pytest.raises(NotFound, match="no link 'far' in vhost '/'"):

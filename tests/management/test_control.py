@@ -77,13 +77,20 @@ def test_replies_have_the_order_of_the_requests(served: Served) -> None:
     assert [answer["result"]["name"] for answer in answers] == [str(number) for number in range(20)]
 
 
-@pytest.mark.parametrize(("request_line", "condition"), [
-    (b"garbage", "bad-request"), (b"[]", "bad-request"), (b"{}", "bad-request"),
-    (b'{"v": 2, "call": "status"}', "bad-request"),
-    (b'{"v": 1, "call": 1}', "bad-request"), (b'{"v": 1, "call": "nothing"}', "bad-call"), (b"\xff\xfe", "bad-request"),
-    (b'{"v": 1, "call": "queues.list", "arguments": [1]}', "bad-call"),
-    (b'{"v": 1, "call": "queues.show", "arguments": {"name": "no"}}', "not-found"),
-])
+@pytest.mark.parametrize(
+    ("request_line", "condition"),
+    [
+        (b"garbage", "bad-request"),
+        (b"[]", "bad-request"),
+        (b"{}", "bad-request"),
+        (b'{"v": 2, "call": "status"}', "bad-request"),
+        (b'{"v": 1, "call": 1}', "bad-request"),
+        (b'{"v": 1, "call": "nothing"}', "bad-call"),
+        (b"\xff\xfe", "bad-request"),
+        (b'{"v": 1, "call": "queues.list", "arguments": [1]}', "bad-call"),
+        (b'{"v": 1, "call": "queues.show", "arguments": {"name": "no"}}', "not-found"),
+    ],
+)
 def test_a_bad_request_only_gets_an_error(served: Served, request_line: bytes, condition: str) -> None:
     error, status = served.exchange(request_line + b'\n{"v": 1, "call": "status"}\n', 2)
     assert error["error"]["condition"] == condition
@@ -96,8 +103,9 @@ def test_a_request_without_end_is_refused(served: Served) -> None:
     assert answer["error"]["condition"] == "bad-request"
 
 
-def test_an_internal_error_is_answered_and_logged(served: Served, monkeypatch: pytest.MonkeyPatch,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_answered_and_logged(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(served.harness.managed, "facts", lambda: 1 / 0)
     with pytest.raises(CallFailed, match="internal error of the broker"):
         control_client.call(served.directory, "status")

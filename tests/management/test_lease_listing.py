@@ -39,7 +39,9 @@ def test_the_list_is_created_in_steps(context: VhostContext, world: World, monke
     world.run()
     [answer] = found
     assert [(lease.queue, lease.lease) for lease in answer.leases] == [
-        *(("one", f"l{number}") for number in range(4)), *(("two", f"l{number}") for number in range(3))]
+        *(("one", f"l{number}") for number in range(4)),
+        *(("two", f"l{number}") for number in range(3)),
+    ]
 
 
 def test_too_many_are_refused_unless_a_queue_is_named(context: VhostContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,9 @@ def channel(dial: Open, protocol: str) -> BaseChannel:
 
 
 def acquire(channel: BaseChannel, queue: str, timeout: float | None = None) -> int:
-    answer = ask_raw(channel, "lease.acquire", json.dumps(
-        {"version": 1, "queue": queue, "lease": "l", "timeout": timeout}).encode())
+    answer = ask_raw(
+        channel, "lease.acquire", json.dumps({"version": 1, "queue": queue, "lease": "l", "timeout": timeout}).encode()
+    )
     assert answer["ok"], answer
     return int(answer["epoch"])
 
@@ -49,8 +50,13 @@ def plan(channel: BaseChannel, queue: str, epoch: int, after: int, most: int) ->
 
 
 def slice_of(epoch: int, batch: int, first: int, count: int, lease: str = "l") -> dict[str, Any]:
-    return {"x-lease": lease, "x-lease-epoch": epoch, "x-lease-batch": batch, "x-lease-first": first,
-            "x-lease-count": count}
+    return {
+        "x-lease": lease,
+        "x-lease-epoch": epoch,
+        "x-lease-batch": batch,
+        "x-lease-first": first,
+        "x-lease-count": count,
+    }
 
 
 def offset_of(message: Message) -> int:
@@ -105,13 +111,17 @@ def test_invalid_requests_are_refused(channel: BaseChannel, dial: Open, queue: s
             ask(channel, operation, **(given | arguments))
         assert refused.value.condition == condition and part in refused.value.message, operation
     for wanted, error in (
-        (slice_of(epoch, 1, 0, 10), PreconditionFailed), (slice_of(again, 1, 1, 10), PreconditionFailed),
-        (slice_of(again, 2, 0, 1), NotFound), (slice_of(again, 1, 0, 1, "other"), NotFound),
+        (slice_of(epoch, 1, 0, 10), PreconditionFailed),
+        (slice_of(again, 1, 1, 10), PreconditionFailed),
+        (slice_of(again, 2, 0, 1), NotFound),
+        (slice_of(again, 1, 0, 1, "other"), NotFound),
     ):
         with pytest.raises(error), dial().consume(queue, no_ack=True, arguments=wanted) as consumer:
             consumer.next(30)
-    with pytest.raises(PreconditionFailed, match="no-ack"), \
-            dial().consume(queue, arguments=slice_of(again, 1, 0, 1)) as consumer:
+    with (
+        pytest.raises(PreconditionFailed, match="no-ack"),
+        dial().consume(queue, arguments=slice_of(again, 1, 0, 1)) as consumer,
+    ):
         consumer.next(30)
     assert not ask_raw(channel, "lease.acquire", b'{"version": 1, "queue": "q", "lease": "l", "timeout": 0}')["ok"]
 
@@ -149,14 +159,16 @@ def test_a_slice_over_amqp_1_0(dial: Open, queue: str) -> None:
                 found.append((offset, int(bytes(delivery.body))))
         assert found == [(number, number) for number in range(10, 50)]
     for filters, settled in (
-        (filters_of(slice_of(epoch, 1, 10, 51)), True), (filters_of(slice_of(epoch, 1, 10, 40)), False),
+        (filters_of(slice_of(epoch, 1, 10, 51)), True),
+        (filters_of(slice_of(epoch, 1, 10, 40)), False),
         ({"lease": amqp10.Filter("leveret:lease", "l")}, True),
         ({**filters_of(slice_of(epoch, 1, 0, 1)), "sql": amqp10.selector("a = 1")}, True),
     ):
         with pytest.raises(Error), connection.receiver(f"/queues/{queue}", filters=filters, settled=settled) as receiver:
             receiver.next(30)
-    with connection.receiver(f"/queues/{queue}", filters=filters_of(slice_of(epoch, 1, 0, 60)), settled=True,
-                             prefetch=10) as receiver:
+    with connection.receiver(
+        f"/queues/{queue}", filters=filters_of(slice_of(epoch, 1, 0, 60)), settled=True, prefetch=10
+    ) as receiver:
         receiver.next(30)
         assert ask(dial(), "lease.commit", queue=queue, lease="l", epoch=epoch, batch=1)["committed"] == 1
         with pytest.raises(Error, match="released or taken over"):
@@ -182,8 +194,13 @@ def test_a_slow_reader_gets_everything(dial: Open, name: str) -> None:
 
 def leveret(broker: Broker, *arguments: str) -> str:
     assert isinstance(broker, LeveretProcess)
-    return subprocess.run([sys.executable, "-m", "leveret", *arguments, "--data-dir", str(broker.data_dir)], text=True,
-                          check=True, timeout=60, capture_output=True).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "leveret", *arguments, "--data-dir", str(broker.data_dir)],
+        text=True,
+        check=True,
+        timeout=60,
+        capture_output=True,
+    ).stdout
 
 
 def test_the_command_line(dial: Open, broker: Broker, queue: str) -> None:
@@ -206,10 +223,17 @@ def reader(broker: Broker) -> Iterator[str]:
     """A user who may send requests, and read objects whose names begin with mine-."""
     assert isinstance(broker, LeveretProcess)
     options = ["--data-dir", str(broker.data_dir)]
-    subprocess.run([sys.executable, "-m", "leveret", "users", "add", "leaser", *options, "--password-file", "-"],
-                   input="secret\n", text=True, check=True, timeout=60, capture_output=True)
-    leveret(broker, "permissions", "set", "leaser", "--configure", ".*", "--write", r"^leveret\.control$",
-            "--read", "^mine-")
+    subprocess.run(
+        [sys.executable, "-m", "leveret", "users", "add", "leaser", *options, "--password-file", "-"],
+        input="secret\n",
+        text=True,
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    leveret(
+        broker, "permissions", "set", "leaser", "--configure", ".*", "--write", r"^leveret\.control$", "--read", "^mine-"
+    )
     yield "leaser"
     leveret(broker, "users", "delete", "leaser")
 
@@ -219,13 +243,14 @@ def test_a_lease_needs_read(dial: Open, queue: str, reader: str) -> None:
     plan(dial(), queue, epoch, 0, 10)
     channel = dial(user=reader, password="secret")
     for operation, arguments in (
-        ("lease.acquire", {}), ("lease.plan", {"epoch": epoch, "after": 0, "max_messages": 1}),
-        ("lease.commit", {"epoch": epoch, "batch": 1}), ("lease.release", {}),
+        ("lease.acquire", {}),
+        ("lease.plan", {"epoch": epoch, "after": 0, "max_messages": 1}),
+        ("lease.commit", {"epoch": epoch, "batch": 1}),
+        ("lease.release", {}),
     ):
         with pytest.raises(Refused) as refused:
             ask(channel, operation, queue=queue, lease="l", **arguments)
         assert refused.value.condition == "access-refused"
     assert ask(channel, "lease.list")["leases"] == []
-    with pytest.raises(AccessRefused), \
-            channel.consume(queue, no_ack=True, arguments=slice_of(epoch, 1, 0, 1)) as consumer:
+    with pytest.raises(AccessRefused), channel.consume(queue, no_ack=True, arguments=slice_of(epoch, 1, 0, 1)) as consumer:
         consumer.next(30)

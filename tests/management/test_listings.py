@@ -47,13 +47,27 @@ def _short(octets: bytes) -> bytes:
 
 # Of each type, bytes of special values: the largest and smallest, NaN, invalid UTF-8.
 _FIXED = {
-    dialects.BOOLEAN: 1, dialects.INT8: 1, dialects.UINT8: 1, dialects.INT16: 2, dialects.UINT16: 2, dialects.INT32: 4,
-    dialects.UINT32: 4, dialects.INT64: 8, dialects.UINT64: 8, dialects.FLOAT: 4, dialects.DOUBLE: 8, dialects.DECIMAL: 5,
-    dialects.UNSIGNED_DECIMAL: 5, dialects.TIMESTAMP: 8, dialects.VOID: 0, dialects.CHARACTER: 1,
+    dialects.BOOLEAN: 1,
+    dialects.INT8: 1,
+    dialects.UINT8: 1,
+    dialects.INT16: 2,
+    dialects.UINT16: 2,
+    dialects.INT32: 4,
+    dialects.UINT32: 4,
+    dialects.INT64: 8,
+    dialects.UINT64: 8,
+    dialects.FLOAT: 4,
+    dialects.DOUBLE: 8,
+    dialects.DECIMAL: 5,
+    dialects.UNSIGNED_DECIMAL: 5,
+    dialects.TIMESTAMP: 8,
+    dialects.VOID: 0,
+    dialects.CHARACTER: 1,
 }
 _NAN = struct.pack(">d", math.nan)
-_odd = st.sampled_from([b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x80" + b"\0" * 7, b"\0" * 8, _NAN, b"\x7f\xc0\0\0" * 2,
-                        b"\xff\x80\0\0" * 2]) | st.binary(min_size=8, max_size=8)
+_odd = st.sampled_from(
+    [b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x80" + b"\0" * 7, b"\0" * 8, _NAN, b"\x7f\xc0\0\0" * 2, b"\xff\x80\0\0" * 2]
+) | st.binary(min_size=8, max_size=8)
 _octets = st.binary(max_size=12) | st.sampled_from([b"\xff\xfe", b"\\xff", "ü\u202e\x1b[2J\n".encode(), b"\xed\xa0\x80"])
 _names = _octets.map(_short)
 
@@ -109,8 +123,11 @@ def test_values_of_1_0(value: Any) -> None:
 
 def test_how_values_are_shown() -> None:
     table = {"\udcff": "a\udcfe", "\\xff": 1, "n": [math.nan, -math.inf, Decimal("1.50"), 1 << 64, b"\xff", None, True]}
-    assert plain(table) == {"\\xff": "a\\xfe", "\\xff#2": 1,
-                            "n": ["nan", "-inf", "1.50", str(1 << 64), "\\xff", None, True]}
+    assert plain(table) == {
+        "\\xff": "a\\xfe",
+        "\\xff#2": 1,
+        "n": ["nan", "-inf", "1.50", str(1 << 64), "\\xff", None, True],
+    }
     deep: Any = 1
     for _ in range(60):
         deep = [deep]
@@ -130,10 +147,27 @@ def test_names_in_the_log_as_json() -> None:
 
 # A broker with such values everywhere
 
-few = settings(max_examples=6, deadline=None, phases=[Phase.generate],
-               suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-LISTS = ("connections", "channels", "consumers", "queues", "exchanges", "bindings", "links", "streams", "leases", "status",
-         "permissions", "users", "vhosts")
+few = settings(
+    max_examples=6,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+LISTS = (
+    "connections",
+    "channels",
+    "consumers",
+    "queues",
+    "exchanges",
+    "bindings",
+    "links",
+    "streams",
+    "leases",
+    "status",
+    "permissions",
+    "users",
+    "vhosts",
+)
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +214,9 @@ def define(peer: Peer, name: bytes, odd: bytes, fields: bytes) -> None:
         assert frame is not None and struct.unpack(">HH", frame[2][:4]) == (class_id, method_id + 1), frame
 
 
-@pytest.mark.parametrize(("header", "dialect"), [(b"AMQP\0\0\x09\x01", RABBITMQ), (b"AMQP\x01\x01\0\x09", QPID)],
-                         ids=["0-9-1", "0-9"])
+@pytest.mark.parametrize(
+    ("header", "dialect"), [(b"AMQP\0\0\x09\x01", RABBITMQ), (b"AMQP\x01\x01\0\x09", QPID)], ids=["0-9-1", "0-9"]
+)
 def test_every_list_shows_every_value(own_broker: LeveretProcess, header: bytes, dialect: Dialect) -> None:
     broker = own_broker
     commands = Commands(broker.data_dir)
@@ -225,8 +260,7 @@ def test_every_list_shows_every_value_of_1_0(own_broker: LeveretProcess) -> None
     @few
     @given(st.lists(amqp10.values, min_size=5, max_size=15), amqp10.text)
     def check(values: list[Any], odd: str) -> None:
-        table = {Symbol(f"p{number}"): value for number, value in enumerate(values)
-                 if len(encode_value(value)) < 400}
+        table = {Symbol(f"p{number}"): value for number, value in enumerate(values) if len(encode_value(value)) < 400}
         name = odd[:60] + "q"
         peer = peer1.Peer(own_broker.host, own_broker.port)
         try:
@@ -256,5 +290,8 @@ def test_a_terminal_that_lacks_the_characters(own_broker: LeveretProcess) -> Non
             shown = subprocess.run(
                 [sys.executable, "-m", "leveret", "queues", "--data-dir", str(own_broker.data_dir), *option],
                 env={**os.environ, "PYTHONPATH": str(Path("src").absolute()), "PYTHONIOENCODING": "latin-1"},
-                capture_output=True, check=True, timeout=60)
+                capture_output=True,
+                check=True,
+                timeout=60,
+            )
             assert b"\\u65e5\\u672c" in shown.stdout

@@ -33,8 +33,13 @@ TABLES: list[tuple[str, Any]] = [*OPERATIONS.items(), *VHOST_OPERATIONS.items(),
 @pytest.fixture
 def harness() -> Iterator[Harness]:
     harness = Harness()
-    harness.users.declare({"alice": DeclaredUser(
-        user=Account(name="alice", permissions={"/": Permission("mine", "mine", "mine")}), password=b"x")})
+    harness.users.declare(
+        {
+            "alice": DeclaredUser(
+                user=Account(name="alice", permissions={"/": Permission("mine", "mine", "mine")}), password=b"x"
+            )
+        }
+    )
     yield harness
     harness.close()
 
@@ -60,11 +65,14 @@ def test_users_may_not_do_what_operators_may(harness: Harness, name: str) -> Non
     assert "q" not in harness.broker.vhosts["/"].queues
 
 
-@pytest.mark.parametrize(("fields", "says"), [
-    ({"queue": "q", "more": 1}, r"queue\.describe: .*unknown field `more`; expected queue"),
-    ({"queue": 5}, r"queue\.describe: Expected `str`, got `int` - at `\$\.queue`"),
-    ({}, r"queue\.describe: .*missing required field `queue`"),
-])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"queue": "q", "more": 1}, r"queue\.describe: .*unknown field `more`; expected queue"),
+        ({"queue": 5}, r"queue\.describe: Expected `str`, got `int` - at `\$\.queue`"),
+        ({}, r"queue\.describe: .*missing required field `queue`"),
+    ],
+)
 def test_a_wrong_request_is_refused_with_the_field(fields: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read("queue.describe", Describe, fields)
@@ -81,7 +89,9 @@ def test_the_same_operation_for_an_operator_and_for_users(harness: Harness) -> N
     alice = VhostContext(vhost, User("alice", harness.users), object())
     assert perform_now(QUEUE_DECLARE, operator, DeclareQueue(name="other")).name == "other"
     refused: list[tuple[Any, Request]] = [
-        (QUEUE_DECLARE, DeclareQueue(name="other")), (QUEUE_DELETE, OneQueue(name="other"))]
+        (QUEUE_DECLARE, DeclareQueue(name="other")),
+        (QUEUE_DELETE, OneQueue(name="other")),
+    ]
     for operation, request in refused:
         with pytest.raises(AccessRefused, match="configure access to 'other' in vhost '/' refused for user 'alice'"):
             perform_now(operation, alice, request)

@@ -30,8 +30,9 @@ from tests.support.requests import CONTROL, Refused, ask, ask_raw
 
 def run(*arguments: str, input: str = "") -> None:
     """A command of the command line."""
-    subprocess.run([sys.executable, "-m", "leveret", *arguments], input=input, text=True, check=True, timeout=60,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "leveret", *arguments], input=input, text=True, check=True, timeout=60, capture_output=True
+    )
 
 
 @pytest.fixture
@@ -57,7 +58,10 @@ def test_the_description_of_a_queue(channel: BaseChannel, dial: Open, name: str,
     own.declare_queue(name + ".quorum", durable=True, arguments={"x-queue-type": "quorum"})
     found = [ask(channel, "queue.describe", queue=queue) for queue in (name + ".classic", name + ".quorum", stream)]
     assert [(item["type"], item["durable"], item["messages"]) for item in found] == [
-        ("classic", True, 1), ("quorum", True, 0), ("stream", True, 10)]
+        ("classic", True, 1),
+        ("quorum", True, 0),
+        ("stream", True, 10),
+    ]
     with pytest.raises(Refused) as refused:
         ask(channel, "queue.describe", queue="none")
     assert refused.value.condition == "not-found"
@@ -75,8 +79,7 @@ def test_invalid_requests(channel: BaseChannel, stream: str) -> None:
         ("queue.describe", b'{"version": 1}', "command-invalid", "`queue`"),
         ("queue.describe", b'{"version": 1, "queue": 5}', "command-invalid", "$.queue"),
         ("queue.describe", b'{"version": 1, "queue": "q", "more": 1}', "command-invalid", "`more`"),
-        ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 1_050_000 + b'"}', "content-too-large",
-         "1048576"),
+        ("queue.describe", b'{"version": 1, "queue": "' + b"q" * 1_050_000 + b'"}', "content-too-large", "1048576"),
     ):
         answer = ask_raw(channel, operation, body)
         assert not answer["ok"]
@@ -89,8 +92,9 @@ def test_replies_name_the_request(dial: Open, stream: str) -> None:
     """Over 0-9-1 to any queue of the client's, with the correlation id as it was."""
     channel = dial()
     queue = channel.declare_queue(exclusive=True)
-    channel.publish(json.dumps({"version": 1, "queue": stream}), "queue.describe", CONTROL, reply_to=queue.name,
-                    correlation_id="ü-7")
+    channel.publish(
+        json.dumps({"version": 1, "queue": stream}), "queue.describe", CONTROL, reply_to=queue.name, correlation_id="ü-7"
+    )
     with channel.consume(queue) as consumer:
         reply = consumer.next(30)
     assert reply.properties.correlation_id == "ü-7"
@@ -104,8 +108,10 @@ def test_ids_of_amqp_1_0_keep_their_types(dial: Open, broker: Broker, stream: st
     connection = dial.amqp10()
     dial().declare_queue(name + ".replies", durable=True)
     for id in (uuid.uuid4(), b"\x00\x01", 7, "text"):
-        with connection.receiver(f"/queues/{name}.replies") as receiver, \
-                connection.sender(f"/exchanges/{CONTROL}/queue.describe") as sender:
+        with (
+            connection.receiver(f"/queues/{name}.replies") as receiver,
+            connection.sender(f"/exchanges/{CONTROL}/queue.describe") as sender,
+        ):
             body = json.dumps({"version": 1, "queue": stream}).encode()
             sender.send(amqp10.Message(body=body, message_id=id, reply_to=f"/queues/{name}.replies"))
             reply = receiver.next(30)

@@ -24,8 +24,12 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
 def test_requests_are_performed(process: LeveretProcess, protocol: str) -> None:
-    with sync.connect(process.url(), protocol=protocol) as connection, connection.open_channel() as channel, \
-            sync.connect(process.url()) as other, other.channel() as publisher:
+    with (
+        sync.connect(process.url(), protocol=protocol) as connection,
+        connection.open_channel() as channel,
+        sync.connect(process.url()) as other,
+        other.channel() as publisher,
+    ):
         publisher.declare_queue("q", durable=True)
         for _ in range(3):
             assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 0

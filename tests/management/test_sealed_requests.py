@@ -17,18 +17,24 @@ from tests.support.polling import wait_until
 from tests.support.requests import Refused, ask
 
 LIMIT = 60.0
-CONFIG = basic_config() + """
+CONFIG = (
+    basic_config()
+    + """
 [streams]
 segment_size = 1000
 grace = "1s"
 """
+)
 
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[Channel]:
     leveret_only("it seals small segments")
-    with (LeveretProcess(tmp_path, config=CONFIG).start() as process, sync.connect(process.url()) as connection,
-          connection.channel() as channel):
+    with (
+        LeveretProcess(tmp_path, config=CONFIG).start() as process,
+        sync.connect(process.url()) as connection,
+        connection.channel() as channel,
+    ):
         channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream", "x-stream-max-segments": 3})
         yield channel
 

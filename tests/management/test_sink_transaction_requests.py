@@ -33,8 +33,9 @@ def stage_name() -> str:
     return str(uuid.uuid4())
 
 
-def write(channel: BaseChannel, app: str, exchange: str, key: str, *bodies: str, seal: bool = True,
-          **properties: Any) -> str:
+def write(
+    channel: BaseChannel, app: str, exchange: str, key: str, *bodies: str, seal: bool = True, **properties: Any
+) -> str:
     """Publish these messages like a writer, in a sink transaction."""
     stage = stage_name()
     ask(channel, "stage.open", stage=stage, app=app, exchanges=[exchange])
@@ -51,7 +52,8 @@ def test_from_writers_to_the_queue(channel: BaseChannel, queue: Any, name: str) 
     stages = [write(channel, app, "", name, *(f"{writer}.{number}" for number in range(5))) for writer in range(2)]
     listed = ask(channel, "stage.list", app=app)
     assert {item["stage"]: (item["state"], item["messages"]) for item in listed["stages"]} == dict.fromkeys(
-        stages, ("sealed", 5))
+        stages, ("sealed", 5)
+    )
     assert queue.get() is None
     answer = ask(channel, "stage.promote", app=app, batch=0, stages=stages)
     assert (answer["promoted"], answer["already"], answer["unroutable"]) == (10, False, 0)
@@ -79,10 +81,18 @@ def test_invalid_requests_are_refused(channel: BaseChannel, queue: Any, name: st
         ("stage.promote", {"app": name, "batch": 1, "stages": [stage]}, "precondition-failed", "not prepared"),
         ("stage.promote", {"app": name, "batch": -1, "stages": []}, "command-invalid", "batch"),
         ("stage.promote", {"app": name, "batch": 1, "stages": [], "on_unroutable": "x"}, "command-invalid", "x"),
-        ("stage.promote", {"app": name, "batch": 1, "stages": [], "on_unroutable": "dead-letter"}, "precondition-failed",
-         "needs dead_letter_exchange"),
-        ("stage.promote", {"app": name, "batch": 1, "stages": [], "dead_letter_exchange": ""}, "precondition-failed",
-         "are for on_unroutable 'dead-letter'"),
+        (
+            "stage.promote",
+            {"app": name, "batch": 1, "stages": [], "on_unroutable": "dead-letter"},
+            "precondition-failed",
+            "needs dead_letter_exchange",
+        ),
+        (
+            "stage.promote",
+            {"app": name, "batch": 1, "stages": [], "dead_letter_exchange": ""},
+            "precondition-failed",
+            "are for on_unroutable 'dead-letter'",
+        ),
     ):
         with pytest.raises(Refused) as refused:
             ask(channel, operation, **arguments)
@@ -116,11 +126,20 @@ def test_unroutable_rows_are_named(channel: BaseChannel, queue: Any, name: str) 
     with pytest.raises(Refused) as refused:
         ask(channel, "stage.promote", app=name, batch=1, stages=[good, bad])
     assert refused.value.condition == "precondition-failed"
-    assert ("2 messages are unroutable: the first was published to exchange 'amq.direct' with routing key"
-            " 'no.way'") in refused.value.message
+    assert (
+        "2 messages are unroutable: the first was published to exchange 'amq.direct' with routing key 'no.way'"
+    ) in refused.value.message
     assert queue.get() is None
-    answer = ask(channel, "stage.promote", app=name, batch=1, stages=[good, bad], on_unroutable="dead-letter",
-                 dead_letter_exchange="", dead_letter_routing_key=name)
+    answer = ask(
+        channel,
+        "stage.promote",
+        app=name,
+        batch=1,
+        stages=[good, bad],
+        on_unroutable="dead-letter",
+        dead_letter_exchange="",
+        dead_letter_routing_key=name,
+    )
     assert (answer["promoted"], answer["unroutable"]) == (3, 2)
     with queue.consume() as consumer:
         assert sorted(consumer.next(30).text() for _ in range(3)) == ["a", "b", "c"]
@@ -196,8 +215,18 @@ def test_other_users(broker: Broker, dial: Open, queue: Any, name: str) -> None:
     assert isinstance(broker, LeveretProcess)
     data_dir = ["--data-dir", str(broker.data_dir)]
     run("users", "add", "writer", *data_dir, "--password-file", "-", input="secret\n")
-    run("permissions", "set", "writer", *data_dir, "--configure", "", "--write", r"^(leveret\.control|amq\.topic)$",
-        "--read", "")
+    run(
+        "permissions",
+        "set",
+        "writer",
+        *data_dir,
+        "--configure",
+        "",
+        "--write",
+        r"^(leveret\.control|amq\.topic)$",
+        "--read",
+        "",
+    )
     own = dial()
     theirs = dial(user="writer", password="secret")
     stage = write(own, name, "", name, "a", seal=False)
@@ -226,7 +255,14 @@ def test_other_users(broker: Broker, dial: Open, queue: Any, name: str) -> None:
             ask(theirs, operation, **arguments)
         assert refused.value.condition == "access-refused"
     with pytest.raises(Refused) as refused:
-        ask(theirs, "stage.promote", app="theirs", batch=1, stages=["of-writer"], on_unroutable="dead-letter",
-            dead_letter_exchange="")
+        ask(
+            theirs,
+            "stage.promote",
+            app="theirs",
+            batch=1,
+            stages=["of-writer"],
+            on_unroutable="dead-letter",
+            dead_letter_exchange="",
+        )
     assert refused.value.condition == "access-refused"
     run("users", "delete", "writer", *data_dir)

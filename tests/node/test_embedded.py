@@ -288,9 +288,11 @@ def test_a_failed_start_forgets_nothing_of_a_crash(tmp_path: Path) -> None:
         publish(channel, b"held")
         assert not channel.basic_get("q")[0].redelivered
         shutil.copytree(tmp_path / "data", tmp_path / "crashed")
-    with socket.create_server(("127.0.0.1", 0)) as taken, \
-            pytest.raises(leveret.StartFailed, match="cannot listen"), \
-            leveret.Broker(data_dir=tmp_path / "crashed", port=taken.getsockname()[1]):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(leveret.StartFailed, match="cannot listen"),
+        leveret.Broker(data_dir=tmp_path / "crashed", port=taken.getsockname()[1]),
+    ):
         pass
     with leveret.Broker(data_dir=tmp_path / "crashed") as broker, connect(broker.url) as connection:
         method, _, body = connection.channel().basic_get("q")
@@ -304,17 +306,25 @@ def test_a_process_that_ends_without_stopping_it(tmp_path: Path) -> None:
         "broker = leveret.Broker(data_dir=sys.argv[1]).__enter__()\n"
         "channel = pika.BlockingConnection(pika.URLParameters(broker.url)).channel()\n"
         "channel.queue_declare('q', durable=True)\n"
-        "sys.exit(7)\n")
+        "sys.exit(7)\n"
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "data")], env=environment, timeout=60, check=False,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        env=environment,
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (7, False), done.stderr
     with leveret.Broker(data_dir=tmp_path / "data") as broker, connect(broker.url) as connection:
         connection.channel().queue_declare("q", passive=True)
 
 
-def test_a_store_that_failed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_failed_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(running, "REOPEN_DELAY", 0.05)
     commit = sqlite_store.SqliteStore.commit
     failing = threading.Event()
@@ -362,8 +372,10 @@ def test_a_port_in_use() -> None:
 
 def test_a_data_directory_that_is_in_use(tmp_path: Path) -> None:
     with leveret.Broker(data_dir=tmp_path / "data") as broker:
-        with pytest.raises(leveret.StartFailed, match=f"is in use by process {os.getpid()}"), \
-                leveret.Broker(data_dir=tmp_path / "data"):
+        with (
+            pytest.raises(leveret.StartFailed, match=f"is in use by process {os.getpid()}"),
+            leveret.Broker(data_dir=tmp_path / "data"),
+        ):
             pass
         exchange_a_message(broker.url)
 
@@ -378,8 +390,10 @@ def test_losses_that_are_accepted(tmp_path: Path) -> None:
         database.execute("UPDATE metadata SET value = x'00' WHERE kind = 'queue' AND instr(key, CAST('\"q\"' AS BLOB))")
     database.close()
     for refused in (leveret.Broker(data_dir=data), leveret.Broker(data_dir=data, accept_missing=True)):
-        with pytest.raises(leveret.StartFailed,
-                           match=r"--drop-damaged \(drop_damaged=True of an embedded broker\)"), refused:
+        with (
+            pytest.raises(leveret.StartFailed, match=r"--drop-damaged \(drop_damaged=True of an embedded broker\)"),
+            refused,
+        ):
             pass
     with leveret.Broker(data_dir=data, drop_damaged=True) as running, connect(running.url) as connection:
         connection.channel().queue_declare("kept", passive=True)
@@ -387,8 +401,10 @@ def test_losses_that_are_accepted(tmp_path: Path) -> None:
             connection.channel().queue_declare("q", passive=True)
     (data / "log-0.sqlite").unlink()
     for refused in (leveret.Broker(data_dir=data), leveret.Broker(data_dir=data, drop_damaged=True)):
-        with pytest.raises(leveret.StartFailed,
-                           match=r"--accept-missing \(accept_missing=True of an embedded broker\)"), refused:
+        with (
+            pytest.raises(leveret.StartFailed, match=r"--accept-missing \(accept_missing=True of an embedded broker\)"),
+            refused,
+        ):
             pass
 
     async def start() -> None:
@@ -419,23 +435,31 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
     assert [(salvage.accept_missing, salvage.drop_damaged) for salvage in given] == [(True, True), (False, False)]
 
 
-@pytest.mark.parametrize(("config", "expected"), [
-    ({"server": {"data_dir": "/dev/null/data"}}, "cannot create the data directory /dev/null/data: Not a directory"),
-    ({"tls": {"cert": "/dev/null/cert.pem"}}, "/dev/null/cert.pem"),
-    ({"users": {"a": {"password_file": "/dev/null"}}}, r"users\.a\.password_file: /dev/null is empty"),
-    ({"server": {"host": "no such host"}}, "'server.host' is 'no such host', which is unknown"),
-])
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"server": {"data_dir": "/dev/null/data"}}, "cannot create the data directory /dev/null/data: Not a directory"),
+        ({"tls": {"cert": "/dev/null/cert.pem"}}, "/dev/null/cert.pem"),
+        ({"users": {"a": {"password_file": "/dev/null"}}}, r"users\.a\.password_file: /dev/null is empty"),
+        ({"server": {"host": "no such host"}}, "'server.host' is 'no such host', which is unknown"),
+    ],
+)
 def test_other_reasons_not_to_start(config: dict[str, object], expected: str) -> None:
     with pytest.raises(leveret.StartFailed, match=expected), leveret.Broker(config=config):
         pass
 
 
-@pytest.mark.parametrize(("config", "expected"), [
-    ({"server": {"prt": 1}}, "config: unknown setting 'server.prt': did you mean 'server.port'?"),
-    ({"storage": {"engine": "sqlite"}},
-     "config: 'storage.engine' is 'sqlite', which needs a data directory; set data_dir too"),
-    ("missing.toml", "missing.toml: cannot read the configuration file: No such file or directory"),
-])
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"server": {"prt": 1}}, "config: unknown setting 'server.prt': did you mean 'server.port'?"),
+        (
+            {"storage": {"engine": "sqlite"}},
+            "config: 'storage.engine' is 'sqlite', which needs a data directory; set data_dir too",
+        ),
+        ("missing.toml", "missing.toml: cannot read the configuration file: No such file or directory"),
+    ],
+)
 def test_a_configuration_that_cannot_be_used(config: dict[str, object] | str, expected: str) -> None:
     with pytest.raises(leveret.ConfigError) as caught:
         leveret.Broker(config=config)
@@ -508,16 +532,19 @@ def test_vhosts() -> None:
             again.channel().queue_declare("q", passive=True)
 
 
-@pytest.mark.parametrize(("call", "condition", "text"), [
-    (lambda broker: broker.create_vhost("/"), "precondition-failed", "exists already"),
-    (lambda broker: broker.create_vhost(""), "precondition-failed", "1 to 255 bytes"),
-    (lambda broker: broker.delete_vhost("v"), "not-found", "no vhost 'v'"),
-    (lambda broker: broker.delete_vhost("/"), "not-allowed", "always exists"),
-    (lambda broker: broker.add_user("guest", "x"), "not-allowed", "declared in config"),
-    (lambda broker: broker.add_user("a", ""), "precondition-failed", "password is empty"),
-    (lambda broker: broker.add_user("a", "x", vhosts=["/", "v"]), "not-found", "no vhost 'v'"),
-    (lambda broker: broker.add_user("a", "x", write="("), "precondition-failed", "write permission"),
-])
+@pytest.mark.parametrize(
+    ("call", "condition", "text"),
+    [
+        (lambda broker: broker.create_vhost("/"), "precondition-failed", "exists already"),
+        (lambda broker: broker.create_vhost(""), "precondition-failed", "1 to 255 bytes"),
+        (lambda broker: broker.delete_vhost("v"), "not-found", "no vhost 'v'"),
+        (lambda broker: broker.delete_vhost("/"), "not-allowed", "always exists"),
+        (lambda broker: broker.add_user("guest", "x"), "not-allowed", "declared in config"),
+        (lambda broker: broker.add_user("a", ""), "precondition-failed", "password is empty"),
+        (lambda broker: broker.add_user("a", "x", vhosts=["/", "v"]), "not-found", "no vhost 'v'"),
+        (lambda broker: broker.add_user("a", "x", write="("), "precondition-failed", "write permission"),
+    ],
+)
 def test_refused_calls(call: Callable[[leveret.SyncBroker], object], condition: str, text: str) -> None:
     with leveret.Broker() as broker:
         with pytest.raises(leveret.CallRefused, match=text) as caught:
@@ -564,10 +591,21 @@ def test_nothing_of_the_process_changes() -> None:
     def settings() -> list[object]:
         root = logging.getLogger()
         return [
-            sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count(), gc.isenabled(),
-            resource.getrlimit(resource.RLIMIT_NOFILE), [signal.getsignal(number) for number in signal.valid_signals()],
-            root.level, list(root.handlers), logging.getLogger("leveret").handlers, logging.raiseExceptions,
-            logging.getLogger("asyncio").level, sys.excepthook, threading.excepthook, dict(os.environ), os.getcwd(),
+            sys.getswitchinterval(),
+            gc.get_threshold(),
+            gc.get_freeze_count(),
+            gc.isenabled(),
+            resource.getrlimit(resource.RLIMIT_NOFILE),
+            [signal.getsignal(number) for number in signal.valid_signals()],
+            root.level,
+            list(root.handlers),
+            logging.getLogger("leveret").handlers,
+            logging.raiseExceptions,
+            logging.getLogger("asyncio").level,
+            sys.excepthook,
+            threading.excepthook,
+            dict(os.environ),
+            os.getcwd(),
             os.umask(os.umask(0o22)),
         ]
 

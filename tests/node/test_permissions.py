@@ -18,12 +18,17 @@ def test_loose_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     (tmp_path / "staged").mkdir()
     secret = tmp_path / "elsewhere" / "password"
     secret.parent.mkdir()
-    for path, mode in ((tmp_path / "log-0.sqlite", 0o644), (tmp_path / "log-0.lock", 0o600),
-                       (tmp_path / "staged" / "abc", 0o620), (secret, 0o644)):
+    for path, mode in (
+        (tmp_path / "log-0.sqlite", 0o644),
+        (tmp_path / "log-0.lock", 0o600),
+        (tmp_path / "staged" / "abc", 0o620),
+        (secret, 0o644),
+    ):
         path.touch()
         path.chmod(mode)
-    config = combine_config(("the test", {"server": {"data_dir": str(tmp_path)},
-                                          "users": {"ana": {"password_file": str(secret)}}}))
+    config = combine_config(
+        ("the test", {"server": {"data_dir": str(tmp_path)}, "users": {"ana": {"password_file": str(secret)}}})
+    )
     warn_about_permissions(config, True)
     first, second = caplog.messages
     assert "log-0.sqlite, staged/abc;" in first

@@ -28,8 +28,10 @@ def store(tmp_path: Path, **streams: Any) -> SegmentStore | str:
 
 
 def test_places(tmp_path: Path) -> None:
-    inside, outside, away = (store(tmp_path, **given) for given in (
-        {}, {"directory": str(tmp_path / "x")}, {"directory": "memory://bucket/streams/"}))
+    inside, outside, away = (
+        store(tmp_path, **given)
+        for given in ({}, {"directory": str(tmp_path / "x")}, {"directory": "memory://bucket/streams/"})
+    )
     assert isinstance(inside, SegmentStore) and isinstance(outside, SegmentStore) and isinstance(away, SegmentStore)
     assert inside.url_of("a/b") == str(tmp_path / "streams" / "a/b")
     assert outside.url_of("a/b") == str(tmp_path / "x" / "a/b")
@@ -66,8 +68,10 @@ def test_a_broker_logs_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixtu
 
 def test_a_broker_does_not_import_modules_of_the_sealer(tmp_path: Path) -> None:
     """Starting with streams sealed costs no import of Arrow."""
-    program = ("import sys\nfrom leveret import Broker\n"
-               f"with Broker(data_dir={str(tmp_path)!r}):\n    print([name for name in sys.modules"
-               " if name.split('.')[0] in ('pyarrow', 'fsspec', 'pyiceberg')])")
+    program = (
+        "import sys\nfrom leveret import Broker\n"
+        f"with Broker(data_dir={str(tmp_path)!r}):\n    print([name for name in sys.modules"
+        " if name.split('.')[0] in ('pyarrow', 'fsspec', 'pyiceberg')])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

@@ -40,7 +40,8 @@ def make_checkout(root: Path) -> Path:
     (package / "other.py").write_text("FACTOR = 5\n")
     (package / "hot" / "codec.py").write_text(
         "from leveret.constants import FACTOR\nfrom leveret.hot import table\n\n\n"
-        "def twice(value: int) -> int:\n    return table.plain(value) * FACTOR\n")
+        "def twice(value: int) -> int:\n    return table.plain(value) * FACTOR\n"
+    )
     (package / "hot" / "table.py").write_text("def plain(value: int) -> int:\n    return value\n")
     (package / "hot" / "cold.py").write_text("VALUE = 1\n")
     return root
@@ -48,10 +49,16 @@ def make_checkout(root: Path) -> Path:
 
 def run(root: Path, code: str = SHOW, **environment: str) -> str:
     """Return the output of a fresh Python that imports the package of this checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1", "LEVERET_PURE": "",
-                   **environment}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True,
-                          timeout=60, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LEVERET_PURE": "",
+        **environment,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -72,7 +79,9 @@ def checkout(compiled: Path, tmp_path: Path) -> Iterator[Path]:
 def test_the_listing_takes_globs_and_exceptions_and_ignores_missing_modules(tmp_path: Path) -> None:
     package = make_checkout(tmp_path) / "src" / "leveret"
     assert build_compiled.hot_modules(package, "hot.*\n!hot.cold\nhot.later\n") == [
-        "leveret.hot.codec", "leveret.hot.table"]
+        "leveret.hot.codec",
+        "leveret.hot.table",
+    ]
     assert build_compiled.hot_modules(package, "*") == ["leveret.constants", "leveret.other"]
 
 
@@ -154,8 +163,9 @@ def test_compiling_again_does_nothing(checkout: Path) -> None:
     binaries = sorted((checkout / "build" / "compiled").glob("*/*.so"))
     before = [path.stat().st_mtime_ns for path in binaries]
     assert binaries
-    build_compiled.build(checkout / "src" / "leveret", checkout / "build" / "compiled",
-                         (checkout / "hot_modules.txt").read_text())
+    build_compiled.build(
+        checkout / "src" / "leveret", checkout / "build" / "compiled", (checkout / "hot_modules.txt").read_text()
+    )
     assert [path.stat().st_mtime_ns for path in binaries] == before
 
 
@@ -171,8 +181,13 @@ def test_code_that_does_not_compile_is_reported(tmp_path: Path) -> None:
 def build_wheel(root: Path, **environment: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(root / "dist"), "."],
-        cwd=root, env={**os.environ, "LEVERET_PURE": "", **environment}, capture_output=True, text=True, timeout=110,
-        check=False)
+        cwd=root,
+        env={**os.environ, "LEVERET_PURE": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (root / "dist").glob("*.whl")
     return wheel

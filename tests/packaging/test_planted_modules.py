@@ -36,8 +36,9 @@ class Installation:
 def loaded_by_python(directory: Path) -> frozenset[str]:
     """The modules that Python itself has imported before the code of `python -m MODULE` runs, and the module."""
     (directory / "probe.py").write_text("import sys\nprint(*{name.partition('.')[0] for name in sys.modules})\n")
-    done = subprocess.run([sys.executable, "-m", "probe"], cwd=directory, capture_output=True, text=True, timeout=LIMIT,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "probe"], cwd=directory, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     return frozenset({*done.stdout.split(), "leveret"})
 
 
@@ -49,9 +50,15 @@ def install_wheel(directory: Path) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE", "hot_modules.txt"):
         shutil.copy(ROOT / name, source / name)
-    done = subprocess.run([sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('dist')"],
-                          cwd=source, env={**os.environ, "CC": "/no/such/compiler", "PYTHONPATH": ""}, capture_output=True,
-                          text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('dist')"],
+        cwd=source,
+        env={**os.environ, "CC": "/no/such/compiler", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [wheel] = (source / "dist").glob("*-none-any.whl")
     site = directory / "site"
@@ -83,15 +90,23 @@ class Planted:
         for name in {*sys.stdlib_module_names, *packages_distributions(), "leveret"} - installation.unprotected:
             trace = f"{self.traces}-{name}"
             (directory / f"{name}.py").write_text(
-                f"import os\nos.close(os.open({trace!r}, os.O_CREAT))\nraise SystemExit('planted')\n")
+                f"import os\nos.close(os.open({trace!r}, os.O_CREAT))\nraise SystemExit('planted')\n"
+            )
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": self.installation.path, "LEVERET_PURE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, *arguments: str, input: str = "", url: str = "") -> str:
-        done = subprocess.run([*self.installation.command, *arguments], cwd=self.directory, input=input,
-                              env={**self.environment(), "LEVERET_URL": url}, capture_output=True, text=True, timeout=LIMIT,
-                              check=False)
+        done = subprocess.run(
+            [*self.installation.command, *arguments],
+            cwd=self.directory,
+            input=input,
+            env={**self.environment(), "LEVERET_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
         assert done.returncode == 0, (arguments, done.stdout, done.stderr, self.executed())
         return done.stdout
 
@@ -110,11 +125,24 @@ def broker(planted: Planted, tmp_path: Path) -> Iterator[str]:
     """The URL of `leveret serve` in the directory of planted modules."""
     config, ready, output = tmp_path / "leveret.toml", tmp_path / "ready.json", tmp_path / "broker.log"
     config.write_text(basic_config())
-    command = [*planted.installation.command, "serve", "--host", "127.0.0.1", "--port", "0", "--config", str(config),
-               "--data-dir", str(tmp_path / "data"), "--ready-file", str(ready)]
+    command = [
+        *planted.installation.command,
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--config",
+        str(config),
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--ready-file",
+        str(ready),
+    ]
     with output.open("wb") as log:
-        process = subprocess.Popen(command, cwd=planted.directory, env=planted.environment(), stdin=subprocess.DEVNULL,
-                                   stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=planted.directory, env=planted.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         while not ready.exists():
             assert process.poll() is None, (output.read_text(), planted.executed())
@@ -143,17 +171,29 @@ def test_no_process_runs_them(planted: Planted, broker: str, tmp_path: Path) -> 
 
 def test_the_planted_modules_would_run(planted: Planted) -> None:
     """Shows that the modules of the other test would run."""
-    done = subprocess.run([sys.executable, "-c", "import wave"], cwd=planted.directory, capture_output=True, text=True,
-                          timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "import wave"],
+        cwd=planted.directory,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
     assert done.returncode == 1
     assert planted.executed() == ["wave"]
 
 
 def test_a_program_that_embeds_a_broker_keeps_its_search_path(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("VALUE = 7\n")
-    done = subprocess.run([sys.executable, "-c", "import leveret, leveret.node.embedded, own; print(own.VALUE)"],
-                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
-                          timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "import leveret, leveret.node.embedded, own; print(own.VALUE)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
@@ -173,17 +213,21 @@ def test_the_package_in_the_working_directory_is_found(monkeypatch: pytest.Monke
     assert _isolation.search_path() == [_isolation.ROOT]
 
 
-@pytest.mark.parametrize(("arguments", "original", "expected"), [
-    (["-m", "serve"], ["python", "-m", "leveret", "serve"], True),
-    (["-m"], ["python", "-X", "dev", "-m", "leveret"], True),
-    (["-m"], ["python", "-mleveret"], True),
-    (["-m"], ["python", "-Bm", "leveret.config.document"], True),
-    (["-m", "leveret"], ["python", "-m", "application", "leveret"], False),
-    (["/usr/bin/leveret", "-m"], ["python", "/usr/bin/leveret", "-m"], False),
-    ([], ["python"], False),
-])
-def test_how_a_process_was_started(monkeypatch: pytest.MonkeyPatch, arguments: list[str], original: list[str],
-                                   expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "original", "expected"),
+    [
+        (["-m", "serve"], ["python", "-m", "leveret", "serve"], True),
+        (["-m"], ["python", "-X", "dev", "-m", "leveret"], True),
+        (["-m"], ["python", "-mleveret"], True),
+        (["-m"], ["python", "-Bm", "leveret.config.document"], True),
+        (["-m", "leveret"], ["python", "-m", "application", "leveret"], False),
+        (["/usr/bin/leveret", "-m"], ["python", "/usr/bin/leveret", "-m"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_how_a_process_was_started(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], original: list[str], expected: bool
+) -> None:
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setattr(sys, "orig_argv", original)
     assert _isolation.is_started_as_module() is expected

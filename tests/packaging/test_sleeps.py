@@ -23,8 +23,10 @@ EXEMPT = {
     ("tests/client/sync/test_faults.py", "chance.random() * 0.02"): "a cut at a random moment",
     ("tests/client/sync/test_threads.py", "4"): "a program that computes through heartbeats",
     ("tests/conformance/amqp10/test_transport_connection.py", "1"): "a broker stopped for longer than the idle time-out",
-    ("tests/faults/crash/workload.py", "self.random.random() * self.pause if self.random.random() < 0.3 else 0"):
-        "the pace of a workload",
+    (
+        "tests/faults/crash/workload.py",
+        "self.random.random() * self.pause if self.random.random() < 0.3 else 0",
+    ): "the pace of a workload",
     ("tests/faults/crash/workload.py", "self.random.random() * 0.02"): "the pace of a workload",
     ("tests/faults/power/forked.py", "POLL_INTERVAL"): "polls a process that cannot be waited for",
     ("tests/faults/power/streams.py", "chance.random() * 0.02"): "the pace of a workload",

@@ -24,8 +24,15 @@ CHECKOUT = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Return the output of a program that does not find the checkout."""
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", **environment},
-                          capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
@@ -46,10 +53,16 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "compiled":
         if not is_compiled():
             pytest.skip("the checkout is not compiled")
-        shutil.copytree(ROOT / "build" / "compiled", source / "build" / "compiled",
-                        ignore=shutil.ignore_patterns(".work-*"))
-    run(sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('dist')", cwd=source,
-        LEVERET_PURE="1" if request.param == "pure" else "")
+        shutil.copytree(
+            ROOT / "build" / "compiled", source / "build" / "compiled", ignore=shutil.ignore_patterns(".work-*")
+        )
+    run(
+        sys.executable,
+        "-c",
+        "from setuptools.build_meta import build_wheel; build_wheel('dist')",
+        cwd=source,
+        LEVERET_PURE="1" if request.param == "pure" else "",
+    )
     [path] = (source / "dist").glob("*.whl")
     return path
 
@@ -59,8 +72,18 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel; its dependencies are those that the tests run with."""
     directory = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
-    run(sys.executable, "-m", "pip", "--python", directory / "bin" / "python", "install", "--no-index", "--no-deps", wheel,
-        cwd=directory)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        directory / "bin" / "python",
+        "install",
+        "--no-index",
+        "--no-deps",
+        wheel,
+        cwd=directory,
+    )
     [site] = (directory / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
     return directory
@@ -80,11 +103,29 @@ def test_the_tag_names_the_platform_of_compiled_modules(wheel: Path, environment
 def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> None:
     config, ready, output = tmp_path / "leveret.toml", tmp_path / "ready.json", tmp_path / "broker.log"
     config.write_text(basic_config())
-    command: list[str | Path] = [environment / "bin" / "leveret", "serve", "--host", "127.0.0.1", "--port", "0",
-                                 "--config", config, "--data-dir", tmp_path / "data", "--ready-file", ready]
+    command: list[str | Path] = [
+        environment / "bin" / "leveret",
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--config",
+        config,
+        "--data-dir",
+        tmp_path / "data",
+        "--ready-file",
+        ready,
+    ]
     with output.open("wb") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": ""},
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": "", "LEVERET_PURE": ""},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     try:
         while not ready.exists():
             assert process.poll() is None, output.read_text()

@@ -37,8 +37,11 @@ class TwoClients(RuleBasedStateMachine):
         self.clients = [connect(), connect()]
         channel = self.clients[0].channel(1)
         channel.declare("one", durable=True)
-        channel.declare("two", durable=True, arguments={
-            "x-max-length": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "three"})
+        channel.declare(
+            "two",
+            durable=True,
+            arguments={"x-max-length": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "three"},
+        )
         channel.declare("three")
         self.count = 0
 

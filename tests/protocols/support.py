@@ -41,9 +41,16 @@ class QuickHasher(Hasher):
 class Site:
     """A broker, its services, and the pending callbacks of its event loop."""
 
-    def __init__(self, log: Log | None = None, *, overflow: Log | None = None, strict: bool = False,
-                 vhost_settings: VhostSessionSettings | None = None, hasher: Hasher | None = None,
-                 **settings: Any) -> None:
+    def __init__(
+        self,
+        log: Log | None = None,
+        *,
+        overflow: Log | None = None,
+        strict: bool = False,
+        vhost_settings: VhostSessionSettings | None = None,
+        hasher: Hasher | None = None,
+        **settings: Any,
+    ) -> None:
         self.posted: list[Callable[[], None]] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.log = log if log is not None else MemoryLog()
@@ -68,9 +75,13 @@ class Site:
 
     def allow(self, name: str, vhost: str, permission: Permission | None, **more: Any) -> None:
         """Declare a user whose password is the user name, with these permissions in one vhost."""
-        self.declared = {**getattr(self, "declared", {}), name: DeclaredUser(
-            user=User(name=name, permissions={vhost: permission} if permission is not None else {}, **more),
-            password=name.encode())}
+        self.declared = {
+            **getattr(self, "declared", {}),
+            name: DeclaredUser(
+                user=User(name=name, permissions={vhost: permission} if permission is not None else {}, **more),
+                password=name.encode(),
+            ),
+        }
         self.users.declare(self.declared)
 
     def connect(self, **options: Any) -> Client:
@@ -181,14 +192,27 @@ class Client:
 
     version = V0_9_1
 
-    def __init__(self, site: Site, *, user: str = "user", password: str | None = None, vhost: str = "/",
-                 capabilities: dict[str, bool] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        user: str = "user",
+        password: str | None = None,
+        vhost: str = "/",
+        capabilities: dict[str, bool] | None = None,
+        **options: Any,
+    ) -> None:
         self.site = site
         self.user = user
         self.password = user if password is None else password
         self.vhost = vhost
-        self.capabilities = {"consumer_cancel_notify": True, "connection.blocked": True, "basic.nack": True,
-                             "publisher_confirms": True, "authentication_failure_close": True} | (capabilities or {})
+        self.capabilities = {
+            "consumer_cancel_notify": True,
+            "connection.blocked": True,
+            "basic.nack": True,
+            "publisher_confirms": True,
+            "authentication_failure_close": True,
+        } | (capabilities or {})
         self.received: list[Command] = []
         self.deaf = False
         self.waiting_to_be_read: list[bytes] = []
@@ -205,14 +229,24 @@ class Client:
         """The handshake; `received` ends with connection.open-ok, or with whatever refused it."""
         self.run()
         assert self.take("connection.start") is not None
-        self.engine.send(0, "connection.start-ok", {
-            "client_properties": {"capabilities": self.capabilities}, "mechanism": "PLAIN",
-            "response": f"\0{self.user}\0{self.password}", "locale": "en_US"})
+        self.engine.send(
+            0,
+            "connection.start-ok",
+            {
+                "client_properties": {"capabilities": self.capabilities},
+                "mechanism": "PLAIN",
+                "response": f"\0{self.user}\0{self.password}",
+                "locale": "en_US",
+            },
+        )
         self.run()
         if self.take("connection.tune") is None:
             return
-        self.engine.send(0, "connection.tune-ok", {
-            "channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0})
+        self.engine.send(
+            0,
+            "connection.tune-ok",
+            {"channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0},
+        )
         self.engine.send(0, "connection.open", {"virtual_host": self.vhost})
         self.run()
         self.take("connection.open-ok")
@@ -308,23 +342,62 @@ class Channel:
     def run(self) -> None:
         self.client.run()
 
-    def declare(self, queue: str = "q", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
-                arguments: dict[str, Any] | None = None) -> str:
-        answer = self.call("queue.declare", "queue.declare-ok", queue=queue, durable=durable, exclusive=exclusive,
-                           auto_delete=auto_delete, arguments=arguments or {})
+    def declare(
+        self,
+        queue: str = "q",
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> str:
+        answer = self.call(
+            "queue.declare",
+            "queue.declare-ok",
+            queue=queue,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=arguments or {},
+        )
         return str(answer["queue"])
 
-    def publish(self, key: str = "q", body: bytes = b"m", *, exchange: str = "", mandatory: bool = False,
-                immediate: bool = False, **properties: Any) -> None:
+    def publish(
+        self,
+        key: str = "q",
+        body: bytes = b"m",
+        *,
+        exchange: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        **properties: Any,
+    ) -> None:
         """Send a publish; it reaches the broker with the next `run`, `flush` or call."""
         header = encode_header(BASIC, len(body), properties)
-        self.client.engine.send_publish(self.number, make_address(exchange, key), mandatory | immediate << 1, header, body,
-                                        len(body))
+        self.client.engine.send_publish(
+            self.number, make_address(exchange, key), mandatory | immediate << 1, header, body, len(body)
+        )
 
-    def consume(self, queue: str = "q", *, tag: str = "", no_ack: bool = False, no_local: bool = False,
-                exclusive: bool = False, arguments: dict[str, Any] | None = None) -> str:
-        answer = self.call("basic.consume", "basic.consume-ok", queue=queue, consumer_tag=tag, no_ack=no_ack,
-                           no_local=no_local, exclusive=exclusive, arguments=arguments or {})
+    def consume(
+        self,
+        queue: str = "q",
+        *,
+        tag: str = "",
+        no_ack: bool = False,
+        no_local: bool = False,
+        exclusive: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> str:
+        answer = self.call(
+            "basic.consume",
+            "basic.consume-ok",
+            queue=queue,
+            consumer_tag=tag,
+            no_ack=no_ack,
+            no_local=no_local,
+            exclusive=exclusive,
+            arguments=arguments or {},
+        )
         return str(answer["consumer_tag"])
 
     def qos(self, count: int, size: int = 0, everywhere: bool = False) -> None:

@@ -39,26 +39,66 @@ class SessionMachine(TwoClients):
             assert len(bodies) == len(set(bodies)) and set(bodies) <= self.sent
             assert self.site.vhost.queues[name].memory == 0
 
-    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), persistent=st.booleans(),
-          priority=st.sampled_from((None, 0, 9)), mandatory=st.booleans(), immediate=st.sampled_from((False, False, True)),
-          times=st.integers(1, 8))
-    def publish(self, which: int, number: int, queue: str, persistent: bool, priority: int | None, mandatory: bool,
-                immediate: bool, times: int) -> None:
+    @rule(
+        which=clients,
+        number=channels,
+        queue=st.sampled_from(QUEUES),
+        persistent=st.booleans(),
+        priority=st.sampled_from((None, 0, 9)),
+        mandatory=st.booleans(),
+        immediate=st.sampled_from((False, False, True)),
+        times=st.integers(1, 8),
+    )
+    def publish(
+        self,
+        which: int,
+        number: int,
+        queue: str,
+        persistent: bool,
+        priority: int | None,
+        mandatory: bool,
+        immediate: bool,
+        times: int,
+    ) -> None:
         channel = self.channel(which, number)
         for _ in range(times):
             self.count += 1
             body = b"%d" % self.count
             self.sent.add(body)
-            channel.publish(queue, body, mandatory=mandatory, immediate=immediate,
-                            delivery_mode=2 if persistent else 1, priority=priority)
+            channel.publish(
+                queue,
+                body,
+                mandatory=mandatory,
+                immediate=immediate,
+                delivery_mode=2 if persistent else 1,
+                priority=priority,
+            )
         self.settle()
 
-    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(),
-          exclusive=st.booleans(), tag=st.sampled_from(("", "a", "b")), priority=st.integers(-1, 1))
-    def consume(self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, exclusive: bool, tag: str,
-                priority: int) -> None:
-        self.do(which, number, "basic.consume", queue=queue, no_ack=no_ack, no_local=no_local, exclusive=exclusive,
-                consumer_tag=tag, arguments={"x-priority": priority})
+    @rule(
+        which=clients,
+        number=channels,
+        queue=st.sampled_from(QUEUES),
+        no_ack=st.booleans(),
+        no_local=st.booleans(),
+        exclusive=st.booleans(),
+        tag=st.sampled_from(("", "a", "b")),
+        priority=st.integers(-1, 1),
+    )
+    def consume(
+        self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, exclusive: bool, tag: str, priority: int
+    ) -> None:
+        self.do(
+            which,
+            number,
+            "basic.consume",
+            queue=queue,
+            no_ack=no_ack,
+            no_local=no_local,
+            exclusive=exclusive,
+            consumer_tag=tag,
+            arguments={"x-priority": priority},
+        )
 
     @rule(which=clients, number=channels, tag=st.sampled_from(("a", "b")))
     def cancel(self, which: int, number: int, tag: str) -> None:
@@ -82,8 +122,9 @@ class SessionMachine(TwoClients):
     def recover(self, which: int, number: int, requeue: bool) -> None:
         self.do(which, number, "basic.recover", requeue=requeue)
 
-    @rule(which=clients, number=channels, count=st.integers(0, 4), size=st.sampled_from((0, 0, 3)),
-          everywhere=st.booleans())
+    @rule(
+        which=clients, number=channels, count=st.integers(0, 4), size=st.sampled_from((0, 0, 3)), everywhere=st.booleans()
+    )
     def qos(self, which: int, number: int, count: int, size: int, everywhere: bool) -> None:
         self.do(which, number, "basic.qos", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
 
@@ -135,10 +176,12 @@ class SessionMachine(TwoClients):
                     assert bytes_of(item.body) in self.sent
                 elif isinstance(item, Method) and item.name.endswith(".close"):
                     assert item.arguments["reply_code"] != 541
-            client.received = [item for item in client.received
-                               if isinstance(item, Method) and item.name.endswith(".close")]
+            client.received = [
+                item for item in client.received if isinstance(item, Method) and item.name.endswith(".close")
+            ]
 
 
 TestAnySession = SessionMachine.TestCase
-TestAnySession.settings = settings(max_examples=100, stateful_step_count=40, deadline=None,
-                                   suppress_health_check=list(HealthCheck))
+TestAnySession.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -109,8 +109,9 @@ class TestAlarm:
         channel = published(site.channel())
         site.services.set_alarm("memory")
         engine = channel.client.engine
-        engine.send_content(channel.number, "basic.publish", {"routing_key": "q"}, encode_header(60, 200_000, {}),
-                            bytes(200_000))
+        engine.send_content(
+            channel.number, "basic.publish", {"routing_key": "q"}, encode_header(60, 200_000, {}), bytes(200_000)
+        )
         channel.client.session.data_received(engine.to_send()[:150_000])
         assert not channel.client.peer.reading
         assert site.vhost.queues["q"].ready_count == 1
@@ -316,8 +317,10 @@ class TestDefinitionsInAlarm:
         with pytest.raises(AssertionError, match=r"406.*queue .*q3.*limits\.memory_high_watermark"):
             channel.declare("q3")
         channel = site.channel()
-        for name, arguments in (("exchange.declare", {"exchange": "e", "type": "direct"}),
-                                ("queue.bind", {"queue": "q1", "exchange": "amq.direct", "routing_key": "k"})):
+        for name, arguments in (
+            ("exchange.declare", {"exchange": "e", "type": "direct"}),
+            ("queue.bind", {"queue": "q1", "exchange": "amq.direct", "routing_key": "k"}),
+        ):
             with pytest.raises(AssertionError, match=r"406.*limits\.memory_high_watermark"):
                 channel.call(name, name + "-ok", **arguments)
             channel = site.channel()

@@ -48,7 +48,12 @@ def test_a_refusal_is_a_nack_and_multiple_ends_before_it() -> None:
         channel.publish(key)
     channel.run()
     assert channel.confirms() == [
-        ("ack", 3, True), ("nack", 4, False), ("ack", 5, False), ("nack", 6, False), ("ack", 8, True)]
+        ("ack", 3, True),
+        ("nack", 4, False),
+        ("ack", 5, False),
+        ("nack", 6, False),
+        ("ack", 8, True),
+    ]
 
 
 def test_a_refusal_first_and_last() -> None:

@@ -359,14 +359,25 @@ def test_dead_letters_are_delivered_with_their_headers(site: Site) -> None:
     properties = properties_of(taken)
     assert "expiration" not in properties
     death = properties["headers"]["x-death"][0]
-    assert (death["queue"], death["reason"], death["count"], death["original-expiration"]) == (
-        "q", "rejected", 1, "100000")
+    assert (death["queue"], death["reason"], death["count"], death["original-expiration"]) == ("q", "rejected", 1, "100000")
     assert properties["headers"]["own"] == 1
 
 
-@pytest.mark.parametrize("deaths", [
-    [{"queue": "x"}], [{"queue": "q", "reason": "rejected", "count": "many"}], [{"count": 2 ** 63 - 1, "queue": "q",
-     "reason": "rejected"}], "text", [1, 2], [[]], [{"count": None}], [{"count": 1.5}], [{"count": True}]], ids=str)
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        [{"queue": "x"}],
+        [{"queue": "q", "reason": "rejected", "count": "many"}],
+        [{"count": 2**63 - 1, "queue": "q", "reason": "rejected"}],
+        "text",
+        [1, 2],
+        [[]],
+        [{"count": None}],
+        [{"count": 1.5}],
+        [{"count": True}],
+    ],
+    ids=str,
+)
 def test_invalid_x_death_headers_are_harmless(site: Site, deaths: object) -> None:
     channel = site.channel()
     channel.declare("dead")

@@ -262,15 +262,28 @@ class TestReplyTo:
         channel = site.channel()
         channel.declare("rpc")
         channel.consume("amq.rabbitmq.reply-to", no_ack=True)
-        channel.publish("rpc", content_type="text/plain", headers={"a": [1, {"b": None}], "t": True}, priority=3,
-                        reply_to="amq.rabbitmq.reply-to", correlation_id="c", message_id="m", app_id="app")
+        channel.publish(
+            "rpc",
+            content_type="text/plain",
+            headers={"a": [1, {"b": None}], "t": True},
+            priority=3,
+            reply_to="amq.rabbitmq.reply-to",
+            correlation_id="c",
+            message_id="m",
+            app_id="app",
+        )
         taken = channel.get("rpc")
         assert taken is not None
         properties = properties_of(taken)
         properties.pop("reply_to")
         assert properties == {
-            "content_type": "text/plain", "headers": {"a": [1, {"b": None}], "t": True}, "priority": 3,
-            "correlation_id": "c", "message_id": "m", "app_id": "app"}
+            "content_type": "text/plain",
+            "headers": {"a": [1, {"b": None}], "t": True},
+            "priority": 3,
+            "correlation_id": "c",
+            "message_id": "m",
+            "app_id": "app",
+        }
 
 
 class TestOddNames:
@@ -334,13 +347,28 @@ class TestOddNames:
         assert "x-" in caplog.text and caplog.text.encode("utf-8")
 
 
-@pytest.mark.parametrize(("data", "found"), [
-    (b"", NEED_MORE), (b"A", NEED_MORE), (b"AMQP", NEED_MORE), (b"AMQP\0\0\x09", NEED_MORE), (b"AMQP\0\0\x09\x01", V0_9_1),
-    (b"AMQP\0\0\x09\x01more", V0_9_1), (b"AMQP\x01\x01\0\x09", V0_9), (b"AMQP\x01\x01\0\x08", UNKNOWN), (b"GET ", UNKNOWN),
-    (b"AMQP\0\x01\0\0", V1_0), (b"AMQP\x03\x01\0\0more", V1_0_SASL), (b"AMQP\x02\x01\0\0", TLS_HEADER),
-    (b"AMQP\0\x01\0\x01", UNKNOWN),
-    (b"\x16", NEED_MORE), (b"\x16\x02", UNKNOWN), (b"\x16\x03\x01", TLS_HELLO), (b"AMQX", UNKNOWN),
-    (b"AMQP\x02\x01\0\x01", UNKNOWN),
-])
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", NEED_MORE),
+        (b"A", NEED_MORE),
+        (b"AMQP", NEED_MORE),
+        (b"AMQP\0\0\x09", NEED_MORE),
+        (b"AMQP\0\0\x09\x01", V0_9_1),
+        (b"AMQP\0\0\x09\x01more", V0_9_1),
+        (b"AMQP\x01\x01\0\x09", V0_9),
+        (b"AMQP\x01\x01\0\x08", UNKNOWN),
+        (b"GET ", UNKNOWN),
+        (b"AMQP\0\x01\0\0", V1_0),
+        (b"AMQP\x03\x01\0\0more", V1_0_SASL),
+        (b"AMQP\x02\x01\0\0", TLS_HEADER),
+        (b"AMQP\0\x01\0\x01", UNKNOWN),
+        (b"\x16", NEED_MORE),
+        (b"\x16\x02", UNKNOWN),
+        (b"\x16\x03\x01", TLS_HELLO),
+        (b"AMQX", UNKNOWN),
+        (b"AMQP\x02\x01\0\x01", UNKNOWN),
+    ],
+)
 def test_detection(data: bytes, found: int) -> None:
     assert detect(data) == found

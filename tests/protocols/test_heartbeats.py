@@ -55,8 +55,11 @@ def open_0_9_1(site: Site) -> Any:
     engine.heartbeat = INTERVAL
     client.run()
     client.take("connection.start")
-    engine.send(0, "connection.start-ok", {"client_properties": {}, "mechanism": "PLAIN", "response": "\0user\0user",
-                                           "locale": "en_US"})
+    engine.send(
+        0,
+        "connection.start-ok",
+        {"client_properties": {}, "mechanism": "PLAIN", "response": "\0user\0user", "locale": "en_US"},
+    )
     client.run()
     client.take("connection.tune")
     engine.send(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 8192, "heartbeat": INTERVAL})
@@ -70,8 +73,11 @@ def open_0_9(site: Site) -> Any:
     client = Client09(site)
     client.run()
     client.take("connection.start")
-    client.engine.send(0, "connection.start-ok", {"client_properties": {"product": "tests"}, "mechanism": "PLAIN",
-                                                  "response": "\0user\0user", "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {"client_properties": {"product": "tests"}, "mechanism": "PLAIN", "response": "\0user\0user", "locale": "en_US"},
+    )
     client.run()
     client.take("connection.tune")
     client.engine.send(0, "connection.tune-ok", {"channel_max": 10, "frame_max": 8192, "heartbeat": INTERVAL})

@@ -115,8 +115,9 @@ def test_silence_is_excused_while_the_broker_does_not_read(client: Throttled) ->
     assert not client.throttle.heartbeat_exempt()
 
 
-def test_a_client_that_disconnects_while_it_is_throttled_is_noticed(client: Throttled,
-                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_disconnects_while_it_is_throttled_is_noticed(
+    client: Throttled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client.peer, "hung_up", lambda: True)
     client.session.check_peer()
     assert not client.peer.aborted

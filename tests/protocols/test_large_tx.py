@@ -178,8 +178,7 @@ def test_the_window_is_free_when_it_is_settled(site: Site) -> None:
 
 @pytest.mark.parametrize("how", ["channel", "connection", "socket"])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: FailingLog, how: str,
-                                                                    steps: int) -> None:
+def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: FailingLog, how: str, steps: int) -> None:
     channel = transaction(site)
     client = channel.client
     commit(channel)
@@ -222,7 +221,8 @@ def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: Failin
     queue = site.vhost.queues["from"]
     assert (queue.ready_count, queue.unacked) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
     assert [bytes_of(entry.message.body) for entry in classic(queue).ready.backlog.head] == [
-        b"%d" % number for number in range(MANY)]
+        b"%d" % number for number in range(MANY)
+    ]
 
 
 def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: FailingLog) -> None:
@@ -240,7 +240,8 @@ def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: Fail
     assert log.calls == -1 and channel.client.refusal()[0] == 541
     assert counts(site, log) == (MANY, MANY)  # nothing of the first one, all of the second one
     assert [bytes_of(entry.message.body) for entry in classic(site.vhost.queues["from"]).ready.backlog.head] == [
-        b"%d" % number for number in range(MANY)]
+        b"%d" % number for number in range(MANY)
+    ]
     assert not site.vhost.queues["to"].hidden.bytes
     assert second.client.take("tx.commit-ok", second.number) is not None
     assert not any(classic(queue).frozen for queue in site.vhost.queues.values()) and log.completion is None

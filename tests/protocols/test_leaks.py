@@ -12,8 +12,21 @@ from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
 from tests.support.queues import classic
 
-KINDS = ("Connection", "Channel", "ChannelConsumer", "Engine", "Queue", "Entry", "Message", "Route", "Binding",
-         "WireChannel", "ConsumerTimeout", "PendingPublish", "MemoryRow")
+KINDS = (
+    "Connection",
+    "Channel",
+    "ChannelConsumer",
+    "Engine",
+    "Queue",
+    "Entry",
+    "Message",
+    "Route",
+    "Binding",
+    "WireChannel",
+    "ConsumerTimeout",
+    "PendingPublish",
+    "MemoryRow",
+)
 
 
 @pytest.fixture(params=[False, True], ids=["default", "strict"])
@@ -23,12 +36,16 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 def work(channel: Channel) -> None:
     """A little of everything on one channel, most of it unfinished."""
-    name = channel.declare("", exclusive=True, auto_delete=False,
-                           arguments={"x-expires": 10 ** 9, "x-message-ttl": 10 ** 8, "x-dead-letter-exchange": ""})
+    name = channel.declare(
+        "",
+        exclusive=True,
+        auto_delete=False,
+        arguments={"x-expires": 10**9, "x-message-ttl": 10**8, "x-dead-letter-exchange": ""},
+    )
     channel.call("queue.bind", "queue.bind-ok", queue=name, exchange="amq.topic", routing_key="#")
     channel.qos(5)
     channel.consume("shared")
-    channel.consume(name, arguments={"x-consumer-timeout": 10 ** 8})
+    channel.consume(name, arguments={"x-consumer-timeout": 10**8})
     for number in range(20):
         channel.publish("shared", b"%d" % number)
         channel.publish(name)

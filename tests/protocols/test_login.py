@@ -21,9 +21,16 @@ def make_site() -> Site:
 
 
 def start_ok(client: Client, mechanism: str, response: bytes) -> None:
-    client.engine.send(0, "connection.start-ok", {
-        "client_properties": {"capabilities": client.capabilities}, "mechanism": mechanism, "response": response,
-        "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {
+            "client_properties": {"capabilities": client.capabilities},
+            "mechanism": mechanism,
+            "response": response,
+            "locale": "en_US",
+        },
+    )
     client.run()
 
 
@@ -157,8 +164,11 @@ def test_a_client_that_disconnects_during_the_login() -> None:
     site = make_site()
     client = Client(site)
     client.run()
-    client.engine.send(0, "connection.start-ok", {
-        "client_properties": {}, "mechanism": "SCRAM-SHA-256", "response": b"n,,n=user,r=nonce", "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {"client_properties": {}, "mechanism": "SCRAM-SHA-256", "response": b"n,,n=user,r=nonce", "locale": "en_US"},
+    )
     client.flush()
     client.session.connection_lost()
     site.run()

@@ -24,16 +24,20 @@ class World:
         self.outcomes: dict[str, Any] = {}
         self.lost: set[str] = set()
 
-    def submit(self, host: str, name: str, password: str, *, right: bool = False, preferred: bool = False,
-               label: str = "") -> str:
+    def submit(
+        self, host: str, name: str, password: str, *, right: bool = False, preferred: bool = False, label: str = ""
+    ) -> str:
         label = label or f"{host}/{name}/{password}"
 
         def check() -> bool:
             self.checked.append(label)
             return right
 
-        waiter = Waiter(lambda function, done: self.started.append((function, done)),
-                        lambda result: self.outcomes.update({label: result}), lambda: label in self.lost)
+        waiter = Waiter(
+            lambda function, done: self.started.append((function, done)),
+            lambda result: self.outcomes.update({label: result}),
+            lambda: label in self.lost,
+        )
         self.queue.submit(host, name, f"{name}/{password}".encode(), check, waiter, preferred=preferred)
         return label
 
@@ -79,8 +83,10 @@ def test_addresses_have_their_turns(world: World) -> None:
 
 
 def test_equal_logins_share_a_check(world: World) -> None:
-    labels = [world.submit(f"192.0.2.{number % 200}", "app", "secret", right=True, label=f"client{number}")
-              for number in range(500)]
+    labels = [
+        world.submit(f"192.0.2.{number % 200}", "app", "secret", right=True, label=f"client{number}")
+        for number in range(500)
+    ]
     world.finish_all()
     assert len(world.checked) == 1
     assert [world.outcomes[label] for label in labels] == [True] * 500
@@ -171,10 +177,17 @@ def test_a_failing_check_is_reported_and_the_others_continue(world: World) -> No
     assert world.outcomes[later] is True
 
 
-@pytest.mark.parametrize(("host", "network"), [
-    ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-    ("fe80::1%eth0", "fe80::"), ("", ""), ("local", "local"),
-])
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("", ""),
+        ("local", "local"),
+    ],
+)
 def test_the_key_of_an_address(host: str, network: str) -> None:
     assert network_of(host) == network
 
@@ -186,9 +199,16 @@ def test_a_login_that_is_refused_for_the_queue() -> None:
     site.services.logins.submit = _refuse  # type: ignore[method-assign]
     client = Client(site)
     client.run()
-    client.engine.send(0, "connection.start-ok", {
-        "client_properties": {"capabilities": client.capabilities}, "mechanism": "PLAIN", "response": b"\0alice\0x",
-        "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {
+            "client_properties": {"capabilities": client.capabilities},
+            "mechanism": "PLAIN",
+            "response": b"\0alice\0x",
+            "locale": "en_US",
+        },
+    )
     client.run()
     assert client.refusal()[0] == 403
 
@@ -212,9 +232,16 @@ def test_the_client_that_was_wrong_waits() -> None:
 def _log_in(site: Site, password: str) -> Client:
     client = Client(site)
     client.run()
-    client.engine.send(0, "connection.start-ok", {
-        "client_properties": {"capabilities": client.capabilities}, "mechanism": "PLAIN",
-        "response": f"\0user\0{password}".encode(), "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {
+            "client_properties": {"capabilities": client.capabilities},
+            "mechanism": "PLAIN",
+            "response": f"\0user\0{password}".encode(),
+            "locale": "en_US",
+        },
+    )
     client.run()
     return client
 

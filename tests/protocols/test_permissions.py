@@ -21,9 +21,16 @@ def half_open(site: Site, user: str) -> Client:
     """A client that has sent its password and read nothing since."""
     client = Client(site, user=user)
     client.run()
-    client.engine.send(0, "connection.start-ok", {
-        "client_properties": {"capabilities": client.capabilities}, "mechanism": "PLAIN",
-        "response": f"\0{user}\0{user}", "locale": "en_US"})
+    client.engine.send(
+        0,
+        "connection.start-ok",
+        {
+            "client_properties": {"capabilities": client.capabilities},
+            "mechanism": "PLAIN",
+            "response": f"\0{user}\0{user}",
+            "locale": "en_US",
+        },
+    )
     client.flush()
     return client
 
@@ -47,17 +54,26 @@ def refused(channel: Channel, name: str, **arguments: object) -> int:
 
 
 class TestWhatNeedsWhat:
-    @pytest.mark.parametrize(("name", "arguments"), [
-        ("queue.declare", {"queue": "other"}), ("queue.delete", {"queue": "other"}),
-        ("queue.purge", {"queue": "other"}), ("basic.consume", {"queue": "other"}), ("basic.get", {"queue": "other"}),
-        ("queue.bind", {"queue": "other", "exchange": "mine"}), ("queue.bind", {"queue": "mine", "exchange": "amq.topic"}),
-        ("queue.unbind", {"queue": "mine", "exchange": "amq.topic"}),
-        ("exchange.declare", {"exchange": "other", "type": "fanout"}), ("exchange.delete", {"exchange": "other"}),
-        ("exchange.bind", {"destination": "mine", "source": "amq.topic"}),
-        ("exchange.bind", {"destination": "other", "source": "mine"}),
-        ("queue.declare", {"queue": "mine2", "arguments": {"x-dead-letter-exchange": "other"}}),
-        ("exchange.declare", {"exchange": "mine2", "type": "fanout", "arguments": {"alternate-exchange": "other"}}),
-    ], ids=str)
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("queue.declare", {"queue": "other"}),
+            ("queue.delete", {"queue": "other"}),
+            ("queue.purge", {"queue": "other"}),
+            ("basic.consume", {"queue": "other"}),
+            ("basic.get", {"queue": "other"}),
+            ("queue.bind", {"queue": "other", "exchange": "mine"}),
+            ("queue.bind", {"queue": "mine", "exchange": "amq.topic"}),
+            ("queue.unbind", {"queue": "mine", "exchange": "amq.topic"}),
+            ("exchange.declare", {"exchange": "other", "type": "fanout"}),
+            ("exchange.delete", {"exchange": "other"}),
+            ("exchange.bind", {"destination": "mine", "source": "amq.topic"}),
+            ("exchange.bind", {"destination": "other", "source": "mine"}),
+            ("queue.declare", {"queue": "mine2", "arguments": {"x-dead-letter-exchange": "other"}}),
+            ("exchange.declare", {"exchange": "mine2", "type": "fanout", "arguments": {"alternate-exchange": "other"}}),
+        ],
+        ids=str,
+    )
     def test_refused(self, site: Site, channel: Channel, name: str, arguments: dict[str, object]) -> None:
         owner = site.channel()
         owner.declare("other")

@@ -290,8 +290,7 @@ def test_messages_that_recover_cannot_redeliver_are_requeued_in_order(site: Site
 
 @pytest.mark.parametrize("kind", [Client, Client09])
 @pytest.mark.parametrize("count", [10, 2 * MANY])
-def test_own_consumers_are_cancelled_after_the_delete_ok(
-        site: Site, kind: type[Client], count: int) -> None:
+def test_own_consumers_are_cancelled_after_the_delete_ok(site: Site, kind: type[Client], count: int) -> None:
     client = kind(site)
     client.open()
     channel, deleting = client.channel(), client.channel()
@@ -314,12 +313,17 @@ def test_own_consumers_are_cancelled_after_the_delete_ok(
         told = [name for name in told if name != "basic.cancel"]
         assert told == ["queue.delete-ok"]
         return
-    tags = [item.arguments["consumer_tag"] for item in client.received
-            if isinstance(item, Method) and item.name == "basic.cancel"]
+    tags = [
+        item.arguments["consumer_tag"]
+        for item in client.received
+        if isinstance(item, Method) and item.name == "basic.cancel"
+    ]
     assert sorted(tags) == ["a", "b", "c"]
     assert told.index("queue.delete-ok") < min(
-        index for index, item in enumerate(item for item in client.received if isinstance(item, Method))
-        if item.name == "basic.cancel" and item.arguments["consumer_tag"] in "ab")
+        index
+        for index, item in enumerate(item for item in client.received if isinstance(item, Method))
+        if item.name == "basic.cancel" and item.arguments["consumer_tag"] in "ab"
+    )
     assert not client.session.pending_cancels
 
 
@@ -360,8 +364,9 @@ def dying(site: Site, how: str, exclusive: bool) -> None:
 @pytest.mark.parametrize("kind", [Client, Client09])
 @pytest.mark.parametrize("how", ["close", "drop"])
 @pytest.mark.parametrize("before", [False, True])
-def test_the_right_of_an_exclusive_consumer_ends_at_once_with_its_connection(site: Site, kind: type[Client], how: str,
-                                                                            before: bool) -> None:
+def test_the_right_of_an_exclusive_consumer_ends_at_once_with_its_connection(
+    site: Site, kind: type[Client], how: str, before: bool
+) -> None:
     again = kind(site)
     again.open()
     channel = again.channel()

@@ -51,7 +51,9 @@ class TestOver091:
         for _ in range(2):
             deliveries = read(site).deliveries()
             assert [properties_of(delivery)["headers"] for delivery in deliveries] == [
-                {"kept": 1, "x-stream-offset": 0}, {"kept": 1, "x-stream-offset": 1}]
+                {"kept": 1, "x-stream-offset": 0},
+                {"kept": 1, "x-stream-offset": 1},
+            ]
             assert not any(delivery.redelivered for delivery in deliveries)
 
     def test_acknowledgements_are_credit(self, site: Site, channel: Channel) -> None:
@@ -68,9 +70,16 @@ class TestOver091:
         reader.close()
         assert read(site).delivered() == [b"1", b"2", b"3", b"4", b"5"]
 
-    @pytest.mark.parametrize(("start", "bodies"), [
-        (1, [b"b", b"c"]), ("next", []), (datetime(2001, 1, 1, tzinfo=UTC), [b"a", b"b", b"c"]), ("1h", [b"a", b"b", b"c"]),
-    ], ids=["offset", "next", "timestamp", "interval"])
+    @pytest.mark.parametrize(
+        ("start", "bodies"),
+        [
+            (1, [b"b", b"c"]),
+            ("next", []),
+            (datetime(2001, 1, 1, tzinfo=UTC), [b"a", b"b", b"c"]),
+            ("1h", [b"a", b"b", b"c"]),
+        ],
+        ids=["offset", "next", "timestamp", "interval"],
+    )
     def test_start_positions(self, site: Site, channel: Channel, start: Any, bodies: list[bytes]) -> None:
         publish(channel, b"a", b"b", b"c")
         assert read(site, start).delivered() == bodies
@@ -117,9 +126,15 @@ class TestOver091:
         assert code == 406
         assert "basic.qos" in text
 
-    @pytest.mark.parametrize(("method", "arguments"), [
-        ("basic.get", {"queue": "s"}), ("queue.purge", {"queue": "s"}), ("basic.consume", {"queue": "s", "no_ack": True}),
-    ], ids=["get", "purge", "no-ack"])
+    @pytest.mark.parametrize(
+        ("method", "arguments"),
+        [
+            ("basic.get", {"queue": "s"}),
+            ("queue.purge", {"queue": "s"}),
+            ("basic.consume", {"queue": "s", "no_ack": True}),
+        ],
+        ids=["get", "purge", "no-ack"],
+    )
     def test_unsupported_operations(self, site: Site, channel: Channel, method: str, arguments: dict[str, Any]) -> None:
         other = site.channel()
         other.qos(1)
@@ -140,8 +155,10 @@ class TestOver091:
 
 def receive(session: Session, credit: int = 100, **filters: Any) -> Receiver:
     """A link that reads the stream; the filters by the last part of their names."""
-    described = {Symbol(name): Described(Symbol("rabbitmq:stream-" + name.replace("_", "-")), value)
-                 for name, value in filters.items()}
+    described = {
+        Symbol(name): Described(Symbol("rabbitmq:stream-" + name.replace("_", "-")), value)
+        for name, value in filters.items()
+    }
     return session.receiver(source=Source("s", filter=described), credit=credit)
 
 
@@ -162,9 +179,16 @@ class TestOver10:
             value = b"\x81" + number.to_bytes(8, "big")  # a long
             assert encode_value(Symbol("x-stream-offset")) + value in annotations
 
-    @pytest.mark.parametrize(("start", "bodies"), [
-        ("first", [b"0", b"1", b"2"]), (ULong(1), [b"1", b"2"]), ("next", []), (Timestamp(0), [b"0", b"1", b"2"]),
-    ], ids=["first", "offset", "next", "timestamp"])
+    @pytest.mark.parametrize(
+        ("start", "bodies"),
+        [
+            ("first", [b"0", b"1", b"2"]),
+            (ULong(1), [b"1", b"2"]),
+            ("next", []),
+            (Timestamp(0), [b"0", b"1", b"2"]),
+        ],
+        ids=["first", "offset", "next", "timestamp"],
+    )
     def test_start_positions(self, session: Session, start: Any, bodies: list[bytes]) -> None:
         sender = session.sender("s")
         for number in range(3):

@@ -194,8 +194,9 @@ def test_vhost_settings_reach_a_session() -> None:
     assert site.connect().session.qos_spec
 
 
-def test_the_time_of_a_message_starts_with_the_commit(site: Site, channel: Channel,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_message_starts_with_the_commit(
+    site: Site, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = time.time()
     channel.publish(body=b"a", expiration="1000")
     channel.run()

@@ -23,13 +23,22 @@ class Authority:
         self.path = directory / f"{name}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, constraints: x509.BasicConstraints,
-               san: x509.SubjectAlternativeName | None = None) -> x509.Certificate:
+    def _build(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        constraints: x509.BasicConstraints,
+        san: x509.SubjectAlternativeName | None = None,
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(constraints, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
@@ -41,18 +50,21 @@ class Authority:
             builder = builder.add_extension(san, critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
-    def issue(self, name: str, subject: list[tuple[x509.ObjectIdentifier, str]] | None = None,
-              password: bytes | None = None) -> tuple[Path, Path]:
+    def issue(
+        self, name: str, subject: list[tuple[x509.ObjectIdentifier, str]] | None = None, password: bytes | None = None
+    ) -> tuple[Path, Path]:
         """A certificate for localhost with the common name `name` (or a whole subject), and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = subject if subject is not None else [(NameOID.COMMON_NAME, name)]
-        san = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        certificate = self._build(x509.Name([x509.NameAttribute(*part) for part in parts]), key,
-                                  x509.BasicConstraints(ca=False, path_length=None), san)
+        san = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        certificate = self._build(
+            x509.Name([x509.NameAttribute(*part) for part in parts]),
+            key,
+            x509.BasicConstraints(ca=False, path_length=None),
+            san,
+        )
         cert_path, key_path = self.directory / f"{name}.crt", self.directory / f"{name}.key"
         cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-        key_path.write_bytes(key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+        key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
         return cert_path, key_path

@@ -71,16 +71,20 @@ DEAD_LETTER = {"x-dead-letter-exchange": "res.e"}
 NEEDS: dict[str, tuple[str, Operation]] = {
     "exchange.declare": ("configure", lambda channel: channel.exchange_declare("res.new")),
     "exchange.declare passive": ("", lambda channel: channel.exchange_declare("res.e", passive=True)),
-    "exchange.declare alternate": ("configure write read", lambda channel: channel.exchange_declare(
-        "res.new", arguments={"alternate-exchange": "res.e"})),
+    "exchange.declare alternate": (
+        "configure write read",
+        lambda channel: channel.exchange_declare("res.new", arguments={"alternate-exchange": "res.e"}),
+    ),
     "exchange.delete": ("configure", lambda channel: channel.exchange_delete("res.f")),
     "exchange.bind": ("write read", lambda channel: channel.exchange_bind("res.f", "res.e", "other")),
     "exchange.unbind": ("write read", lambda channel: channel.exchange_unbind("res.f", "res.e", "k")),
     "queue.declare": ("configure", lambda channel: channel.queue_declare("res.new")),
     "queue.declare server-named": ("configure", lambda channel: channel.queue_declare("", exclusive=True)),
     "queue.declare passive": ("", lambda channel: channel.queue_declare("res.q", passive=True)),
-    "queue.declare dead-letter": ("configure write read", lambda channel: channel.queue_declare(
-        "res.new", arguments=DEAD_LETTER)),
+    "queue.declare dead-letter": (
+        "configure write read",
+        lambda channel: channel.queue_declare("res.new", arguments=DEAD_LETTER),
+    ),
     "queue.delete": ("configure", lambda channel: channel.queue_delete("res.q")),
     "queue.bind": ("write read", lambda channel: channel.queue_bind("res.q", "res.e", "other")),
     "queue.unbind": ("write read", lambda channel: channel.queue_unbind("res.q", "res.e", "k")),
@@ -94,8 +98,9 @@ NEEDS: dict[str, tuple[str, Operation]] = {
 
 @pytest.mark.parametrize("granted", COMBINATIONS, ids=user_name)
 @pytest.mark.parametrize("name", list(NEEDS))
-def test_an_operation_needs_its_permissions_and_no_others(process: LeveretProcess, root: BlockingChannel, name: str,
-                                                          granted: frozenset[str]) -> None:
+def test_an_operation_needs_its_permissions_and_no_others(
+    process: LeveretProcess, root: BlockingChannel, name: str, granted: frozenset[str]
+) -> None:
     needed, operation = NEEDS[name]
     with connect(process, user_name(granted)) as connection:
         channel = connection.channel()
@@ -112,8 +117,11 @@ def test_names_outside_the_expressions_are_refused(process: LeveretProcess, root
     root.queue_declare("other")
     with connect(process, user_name(frozenset(OPERATIONS))) as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (
-            lambda channel: channel.queue_delete("other"), lambda channel: channel.basic_get("other"),
-            lambda channel: channel.queue_declare("another"), lambda channel: channel.basic_publish("amq.fanout", "", b"x"))
+            lambda channel: channel.queue_delete("other"),
+            lambda channel: channel.basic_get("other"),
+            lambda channel: channel.queue_declare("another"),
+            lambda channel: channel.basic_publish("amq.fanout", "", b"x"),
+        )
         for operation in operations:
             channel = connection.channel()
             channel.confirm_delivery()
@@ -126,8 +134,11 @@ def test_missing_entities_are_refused_like_existing_ones(process: LeveretProcess
     """A user without permission for a name does not learn whether it exists."""
     with connect(process, "nothing") as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (
-            lambda channel: channel.queue_delete("nowhere"), lambda channel: channel.basic_get("nowhere"),
-            lambda channel: channel.queue_purge("nowhere"), lambda channel: channel.exchange_delete("no"))
+            lambda channel: channel.queue_delete("nowhere"),
+            lambda channel: channel.basic_get("nowhere"),
+            lambda channel: channel.queue_purge("nowhere"),
+            lambda channel: channel.exchange_delete("no"),
+        )
         for operation in operations:
             channel = connection.channel()
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):

@@ -17,7 +17,8 @@ def test_declared_users_log_in(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes("pässword\r\nmore\n".encode())
     path = tmp_path / "leveret.toml"
     hashed = Hasher().hash(b"hashed")
-    path.write_text(f"""
+    path.write_text(
+        f"""
         [users.clear]
         password = "cl\u00e4r"
         tags = ["a", "b"]
@@ -28,11 +29,14 @@ def test_declared_users_log_in(tmp_path: Path) -> None:
         [users.file]
         password_file = "password"
         [users.none]
-    """, "utf-8")
+    """,
+        "utf-8",
+    )
     store = UserStore()
     store.declare(declared_users(load_config(path, {}).users))
-    assert store.get("clear") == User(name="clear", tags=("a", "b"), permissions={"/": Permission("c", "w", "r")},
-                                      limits=UserLimits(1, 2))
+    assert store.get("clear") == User(
+        name="clear", tags=("a", "b"), permissions={"/": Permission("c", "w", "r")}, limits=UserLimits(1, 2)
+    )
     assert store.verify("clear", "cl\u00e4r".encode())
     assert store.verify("hashed", b"hashed")
     assert store.verify("file", "pässword".encode())

@@ -50,16 +50,22 @@ def test_mechanisms_that_were_not_offered_are_not_created(name: str) -> None:
 # PLAIN
 
 
-@pytest.mark.parametrize(("response", "name", "password"), [
-    (b"\0alice\0secret", "alice", b"secret"), (b"alice\0alice\0secret", "alice", b"secret"),
-    (b"\0alice\0", "alice", b""), (b"\0\xc3\xa4lice\0\xff", "älice", b"\xff"),
-])
+@pytest.mark.parametrize(
+    ("response", "name", "password"),
+    [
+        (b"\0alice\0secret", "alice", b"secret"),
+        (b"alice\0alice\0secret", "alice", b"secret"),
+        (b"\0alice\0", "alice", b""),
+        (b"\0\xc3\xa4lice\0\xff", "älice", b"\xff"),
+    ],
+)
 def test_plain(response: bytes, name: str, password: bytes) -> None:
     assert step("PLAIN", response) == NeedsPassword(name, password)
 
 
-@pytest.mark.parametrize("response", [b"", b"alice", b"\0alice", b"\0alice\0a\0b", b"\0\0secret", b"\0\xff\0secret",
-                                      b"bob\0alice\0secret"])
+@pytest.mark.parametrize(
+    "response", [b"", b"alice", b"\0alice", b"\0alice\0a\0b", b"\0\0secret", b"\0\xff\0secret", b"bob\0alice\0secret"]
+)
 def test_plain_refuses(response: bytes) -> None:
     assert isinstance(step("PLAIN", response), Failure)
 
@@ -81,8 +87,9 @@ def test_amqplain_accepts_bytes() -> None:
     assert outcome == NeedsPassword("alice", b"x")
 
 
-@pytest.mark.parametrize("response", [b"bad", b"LOGIN=alice", b"PASSWORD=x", b"LOGIN;PASSWORD=x", b"LOGIN=a;PASSWORD",
-                                      b"LOGIN=;PASSWORD=x"])
+@pytest.mark.parametrize(
+    "response", [b"bad", b"LOGIN=alice", b"PASSWORD=x", b"LOGIN;PASSWORD=x", b"LOGIN=a;PASSWORD", b"LOGIN=;PASSWORD=x"]
+)
 def test_amqplain_refuses(response: bytes) -> None:
     assert isinstance(step("AMQPLAIN", response, decode_table=decode), Failure)
 
@@ -98,18 +105,29 @@ def test_external_is_the_certificates_name(setting: str, name: str) -> None:
     assert isinstance(step("EXTERNAL", b"root", **facts), Failure)
 
 
-@pytest.mark.parametrize("subject", [
-    ((("organizationName", "Example"),),), ((("commonName", "a"),), (("commonName", "b"),)), ((("commonName", ""),),),
-    (),
-])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        ((("organizationName", "Example"),),),
+        ((("commonName", "a"),), (("commonName", "b"),)),
+        ((("commonName", ""),),),
+        (),
+    ],
+)
 def test_external_needs_exactly_one_common_name(subject: Any) -> None:
     assert isinstance(step("EXTERNAL", b"", certificate={"subject": subject, "x": 1}), Failure)
 
 
-@pytest.mark.parametrize(("value", "escaped"), [
-    ("#a", "\\#a"), (" a ", "\\ a\\ "), (" ", "\\ "), ('a+b"c\\d<e>f;g', 'a\\+b\\"c\\\\d\\<e\\>f\\;g'),
-    ("a\0b", "a\\00b"),
-])
+@pytest.mark.parametrize(
+    ("value", "escaped"),
+    [
+        ("#a", "\\#a"),
+        (" a ", "\\ a\\ "),
+        (" ", "\\ "),
+        ('a+b"c\\d<e>f;g', 'a\\+b\\"c\\\\d\\<e\\>f\\;g'),
+        ("a\0b", "a\\00b"),
+    ],
+)
 def test_subjects_are_escaped(value: str, escaped: str) -> None:
     facts = {"certificate": {"subject": ((("commonName", value), ("userId", "7")),)}, "external_name": "subject"}
     assert step("EXTERNAL", b"", **facts) == Success(f"CN={escaped}+UID=7")

@@ -106,8 +106,9 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     challenge = first(server, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert challenge.data == (b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
     assert server is not None
-    outcome = server.step(b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
-                          b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    outcome = server.step(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
     assert outcome == Success("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
@@ -151,10 +152,24 @@ def test_a_client_that_acts_as_itself(store: UserStore, flag: str, name: str) ->
     assert isinstance(server.step(client.final(challenge.data)), Failure)
 
 
-@pytest.mark.parametrize("flag", [
-    "p=tls-unique,,", "p=tls-server-end-point,,", "p=tls-exporter,,", "p=tls-unique,a=alice,", "n,a=bob,", "n,a=,",
-    "n,a=alic,", "n,b=alice,", "x,a=alice,", "x,,", ",,", "n,", "",
-])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "p=tls-unique,,",
+        "p=tls-server-end-point,,",
+        "p=tls-exporter,,",
+        "p=tls-unique,a=alice,",
+        "n,a=bob,",
+        "n,a=,",
+        "n,a=alic,",
+        "n,b=alice,",
+        "x,a=alice,",
+        "x,,",
+        ",,",
+        "n,",
+        "",
+    ],
+)
 def test_unsupported_features_are_refused(store: UserStore, flag: str) -> None:
     add(store, "alice")
     assert isinstance(log_in(store, "alice", "secret", flag=flag), Failure)
@@ -194,8 +209,10 @@ def test_the_final_message_of_another_exchange(store: UserStore) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(message=st.one_of(st.binary(max_size=80), st.text("nyp,=ar\0am1é", max_size=40).map(str.encode)),
-       last=st.one_of(st.binary(max_size=80), st.text("crp,=biws1\0é", max_size=40).map(str.encode)))
+@given(
+    message=st.one_of(st.binary(max_size=80), st.text("nyp,=ar\0am1é", max_size=40).map(str.encode)),
+    last=st.one_of(st.binary(max_size=80), st.text("crp,=biws1\0é", max_size=40).map(str.encode)),
+)
 def test_no_message_breaks_it(message: bytes, last: bytes) -> None:
     store = open_store(Metadata())
     server = begin(store, "SCRAM-SHA-256")
@@ -221,6 +238,7 @@ def test_scram_is_offered_if_all_users_have_keys() -> None:
 @pytest.mark.parametrize("mechanism", BOTH)
 def test_an_unknown_name_looks_like_a_user(store: UserStore, metadata: Metadata, mechanism: str) -> None:
     """The same salt each time, also after a restart, and from before the user was added to after it was deleted."""
+
     def challenge(of: UserStore, name: str) -> tuple[bytes, int]:
         client = ScramClient(mechanism, name, "x")
         outcome = first(begin(of, mechanism), client.first())
@@ -289,7 +307,8 @@ def old(metadata: Metadata) -> UserStore:
     """A store whose one user is as in the format without SCRAM."""
     metadata["user", "alice"] = (
         b'{"name":"alice","password_hash":"hash:terces","tags":["administrator"],'
-        b'"permissions":{"/":{"configure":".*","write":"a","read":""}},"limits":{"max_connections":3,"max_channels":0}}')
+        b'"permissions":{"/":{"configure":".*","write":"a","read":""}},"limits":{"max_connections":3,"max_channels":0}}'
+    )
     return open_store(metadata)
 
 
@@ -391,8 +410,7 @@ def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.M
     assert made == ["one", "two"]
 
 
-def test_hashed_passwords_keep_their_keys_over_a_reload(
-store: UserStore, metadata: Metadata) -> None:
+def test_hashed_passwords_keep_their_keys_over_a_reload(store: UserStore, metadata: Metadata) -> None:
     declared = {"alice": DeclaredUser(user=User(name="alice", password_hash="hash:terces"))}
     store.declare(declared)
     assert not store.scram_ready()

@@ -28,14 +28,17 @@ def client_context(trusted: Authority, certificate: tuple[Path, Path] | None = N
     return context
 
 
-def handshake(server: ServerTls, client: ssl.SSLContext,
-              name: str | None = "localhost") -> tuple[ssl.SSLObject, ssl.SSLObject]:
+def handshake(
+    server: ServerTls, client: ssl.SSLContext, name: str | None = "localhost"
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     """Both ends of a connection in memory, after the handshake; the error of either end otherwise."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     if name is None:
         client.check_hostname = False
-    ends = [client.wrap_bio(to_client, to_server, server_hostname=name),
-            server.context.wrap_bio(to_server, to_client, server_side=True)]
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.context.wrap_bio(to_server, to_client, server_side=True),
+    ]
     waiting = set(ends)
     for _ in range(20):
         for end in ends:
@@ -57,10 +60,14 @@ def test_a_server_shows_its_certificate(authority: Authority) -> None:
     assert not server.getpeercert()
 
 
-@pytest.mark.parametrize(("minimum", "offered", "accepted"), [
-    ("1.2", ssl.TLSVersion.TLSv1_2, True), ("1.3", ssl.TLSVersion.TLSv1_2, False),
-    ("1.3", ssl.TLSVersion.TLSv1_3, True),
-])
+@pytest.mark.parametrize(
+    ("minimum", "offered", "accepted"),
+    [
+        ("1.2", ssl.TLSVersion.TLSv1_2, True),
+        ("1.3", ssl.TLSVersion.TLSv1_2, False),
+        ("1.3", ssl.TLSVersion.TLSv1_3, True),
+    ],
+)
 def test_old_versions_are_refused(authority: Authority, minimum: str, offered: ssl.TLSVersion, accepted: bool) -> None:
     server = ServerTls(settings(authority, min_version=minimum))
     client = client_context(authority)
@@ -76,11 +83,17 @@ def test_nothing_below_1_2_is_ever_accepted(authority: Authority) -> None:
     assert ServerTls(settings(authority)).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-@pytest.mark.parametrize(("verify", "without", "known", "stranger"), [
-    ("none", True, True, True), ("optional", True, True, False), ("required", False, True, False),
-])
-def test_client_certificates(authority: Authority, tmp_path: Path, verify: str, without: bool, known: bool,
-                             stranger: bool) -> None:
+@pytest.mark.parametrize(
+    ("verify", "without", "known", "stranger"),
+    [
+        ("none", True, True, True),
+        ("optional", True, True, False),
+        ("required", False, True, False),
+    ],
+)
+def test_client_certificates(
+    authority: Authority, tmp_path: Path, verify: str, without: bool, known: bool, stranger: bool
+) -> None:
     server = ServerTls(settings(authority, ca=authority.path, verify=verify))
     other = Authority(tmp_path, "other")
     clients = {None: without, authority.issue("shop"): known, other.issue("stranger"): stranger}

@@ -63,12 +63,25 @@ def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
 
 def test_every_login_computes_one_hash(store: UserStore, hasher: CountingHasher) -> None:
     add(store, "stored")
-    store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces"),
-                   "none": declared("none")})
-    expected = {("stored", b"secret"): True, ("stored", b"wrong"): False, ("clear", b"secret"): True,
-                ("clear", b"wrong"): False, ("hashed", b"secret"): True, ("hashed", b"wrong"): False,
-                ("none", b""): False, ("none", b"secret"): False, ("unknown", b"secret"): False,
-                ("guest", b"guest"): False}
+    store.declare(
+        {
+            "clear": declared("clear", b"secret"),
+            "hashed": declared("hashed", password_hash="hash:terces"),
+            "none": declared("none"),
+        }
+    )
+    expected = {
+        ("stored", b"secret"): True,
+        ("stored", b"wrong"): False,
+        ("clear", b"secret"): True,
+        ("clear", b"wrong"): False,
+        ("hashed", b"secret"): True,
+        ("hashed", b"wrong"): False,
+        ("none", b""): False,
+        ("none", b"secret"): False,
+        ("unknown", b"secret"): False,
+        ("guest", b"guest"): False,
+    }
     for (name, password), right in expected.items():
         hasher.calls.clear()
         assert store.verify(name, password) is right, name
@@ -206,10 +219,21 @@ def test_a_declared_user_ends_guest_and_guest_may_be_declared(store: UserStore) 
     assert not store.may_open("guest", "/")
 
 
-@pytest.mark.parametrize(("host", "loopback"), [
-    ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("::ffff:127.0.0.1", True), ("", True),
-    ("192.0.2.1", False), ("::ffff:192.0.2.1", False), ("fe80::1%eth0", False), ("example", False), ("0.0.0.0", False),
-])
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("", True),
+        ("192.0.2.1", False),
+        ("::ffff:192.0.2.1", False),
+        ("fe80::1%eth0", False),
+        ("example", False),
+        ("0.0.0.0", False),
+    ],
+)
 def test_guest_comes_from_the_same_machine_only(store: UserStore, host: str, loopback: bool) -> None:
     assert store.may_connect_from("guest", host) is loopback
     assert store.may_connect_from("alice", host)
@@ -225,8 +249,9 @@ def test_other_users_may_be_bound_to_loopback() -> None:
 
 
 @pytest.mark.parametrize("dropped", [("usez", "alice"), ("user", "al\udcffce"), ("user", ""), ("", "")])
-def test_the_default_user_stays_off_after_the_loss_of_a_definition(metadata: Metadata, hasher: CountingHasher,
-                                                                    dropped: tuple[str, str]) -> None:
+def test_the_default_user_stays_off_after_the_loss_of_a_definition(
+    metadata: Metadata, hasher: CountingHasher, dropped: tuple[str, str]
+) -> None:
     """The definition of the only user may be the lost one, whatever remains of its kind and name."""
     store = UserStore(metadata.put, hasher=hasher)
     store.load(metadata, [dropped])
@@ -237,8 +262,9 @@ def test_the_default_user_stays_off_after_the_loss_of_a_definition(metadata: Met
     assert again.users() == store.users() and not again.verify("guest", b"guest")
 
 
-def test_users_that_are_left_are_not_touched_by_the_loss_of_others(store: UserStore, metadata: Metadata,
-                                                                   hasher: CountingHasher) -> None:
+def test_users_that_are_left_are_not_touched_by_the_loss_of_others(
+    store: UserStore, metadata: Metadata, hasher: CountingHasher
+) -> None:
     add(store, "alice")
     again = UserStore(metadata.put, hasher=hasher)
     again.load(metadata, [("user", "alice"), ("binding", "b")])
@@ -254,8 +280,13 @@ def test_stored_users_are_restored(store: UserStore, metadata: Metadata, hasher:
     again.load({**metadata, ("vhost", "x"): b""})
     assert again.users() == store.users()
     assert again.verify("älice", b"secret")
-    assert again.get("älice") == User(name="älice", password_hash="hash:terces", tags=("administrator",),
-                                      permissions={"/": Permission("a", "b", "c")}, limits=UserLimits(3, 4))
+    assert again.get("älice") == User(
+        name="älice",
+        password_hash="hash:terces",
+        tags=("administrator",),
+        permissions={"/": Permission("a", "b", "c")},
+        limits=UserLimits(3, 4),
+    )
 
 
 def test_the_configuration_wins_over_the_metadata(store: UserStore, metadata: Metadata) -> None:
@@ -264,8 +295,11 @@ def test_the_configuration_wins_over_the_metadata(store: UserStore, metadata: Me
     assert store.verify("alice", b"new")
     assert not store.verify("alice", b"old")
     changes: tuple[Callable[[], object], ...] = (
-        lambda: store.delete("alice"), lambda: store.change("alice", tags=[]),
-        lambda: store.set_permission("alice", "/", None), lambda: add(store, "alice"))
+        lambda: store.delete("alice"),
+        lambda: store.change("alice", tags=[]),
+        lambda: store.set_permission("alice", "/", None),
+        lambda: add(store, "alice"),
+    )
     for change in changes:
         with pytest.raises(NotAllowed, match=r"user 'alice' is declared in /etc/leveret\.toml; change it there"):
             change()
@@ -280,9 +314,13 @@ def test_declared_users_are_not_stored(store: UserStore, metadata: Metadata) -> 
 
 def test_missing_and_existing_users_are_refused(store: UserStore) -> None:
     add(store, "alice")
-    for change in (lambda: store.delete("bob"), lambda: store.change("bob", tags=[]), lambda: store.source("bob"),
-                   lambda: store.set_permission("bob", "/", Permission()),
-                   lambda: store.set_permission("alice", "/", None)):
+    for change in (
+        lambda: store.delete("bob"),
+        lambda: store.change("bob", tags=[]),
+        lambda: store.source("bob"),
+        lambda: store.set_permission("bob", "/", Permission()),
+        lambda: store.set_permission("alice", "/", None),
+    ):
         with pytest.raises(NotFound):
             change()
     with pytest.raises(PreconditionFailed, match="exists already"):
@@ -349,8 +387,9 @@ def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
     assert not store.may("boss", "v", "read", "q")
 
 
-def test_unsupported_stored_expressions_allow_nothing(store: UserStore, metadata: Metadata, hasher: CountingHasher,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_stored_expressions_allow_nothing(
+    store: UserStore, metadata: Metadata, hasher: CountingHasher, caplog: pytest.LogCaptureFixture
+) -> None:
     """They allow nothing, which is logged; everything else about the user works."""
     add(store, "alice")
     store.set_permission("alice", "/", Permission("kept", "kept", "^shop"))

@@ -8,8 +8,11 @@ import pytest
 from leveret.segments import schema
 from tests.docs.pages import DOCS, table_rows
 
-ROWS = {row[1].strip("`"): (int(row[0]), row[2]) for row in table_rows(DOCS / "segments.md")
-        if len(row) == 4 and row[0].isdigit()}
+ROWS = {
+    row[1].strip("`"): (int(row[0]), row[2])
+    for row in table_rows(DOCS / "segments.md")
+    if len(row) == 4 and row[0].isdigit()
+}
 
 
 def name_of(field: pa.Field) -> str:

@@ -28,13 +28,28 @@ from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.values import UInt, ULong
 
 BODY = json.dumps({"customer": {"id": 4711, "email": "a@example.org"}, "items": [{"note": "x"}, {"note": "y"}]}).encode()
-HEADER0 = encode_header(60, len(BODY), {
-    "content_type": "application/json", "headers": {"customer": "4711", "n": 5, "x-tag": True}, "delivery_mode": 2,
-    "user_id": "alice", "message_id": "m", "priority": 3, "timestamp": 1_700_000_000})
-HEADER1 = (amqp10.encode_header(True, 3, -1, False, 0) + amqp10.encode_message_annotations({"x-tag": True})
-           + amqp10.encode_properties(Properties(user_id=b"alice", content_type="application/json", message_id=ULong(7),
-                                                reply_to="back"))
-           + amqp10.encode_application_properties({"customer": "4711", "n": UInt(5)}) + amqp10.encode_footer({"x-f": 1}))
+HEADER0 = encode_header(
+    60,
+    len(BODY),
+    {
+        "content_type": "application/json",
+        "headers": {"customer": "4711", "n": 5, "x-tag": True},
+        "delivery_mode": 2,
+        "user_id": "alice",
+        "message_id": "m",
+        "priority": 3,
+        "timestamp": 1_700_000_000,
+    },
+)
+HEADER1 = (
+    amqp10.encode_header(True, 3, -1, False, 0)
+    + amqp10.encode_message_annotations({"x-tag": True})
+    + amqp10.encode_properties(
+        Properties(user_id=b"alice", content_type="application/json", message_id=ULong(7), reply_to="back")
+    )
+    + amqp10.encode_application_properties({"customer": "4711", "n": UInt(5)})
+    + amqp10.encode_footer({"x-f": 1})
+)
 # Offset, format, key, header, body.
 MESSAGES: list[tuple[int, int, str, bytes, bytes]] = [
     (10, 0, "orders.new", HEADER0, BODY),
@@ -47,9 +62,14 @@ MESSAGES: list[tuple[int, int, str, bytes, bytes]] = [
 
 
 def rows_of(messages: list[tuple[int, int, str, bytes, bytes]]) -> Rows:
-    return Rows([item[0] for item in messages], [item[0] * 1000 for item in messages], [item[1] for item in messages],
-                [make_address("e", item[2]) for item in messages], [item[3] for item in messages],
-                [item[4] for item in messages])
+    return Rows(
+        [item[0] for item in messages],
+        [item[0] * 1000 for item in messages],
+        [item[1] for item in messages],
+        [make_address("e", item[2]) for item in messages],
+        [item[3] for item in messages],
+        [item[4] for item in messages],
+    )
 
 
 def written(directory: Path, messages: list[tuple[int, int, str, bytes, bytes]]) -> Segment:
@@ -73,19 +93,29 @@ def erased(tmp_path: Path, *rules: Rule) -> tuple[dict[int, StoredMessage], Coun
         return {item.offset: item for part in reader.messages() for item in part}, counts
 
 
-@pytest.mark.parametrize(("rule", "expected"), [
-    ({"routing_key": "orders.*"}, [10, 11, 12, 13, 14]), ({"routing_key": "#.new"}, [10, 11]),
-    ({"routing_key": "#"}, "all"),
-    ({"routing_key": "*"}, [15]), ({"routing_key": "orders.#.new.#"}, [10, 11]), ({"routing_key": "orders"}, []),
-    ({"headers": {"customer": "4711"}}, [10, 11, 12, 13, 14]), ({"headers": {"n": "5", "x-tag": None}}, [10, 13]),
-    ({"headers": {"customer": "47"}}, []),
-    ({"body": {"$.customer.id": "4711"}}, [10, 11, 12]), ({"body": {"$.items[*].note": "y"}}, [10, 11, 12]),
-    ({"body": {"$.items[0].note": "y"}}, []), ({"body": {"$.customer.id": "4711", "$.items[1].note": "z"}}, []),
-    ({"selector": "customer = '4711' AND n < 6 AND m.[x-routing-key] <> 'orders.new'"}, [12, 13, 14]),
-    ({"selector": "p.user_id = 0x616C696365 AND m.[x-tag] AND h.priority = 3"}, [10, 11, 12, 13, 14]),
-    ({"selector": "p.creation_time = 1700000000000"}, [10, 13]),
-    ({"selector": "n = 5", "routing_key": "orders.new", "body": {"$.customer.email": "a@example.org"}}, [10, 11]),
-], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"routing_key": "orders.*"}, [10, 11, 12, 13, 14]),
+        ({"routing_key": "#.new"}, [10, 11]),
+        ({"routing_key": "#"}, "all"),
+        ({"routing_key": "*"}, [15]),
+        ({"routing_key": "orders.#.new.#"}, [10, 11]),
+        ({"routing_key": "orders"}, []),
+        ({"headers": {"customer": "4711"}}, [10, 11, 12, 13, 14]),
+        ({"headers": {"n": "5", "x-tag": None}}, [10, 13]),
+        ({"headers": {"customer": "47"}}, []),
+        ({"body": {"$.customer.id": "4711"}}, [10, 11, 12]),
+        ({"body": {"$.items[*].note": "y"}}, [10, 11, 12]),
+        ({"body": {"$.items[0].note": "y"}}, []),
+        ({"body": {"$.customer.id": "4711", "$.items[1].note": "z"}}, []),
+        ({"selector": "customer = '4711' AND n < 6 AND m.[x-routing-key] <> 'orders.new'"}, [12, 13, 14]),
+        ({"selector": "p.user_id = 0x616C696365 AND m.[x-tag] AND h.priority = 3"}, [10, 11, 12, 13, 14]),
+        ({"selector": "p.creation_time = 1700000000000"}, [10, 13]),
+        ({"selector": "n = 5", "routing_key": "orders.new", "body": {"$.customer.email": "a@example.org"}}, [10, 11]),
+    ],
+    ids=str,
+)
 def test_conditions(rule: dict[str, Any], expected: list[int] | str) -> None:
     [compiled] = compile_rules([Rule(action="remove", **rule)])
     batch = make_batch(rows_of(MESSAGES))
@@ -121,8 +151,12 @@ def test_bodies_are_dropped(tmp_path: Path) -> None:
 
 
 def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
-    left, counts = erased(tmp_path, Rule(action="mask", routing_key="orders.#", mask_with="?",
-                                         mask=("$.customer.email", "$.items[*].note", "$.nowhere")))
+    left, counts = erased(
+        tmp_path,
+        Rule(
+            action="mask", routing_key="orders.#", mask_with="?", mask=("$.customer.email", "$.items[*].note", "$.nowhere")
+        ),
+    )
     assert (counts.matched, counts.masked, counts.unread) == (5, 3, 2)
     masked = {"customer": {"id": 4711, "email": "?"}, "items": [{"note": "?"}, {"note": "?"}]}
     assert json.loads(left[10].body) == masked
@@ -137,11 +171,15 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
 def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encoding: str) -> None:
     compressed = compress(BODY, encoding)
     header1 = amqp10.encode_properties(Properties(content_encoding=encoding))
-    source = written(tmp_path, [
-        (1, 0, "k", encode_header(60, len(compressed), {"content_encoding": encoding}), compressed),
-        (2, 1, "k", header1, amqp10.encode_data(compressed)),
-        (3, 0, "k", encode_header(60, 4, {"content_encoding": encoding}), b"none"),
-        (4, 0, "k", encode_header(60, len(compressed), {"content_encoding": "unheard-of"}), compressed)])
+    source = written(
+        tmp_path,
+        [
+            (1, 0, "k", encode_header(60, len(compressed), {"content_encoding": encoding}), compressed),
+            (2, 1, "k", header1, amqp10.encode_data(compressed)),
+            (3, 0, "k", encode_header(60, 4, {"content_encoding": encoding}), b"none"),
+            (4, 0, "k", encode_header(60, len(compressed), {"content_encoding": "unheard-of"}), compressed),
+        ],
+    )
     rule = Rule(action="mask", body={"$.customer.id": "4711"}, mask=("$.customer.email",))
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
@@ -163,21 +201,36 @@ def test_bodies_that_decompress_to_too_much_are_not_inspected() -> None:
 
 
 def test_contents_of_other_classes_are_masked(tmp_path: Path) -> None:
-    file = encode_header(70, len(BODY), {"filename": "alice.json", "message_id": "m",
-                                         "headers": {"customer": "4711", "n": 5}}, QPID, V0_9)
+    file = encode_header(
+        70, len(BODY), {"filename": "alice.json", "message_id": "m", "headers": {"customer": "4711", "n": 5}}, QPID, V0_9
+    )
     stream = encode_header(80, len(BODY), {"headers": {"customer": "4711"}, "priority": 3}, QPID, V0_9)
-    message = encode_transfer(len(BODY), {"message_id": "m", "user_id": "alice", "app_id": "shop", "priority": 3,
-                                          "application_headers": {"customer": "4711"}})
+    message = encode_transfer(
+        len(BODY),
+        {
+            "message_id": "m",
+            "user_id": "alice",
+            "app_id": "shop",
+            "priority": 3,
+            "application_headers": {"customer": "4711"},
+        },
+    )
     source = written(tmp_path, [(at, 3, "k", header, BODY) for at, header in enumerate((file, stream, message), 1)])
-    rule = Rule(action="mask", headers={"customer": "4711"}, mask=(
-        "header:customer", "header:x-filename", "property:message_id", "property:user_id", "$.customer.email"))
+    rule = Rule(
+        action="mask",
+        headers={"customer": "4711"},
+        mask=("header:customer", "header:x-filename", "property:message_id", "property:user_id", "$.customer.email"),
+    )
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
     assert target is not None and counts.masked == 3
     with open_segment(str(tmp_path / target.path), expected=target) as reader:
         left = {item.offset: item for part in reader.messages() for item in part}
-    assert decode_header(left[1].header, QPID, V0_9) == (70, len(left[1].body), {
-        "filename": "***", "message_id": "***", "headers": {"customer": "***", "n": 5}})
+    assert decode_header(left[1].header, QPID, V0_9) == (
+        70,
+        len(left[1].body),
+        {"filename": "***", "message_id": "***", "headers": {"customer": "***", "n": 5}},
+    )
     assert decode_header(left[2].header, QPID, V0_9)[2] == {"headers": {"customer": "***"}, "priority": 3}
     found = decode_transfer(left[3].header)
     assert (found["message_id"], found["user_id"], found["app_id"]) == ("***", "***", "shop")
@@ -186,11 +239,25 @@ def test_contents_of_other_classes_are_masked(tmp_path: Path) -> None:
 
 
 def test_headers_and_properties_are_masked(tmp_path: Path) -> None:
-    left, counts = erased(tmp_path, Rule(action="mask", routing_key="#", mask=(
-        "header:customer", "property:user_id", "property:message_id", "property:app_id")))
+    left, counts = erased(
+        tmp_path,
+        Rule(
+            action="mask",
+            routing_key="#",
+            mask=("header:customer", "property:user_id", "property:message_id", "property:app_id"),
+        ),
+    )
     assert (counts.matched, counts.masked) == (6, 5)
-    rows = make_batch(Rows([10, 11, 15], None, [0, 1, 0], [make_address("e", "k")] * 3,
-                           [left[10].header, left[11].header, left[15].header], [BODY, amqp10.encode_data(BODY), b"{}"]))
+    rows = make_batch(
+        Rows(
+            [10, 11, 15],
+            None,
+            [0, 1, 0],
+            [make_address("e", "k")] * 3,
+            [left[10].header, left[11].header, left[15].header],
+            [BODY, amqp10.encode_data(BODY), b"{}"],
+        )
+    )
     first, second, third = rows.to_pylist()
     # Masked values are replaced in place or appended; everything else is unchanged.
     assert first["headers_json"] == '{"n":5,"x-tag":true,"customer":"***"}'
@@ -218,30 +285,47 @@ def test_headers_added_by_the_broker_are_masked_too(tmp_path: Path) -> None:
 
 
 def test_the_first_matching_rule_applies(tmp_path: Path) -> None:
-    left, counts = erased(tmp_path, Rule(action="drop-body", routing_key="orders.new"),
-                          Rule(action="remove", routing_key="orders.#"))
+    left, counts = erased(
+        tmp_path, Rule(action="drop-body", routing_key="orders.new"), Rule(action="remove", routing_key="orders.#")
+    )
     assert list(left) == [10, 11, 15] and (counts.emptied, counts.removed, counts.matched) == (2, 3, 5)
     assert left[10].body == b""
 
 
-@pytest.mark.parametrize(("rule", "words"), [
-    ({"action": "remove"}, "rule 1: expected a condition"),
-    ({"action": "mask", "routing_key": "#"}, "mask lists what the action 'mask' replaces"),
-    ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "set both or neither"),
-    ({"action": "mask", "routing_key": "#", "mask": ["a.b"]}, r"JSON path 'a.b': expected '\$'"),
-    ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "property 'colour' cannot be masked"),
-    ({"action": "remove", "selector": "a = = 1"}, "rule 1: selector: position 4"),
-    ({"action": "burn", "routing_key": "#"}, "rules: Invalid enum value"),
-    ({"action": "remove", "colour": 1}, "unknown field"),
-], ids=lambda value: value if isinstance(value, str) else json.dumps(value))
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"action": "remove"}, "rule 1: expected a condition"),
+        ({"action": "mask", "routing_key": "#"}, "mask lists what the action 'mask' replaces"),
+        ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "set both or neither"),
+        ({"action": "mask", "routing_key": "#", "mask": ["a.b"]}, r"JSON path 'a.b': expected '\$'"),
+        ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "property 'colour' cannot be masked"),
+        ({"action": "remove", "selector": "a = = 1"}, "rule 1: selector: position 4"),
+        ({"action": "burn", "routing_key": "#"}, "rules: Invalid enum value"),
+        ({"action": "remove", "colour": 1}, "unknown field"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else json.dumps(value),
+)
 def test_an_invalid_rule_is_named(rule: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compile_rules(decode_rules(json.dumps([rule]).encode()))
 
 
-@pytest.mark.parametrize(("path", "values"), [
-    ("$", 1), ("$.a", 1), ("$.a.b", 1), ("$['odd name']", 1), ('$["odd name"][1]', 1), ("$['odd name'][*]", 2), ("$.*", 2),
-    ("$.a[0]", 0), ("$['odd name'].b", 0), ("$['odd name'][2]", 0)])
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("$", 1),
+        ("$.a", 1),
+        ("$.a.b", 1),
+        ("$['odd name']", 1),
+        ('$["odd name"][1]', 1),
+        ("$['odd name'][*]", 2),
+        ("$.*", 2),
+        ("$.a[0]", 0),
+        ("$['odd name'].b", 0),
+        ("$['odd name'][2]", 0),
+    ],
+)
 def test_json_paths(path: str, values: int) -> None:
     document: Any = {"a": {"b": 1}, "odd name": [1, 2]}
     assert len(list(JsonPath(path).values(document))) == values

@@ -29,8 +29,14 @@ def rows(first: int, count: int, size: int = 5) -> Rows:
     formats = [offset % 2 for offset in offsets]
     content = [b"%0*d" % (size, offset) for offset in offsets]
     bodies = [amqp10.encode_data(body) if number else body for body, number in zip(content, formats, strict=True)]
-    return Rows(offsets, [1000 + offset for offset in offsets], formats, [make_address("e", "k")] * count,
-                [section if number else header for number in formats], bodies)
+    return Rows(
+        offsets,
+        [1000 + offset for offset in offsets],
+        formats,
+        [make_address("e", "k")] * count,
+        [section if number else header for number in formats],
+        bodies,
+    )
 
 
 def write(directory: str, *parts: Rows) -> Segment:
@@ -59,8 +65,10 @@ def test_a_segment_returns_the_rows_it_was_written_from(tmp_path: Path) -> None:
         assert [item.address for item in messages] == both.addresses
 
 
-@pytest.mark.parametrize(("first", "last", "expected"), [(0, 12, [10, 11, 12]), (12, 13, [12, 13]), (15, None, [15, 16]),
-                                                         (17, 20, []), (0, 9, [])])
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [(0, 12, [10, 11, 12]), (12, 13, [12, 13]), (15, None, [15, 16]), (17, 20, []), (0, 9, [])],
+)
 def test_a_range_of_offsets(tmp_path: Path, first: int, last: int | None, expected: list[int]) -> None:
     segment = write(str(tmp_path), rows(10, 7))
     with open_segment(str(tmp_path / segment.path)) as reader:
@@ -75,8 +83,10 @@ def test_a_different_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SegmentDamaged, match=f"size {other.octets}, expected {segment.octets}"):
         open_segment(str(tmp_path / other.path), expected=segment)
     with pytest.raises(SegmentDamaged, match="rows 8, expected 7"):
-        open_segment(str(tmp_path / other.path), expected=replace(
-            segment, octets=other.octets, crc32=other.crc32, footer_octets=other.footer_octets))
+        open_segment(
+            str(tmp_path / other.path),
+            expected=replace(segment, octets=other.octets, crc32=other.crc32, footer_octets=other.footer_octets),
+        )
     path = tmp_path / segment.path
     content = bytearray(path.read_bytes())
     content[200] ^= 1
@@ -99,8 +109,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
     directory = tmp_path_factory.mktemp("large")
     offsets = list(range(300))
     writer = SegmentWriter(str(directory), "events")
-    writer.append(Rows(offsets, [1000] * 300, 0, [make_address("e", "k")] * 300, [encode_header(60, 5000, {})] * 300,
-                       [os.urandom(5000) for _ in offsets]))
+    writer.append(
+        Rows(
+            offsets,
+            [1000] * 300,
+            0,
+            [make_address("e", "k")] * 300,
+            [encode_header(60, 5000, {})] * 300,
+            [os.urandom(5000) for _ in offsets],
+        )
+    )
     segment = writer.finish()
     assert segment.octets > reader._MAX_BUFFERED_BYTES
     return directory / segment.path, segment
@@ -108,8 +126,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
 
 @pytest.mark.parametrize("known", [True, False], ids=["footer in the manifest", "manifest of before"])
 @pytest.mark.parametrize("behind", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
-def test_a_changed_footer_never_reaches_arrow(large: tuple[Path, Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                              behind: float, known: bool) -> None:
+def test_a_changed_footer_never_reaches_arrow(
+    large: tuple[Path, Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: float, known: bool
+) -> None:
     path, segment = large
     content = bytearray(path.read_bytes())
     at = segment.octets - segment.footer_octets + min(int(behind * segment.footer_octets), segment.footer_octets - 1)
@@ -254,16 +273,24 @@ def test_row_groups_are_bounded_by_rows_and_bytes(tmp_path: Path) -> None:
     assert huge.groups == (1, 1)
 
 
-@pytest.mark.parametrize(("make", "stored"), [
-    (lambda size: os.urandom(size), "UNCOMPRESSED"), (lambda size: os.urandom(size // 2).hex().encode(), "ZSTD"),
-    (lambda size: b"", "ZSTD")])
+@pytest.mark.parametrize(
+    ("make", "stored"),
+    [
+        (lambda size: os.urandom(size), "UNCOMPRESSED"),
+        (lambda size: os.urandom(size // 2).hex().encode(), "ZSTD"),
+        (lambda size: b"", "ZSTD"),
+    ],
+)
 @pytest.mark.parametrize(("count", "size"), [(2000, 200), (3, 1 << 20)])
-def test_bodies_are_compressed_if_they_shrink(tmp_path: Path, make: Callable[[int], bytes], stored: str,
-                                                             count: int, size: int) -> None:
+def test_bodies_are_compressed_if_they_shrink(
+    tmp_path: Path, make: Callable[[int], bytes], stored: str, count: int, size: int
+) -> None:
     bodies = [make(size) for _ in range(count)]
     header = encode_header(60, size, {"delivery_mode": 2})
-    segment = write(str(tmp_path), Rows(list(range(count)), [1000] * count, 0, [make_address("e", "k")] * count,
-                                        [header] * count, bodies))
+    segment = write(
+        str(tmp_path),
+        Rows(list(range(count)), [1000] * count, 0, [make_address("e", "k")] * count, [header] * count, bodies),
+    )
     group = pq.ParquetFile(tmp_path / segment.path).metadata.row_group(0)
     codecs = {group.column(number).path_in_schema: group.column(number).compression for number in range(group.num_columns)}
     assert codecs.pop("body") == stored

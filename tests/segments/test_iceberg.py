@@ -60,8 +60,9 @@ def test_files_are_added_without_copying(site: Site, tmp_path: Path) -> None:
     assert site.offsets() == list(range(20))
     found = site.table.scan(row_filter="offset = 13").to_arrow().to_pylist()
     assert [(row["body"], row["protocol"], row["headers"]) for row in found] == [(b"00013", "1.0", [("a", "1")])]
-    assert {task.file.file_path for task in site.table.scan().plan_files()} == {f"file://{url}" for url in
-                                                                               site.urls(first, second)}
+    assert {task.file.file_path for task in site.table.scan().plan_files()} == {
+        f"file://{url}" for url in site.urls(first, second)
+    }
     assert len(site.table.snapshots()) == 2
     assert stat.S_IMODE(os.stat(tmp_path / "data" / catalog.DATABASE).st_mode) == 0o600
 
@@ -139,9 +140,14 @@ def test_a_missing_catalog_is_named_without_its_password(tmp_path: Path) -> None
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("vhost", "stream", "expected"), [
-    ("/", "events", ("default", "events")), ("team/a.b", "orders.new", ("team_a_b", "orders.new")),
-    ("", "a/b", ("default", "a_b"))])
+@pytest.mark.parametrize(
+    ("vhost", "stream", "expected"),
+    [
+        ("/", "events", ("default", "events")),
+        ("team/a.b", "orders.new", ("team_a_b", "orders.new")),
+        ("", "a/b", ("default", "a_b")),
+    ],
+)
 def test_names(vhost: str, stream: str, expected: tuple[str, str]) -> None:
     assert iceberg.identifier(vhost, stream) == expected
 
@@ -149,8 +155,12 @@ def test_names(vhost: str, stream: str, expected: tuple[str, str]) -> None:
 def test_properties_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "catalog.toml"
     path.write_text('type = "rest"\nuri = "https://catalog"\n"s3.retries" = 3\n"py-io-impl" = true\n')
-    assert catalog.read_properties(path) == {"type": "rest", "uri": "https://catalog", "s3.retries": "3",
-                                             "py-io-impl": "true"}
+    assert catalog.read_properties(path) == {
+        "type": "rest",
+        "uri": "https://catalog",
+        "s3.retries": "3",
+        "py-io-impl": "true",
+    }
     path = tmp_path / "catalog.json"
     path.write_text('{"type": "sql"}')
     assert catalog.read_properties(path) == {"type": "sql"}
@@ -159,4 +169,7 @@ def test_properties_of_a_file(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"catalog\.json"):
             catalog.read_properties(path)
     assert catalog.default_properties("s3://bucket/streams/", Path("/data")) == {
-        "type": "sql", "uri": "sqlite:////data/iceberg.db", "warehouse": "s3://bucket/streams/iceberg"}
+        "type": "sql",
+        "uri": "sqlite:////data/iceberg.db",
+        "warehouse": "s3://bucket/streams/iceberg",
+    }

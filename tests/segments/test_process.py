@@ -141,8 +141,14 @@ def test_all_parts_of_a_message_are_restored(world: World) -> None:
     for item in (plain, priority, new, expiring, message(b"large" * 400_000, header=PERSISTENT, priority=7)):
         for overlay in (None, Overlay(make_address("dlx", "k"), {"x-death": [{"count": 3, "queue": "q"}]}, True)):
             assert isinstance(item.body, bytes)
-            copy = message(item.body, header=item.header, address=item.address, priority=item.priority, format=item.format,
-                           expires_at=item.expires_at)
+            copy = message(
+                item.body,
+                header=item.header,
+                address=item.address,
+                priority=item.priority,
+                format=item.format,
+                expires_at=item.expires_at,
+            )
             copy.persistent = item.persistent
             entry = queue.entry(copy)
             entry.overlay = overlay
@@ -155,14 +161,24 @@ def test_all_parts_of_a_message_are_restored(world: World) -> None:
     for entry, back in zip(entries, loaded, strict=True):
         was, found = entry.message, back.message
         assert (found.header, content(found), found.size, found.format, found.priority, found.persistent, found.row) == (
-            was.header, content(was), was.size, was.format, was.priority, was.persistent, None)
+            was.header,
+            content(was),
+            was.size,
+            was.format,
+            was.priority,
+            was.persistent,
+            None,
+        )
         if entry.overlay is None:
             assert back.overlay is None
             assert (found.address, found.expires_at) == (was.address, was.expires_at)
         else:
             assert back.overlay is not None
             assert (back.overlay.address, back.overlay.headers, back.overlay.drop_expiration) == (
-                entry.overlay.address, entry.overlay.headers, True)
+                entry.overlay.address,
+                entry.overlay.headers,
+                True,
+            )
 
 
 def test_reads_span_row_groups(world: World) -> None:
@@ -318,14 +334,16 @@ def test_segments_are_group_readable_if_configured(tmp_path: Path) -> None:
         world.sealed(entries[2:])
         assert stat.S_IMODE(file.stat().st_mode) == 0o640
         assert [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file.parent.parent, tmp_path / "segments")] == [
-            0o750] * 3
+            0o750
+        ] * 3
         assert stat.S_IMODE((tmp_path / "unfinished").stat().st_mode) == 0o700
     finally:
         world.close()
 
 
 def test_an_invalid_reply_restarts_the_process_and_repeats_the_request(
-        world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     segment = world.sealed(world.publish(b"a", b"b"))
     failures = [MemoryError("no room"), None]
 

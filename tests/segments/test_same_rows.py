@@ -29,17 +29,38 @@ from tests.support.polling import wait_until
 
 TIME = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 HEADERS: list[dict[str, Any]] = [
-    {}, {"a": 1, "b": "ü", "c": True, "d": None, "e": 2.5, "f": b"\x00\xff", "g": TIME, "h": -(1 << 40)},
+    {},
+    {"a": 1, "b": "ü", "c": True, "d": None, "e": 2.5, "f": b"\x00\xff", "g": TIME, "h": -(1 << 40)},
     {"x-mine": "m", "nested": {"list": [1, {"deep": "x"}]}, "decimal": Decimal("1.50")},
 ]
 
 
-FILE = {"filename": "orders.csv", "message_id": "m", "reply_to": "r", "priority": 3, "timestamp": 5, "cluster_id": "c",
-        "content_type": "text/csv", "content_encoding": "gzip", "headers": {"n": 3}}
+FILE = {
+    "filename": "orders.csv",
+    "message_id": "m",
+    "reply_to": "r",
+    "priority": 3,
+    "timestamp": 5,
+    "cluster_id": "c",
+    "content_type": "text/csv",
+    "content_encoding": "gzip",
+    "headers": {"n": 3},
+}
 MESSAGE: dict[str, Any] = {
-    "message_id": "m", "correlation_id": "c", "reply_to": "r", "priority": 4, "content_type": "text/plain", "app_id": "a",
-    "content_encoding": "gzip", "user_id": "guest", "transaction_id": "t", "security_token": "secret", "delivery_mode": 2,
-    "ttl": 3_600_000, "application_headers": {"n": 4}}
+    "message_id": "m",
+    "correlation_id": "c",
+    "reply_to": "r",
+    "priority": 4,
+    "content_type": "text/plain",
+    "app_id": "a",
+    "content_encoding": "gzip",
+    "user_id": "guest",
+    "transaction_id": "t",
+    "security_token": "secret",
+    "delivery_mode": 2,
+    "ttl": 3_600_000,
+    "application_headers": {"n": 4},
+}
 
 
 @pytest.fixture
@@ -65,9 +86,22 @@ def fill(broker: LeveretProcess) -> int:
         channel.bind_queue("s", "e", "#")
         channel.declare_queue("dying", arguments={"x-dead-letter-exchange": "e", "x-message-ttl": 0})
         for number, headers in enumerate(HEADERS * 3):
-            channel.publish(b"body %d" % number, f"key.{number}", "e", headers=headers, message_id=f"id {number}",
-                            content_type="text/plain", priority=number, expiration="60000", timestamp=TIME, type="t",
-                            app_id="a", correlation_id="c", reply_to="r", persistent=True)
+            channel.publish(
+                b"body %d" % number,
+                f"key.{number}",
+                "e",
+                headers=headers,
+                message_id=f"id {number}",
+                content_type="text/plain",
+                priority=number,
+                expiration="60000",
+                timestamp=TIME,
+                type="t",
+                app_id="a",
+                correlation_id="c",
+                reply_to="r",
+                persistent=True,
+            )
             count += 1
         channel.publish(b"dead", "dying", headers={"was": "alive"}, expiration="1")
         count += 1
@@ -84,16 +118,28 @@ def fill(broker: LeveretProcess) -> int:
 def fill_over_0_9(broker: LeveretProcess) -> int:
     """Publish one message of each class."""
     client = Client(broker)
-    client.engine.send_publish(1, make_address("e", "key.basic"), 0, encode_header(60, 5, {
-        "content_type": "text/plain", "delivery_mode": 2, "headers": {"n": 1}}), b"basic", 5)
-    client.engine.send_content(1, "stream.publish", {"exchange": "e", "routing_key": "key.stream"}, encode_header(
-        80, 6, {"content_type": "text/plain", "priority": 2, "headers": {"n": 2}}, QPID, V0_9), b"stream")
+    client.engine.send_publish(
+        1,
+        make_address("e", "key.basic"),
+        0,
+        encode_header(60, 5, {"content_type": "text/plain", "delivery_mode": 2, "headers": {"n": 1}}),
+        b"basic",
+        5,
+    )
+    client.engine.send_content(
+        1,
+        "stream.publish",
+        {"exchange": "e", "routing_key": "key.stream"},
+        encode_header(80, 6, {"content_type": "text/plain", "priority": 2, "headers": {"n": 2}}, QPID, V0_9),
+        b"stream",
+    )
     client.flush()
     client.open_file("one", 4)
     client.engine.send_content(1, "file.stage", {}, encode_header(70, 4, FILE, QPID, V0_9), b"file")
     client.send("file.publish", exchange="e", routing_key="key.file", identifier="one")
-    client.call("message.transfer", "message.ok", destination="e", routing_key="key.message", body=(0, b"message"),
-                **MESSAGE)
+    client.call(
+        "message.transfer", "message.ok", destination="e", routing_key="key.message", body=(0, b"message"), **MESSAGE
+    )
     client.close()
     return 4
 
@@ -139,8 +185,11 @@ def test_rows_are_the_same_from_every_source(broker: LeveretProcess) -> None:
 def check_rows(rows: dict[str, dict[str, Any]]) -> None:
     """Check the columns of the 0-9 messages."""
     for kind, body, durable, priority in (
-            ("basic", b"basic", True, None), ("stream", b"stream", False, 2), ("file", b"file", True, 3),
-            ("message", b"message", True, 4)):
+        ("basic", b"basic", True, None),
+        ("stream", b"stream", False, 2),
+        ("file", b"file", True, 3),
+        ("message", b"message", True, 4),
+    ):
         row = rows[kind]
         assert (row["body"], row["durable"], row["priority"]) == (body, durable, priority)
         assert row["exchange"] == "e" and row["amqp10"] is None and row["x_death"] is None
@@ -149,11 +198,22 @@ def check_rows(rows: dict[str, dict[str, Any]]) -> None:
     assert dict(message["headers"]) == {"n": "4", "x-transaction-id": "t"}
     assert dict(rows["basic"]["headers"]) == {"n": "1"} and dict(rows["stream"]["headers"]) == {"n": "2"}
     assert (file["message_id"], file["reply_to"], file["content_type"], file["content_encoding"]) == (
-        "m", "r", "text/csv", "gzip")
+        "m",
+        "r",
+        "text/csv",
+        "gzip",
+    )
     assert file["timestamp"] == datetime.fromtimestamp(5, UTC) and file["ttl_ms"] is None
-    assert (message["message_id"], message["correlation_id"], message["reply_to"], message["content_type"],
-            message["content_encoding"], message["user_id"], message["app_id"], message["ttl_ms"]) == (
-        "m", "c", "r", "text/plain", "gzip", "guest", "a", 3_600_000)
+    assert (
+        message["message_id"],
+        message["correlation_id"],
+        message["reply_to"],
+        message["content_type"],
+        message["content_encoding"],
+        message["user_id"],
+        message["app_id"],
+        message["ttl_ms"],
+    ) == ("m", "c", "r", "text/plain", "gzip", "guest", "a", 3_600_000)
 
 
 def check_served_again(broker: LeveretProcess) -> None:

@@ -28,16 +28,32 @@ def round_trip(table: bytes) -> bytes:
 
 
 FIELDS: dict[str, bytes] = {
-    "true": b"t\x01", "false": b"t\x00", "byte": b"b\xfb", "ubyte": b"B\xfb", "short": b"s\xff\xfe", "ushort": b"u\xff\xfe",
-    "int": b"I\xff\xff\xff\xfe", "uint": b"i\xff\xff\xff\xfe", "small long": b"l" + struct.pack(">q", 5),
-    "long": b"l" + struct.pack(">q", -1 << 63), "float": b"f" + struct.pack(">f", 1.5),
-    "float nan": b"f" + struct.pack(">f", float("nan")), "double": b"d" + struct.pack(">d", 0.1),
-    "double inf": b"d" + struct.pack(">d", float("-inf")), "decimal": b"D\x02" + struct.pack(">i", -12345),
-    "text": b"S\x00\x00\x00\x05na\xc3\xafv", "bytes as text": b"S\x00\x00\x00\x02\xff\xfe",
-    "bytes": b"x\x00\x00\x00\x03\x00\xff\x10", "timestamp": b"T" + struct.pack(">Q", 1700000000),
-    "far timestamp": b"T" + struct.pack(">Q", (1 << 64) - 1), "void": b"V", "empty list": b"A\x00\x00\x00\x00",
-    "empty table": b"F\x00\x00\x00\x00", "list": b"A\x00\x00\x00\x04t\x01b\x05",
-    "table": b"F\x00\x00\x00\x05\x02abt\x01", "table of one tag": b"F\x00\x00\x00\x08\x05$byteb\x05",
+    "true": b"t\x01",
+    "false": b"t\x00",
+    "byte": b"b\xfb",
+    "ubyte": b"B\xfb",
+    "short": b"s\xff\xfe",
+    "ushort": b"u\xff\xfe",
+    "int": b"I\xff\xff\xff\xfe",
+    "uint": b"i\xff\xff\xff\xfe",
+    "small long": b"l" + struct.pack(">q", 5),
+    "long": b"l" + struct.pack(">q", -1 << 63),
+    "float": b"f" + struct.pack(">f", 1.5),
+    "float nan": b"f" + struct.pack(">f", float("nan")),
+    "double": b"d" + struct.pack(">d", 0.1),
+    "double inf": b"d" + struct.pack(">d", float("-inf")),
+    "decimal": b"D\x02" + struct.pack(">i", -12345),
+    "text": b"S\x00\x00\x00\x05na\xc3\xafv",
+    "bytes as text": b"S\x00\x00\x00\x02\xff\xfe",
+    "bytes": b"x\x00\x00\x00\x03\x00\xff\x10",
+    "timestamp": b"T" + struct.pack(">Q", 1700000000),
+    "far timestamp": b"T" + struct.pack(">Q", (1 << 64) - 1),
+    "void": b"V",
+    "empty list": b"A\x00\x00\x00\x00",
+    "empty table": b"F\x00\x00\x00\x00",
+    "list": b"A\x00\x00\x00\x04t\x01b\x05",
+    "table": b"F\x00\x00\x00\x05\x02abt\x01",
+    "table of one tag": b"F\x00\x00\x00\x08\x05$byteb\x05",
     "table within list": b"A\x00\x00\x00\x0aF\x00\x00\x00\x05\x02abt\x01",
 }
 
@@ -69,13 +85,16 @@ def test_any_json_is_a_table_or_a_value_error(data: dict[str, Any]) -> None:
     assert typed_json.to_table(typed_json.from_table(table, 4, len(table))) == table
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    ({"$byte": 128}, "$byte: 128; expected an integer from -128 to 127"),
-    ({"$binary": "?"}, "$binary: '?' is not base64"),
-    ({"$timestamp": "yesterday"}, "$timestamp: 'yesterday'; expected ISO 8601"),
-    ({"$decimal": "much"}, "$decimal: 'much' is not a number"),
-    ({"$colour": 1}, "unknown AMQP type"),
-])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"$byte": 128}, "$byte: 128; expected an integer from -128 to 127"),
+        ({"$binary": "?"}, "$binary: '?' is not base64"),
+        ({"$timestamp": "yesterday"}, "$timestamp: 'yesterday'; expected ISO 8601"),
+        ({"$decimal": "much"}, "$decimal: 'much' is not a number"),
+        ({"$colour": 1}, "unknown AMQP type"),
+    ],
+)
 def test_an_invalid_type_is_named(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match="field") as raised:
         typed_json.to_table({"field": value})
@@ -86,18 +105,35 @@ def test_an_invalid_type_is_named(value: Any, words: str) -> None:
 
 
 def test_values_of_amqp_1_0_fit_a_table_of_0_9_1() -> None:
-    value = {"s": Symbol("x"), "u": ULong(7), "a": Array("uint", [1]), "m": Map([(ULong(1), "x")]),
-             "d": Described(Symbol("t"), "inner"), "far": ULong(1 << 63)}
+    value = {
+        "s": Symbol("x"),
+        "u": ULong(7),
+        "a": Array("uint", [1]),
+        "m": Map([(ULong(1), "x")]),
+        "d": Described(Symbol("t"), "inner"),
+        "far": ULong(1 << 63),
+    }
     table = typed_json.to_table({key: typed_json.from_value(item) for key, item in value.items()})
     assert typed_json.from_table(table, 4, len(table)) == {
-        "s": "x", "u": {"$long": 7}, "a": [1], "m": {"{'$ulong': 1}": "x"}, "d": "inner",
-        "far": "9223372036854775808"}
+        "s": "x",
+        "u": {"$long": 7},
+        "a": [1],
+        "m": {"{'$ulong': 1}": "x"},
+        "d": "inner",
+        "far": "9223372036854775808",
+    }
 
 
-@pytest.mark.parametrize(("shown", "expected"), [
-    ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, (1 << 63) - 1), (((1 << 64) - 1) * 1000, (1 << 63) - 1),
-    (-1 << 63, -1 << 63), (-1 << 64, -1 << 63),
-])
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ((1 << 63) - 1, (1 << 63) - 1),
+        (1 << 63, (1 << 63) - 1),
+        (((1 << 64) - 1) * 1000, (1 << 63) - 1),
+        (-1 << 63, -1 << 63),
+        (-1 << 64, -1 << 63),
+    ],
+)
 def test_times_beyond_64_bits_are_clamped(shown: int, expected: int) -> None:
     value = typed_json.to_value("at", {"$timestamp": shown})
     assert value == Timestamp(expected)

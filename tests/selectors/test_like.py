@@ -111,8 +111,10 @@ def test_a_piece_with_any_character_fits_into_a_machine_word(pattern: str) -> No
         Pattern(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["%" + "_" * 15_000 + "%", "a" + "_" * 15_000 + "%", "%" + "_" * 15_000 + "a",
-                                     "a" + "_" * 7000 + "b%" + "_" * 7000])
+@pytest.mark.parametrize(
+    "pattern",
+    ["%" + "_" * 15_000 + "%", "a" + "_" * 15_000 + "%", "%" + "_" * 15_000 + "a", "a" + "_" * 7000 + "b%" + "_" * 7000],
+)
 def test_at_the_ends_there_may_be_any_number(pattern: str) -> None:
     assert not Pattern(pattern).matches("a" * 5_000)
 

@@ -104,6 +104,7 @@ def test_a_flood_of_logins_does_not_keep_its_places() -> None:
 
 def test_a_socket_whose_password_is_queued_stays() -> None:
     """The check of another client occupies all threads."""
+
     async def test() -> None:
         async with serving() as (server, connect):
             queue = server.services.logins
@@ -129,8 +130,10 @@ def test_a_socket_whose_password_is_queued_stays() -> None:
 def test_the_total_holds_over_all_addresses(caplog: pytest.LogCaptureFixture) -> None:
     world = World(3, 2)
     assert [world.connect(f"192.0.2.{number}") is not None for number in range(5)] == [True] * 3 + [False] * 2
-    assert caplog.messages == ["3 sockets have not opened a connection ('limits.unauthenticated'): closed the new one,"
-                               " 1 times since the last report"]
+    assert caplog.messages == [
+        "3 sockets have not opened a connection ('limits.unauthenticated'): closed the new one,"
+        " 1 times since the last report"
+    ]
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -262,8 +265,11 @@ def test_no_tls_state_is_created_before_the_hello(tmp_path: Path, monkeypatch: p
     run(test)
 
 
-@pytest.mark.parametrize("first", [HEADER_AMQP091, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
-                         ids=["AMQP", "HTTP", "a record that is too large", "a header that asks for TLS"])
+@pytest.mark.parametrize(
+    "first",
+    [HEADER_AMQP091, b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x40\x01", b"AMQP\x02\x01\x00\x00"],
+    ids=["AMQP", "HTTP", "a record that is too large", "a header that asks for TLS"],
+)
 def test_the_tls_port_accepts_tls_only(first: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -54,8 +54,7 @@ def alive(*classes: type) -> dict[str, int]:
 def use(port: int, context: ssl.SSLContext | None, *, close: bool) -> None:
     """A client that declares, publishes and consumes, and then closes, or breaks off."""
     options = None if context is None else pika.SSLOptions(context, "localhost")
-    connection = pika.BlockingConnection(
-        pika.ConnectionParameters("127.0.0.1", port, heartbeat=30, ssl_options=options))
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=30, ssl_options=options))
     channel = connection.channel()
     limits = {"x-message-ttl": 3_600_000, "x-expires": 3_600_000}
     queue = channel.queue_declare("", exclusive=True, arguments=limits).method.queue
@@ -127,7 +126,8 @@ def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 @pytest.mark.parametrize("close", [True, False], ids=["close", "break"])
 @pytest.mark.parametrize("how", ["plain", "tls", "tls on the plain listener"])
 def test_closed_connections_leave_no_objects(
-        no_collector: None, how: str, close: bool, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    no_collector: None, how: str, close: bool, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
         server.tls = contexts[0]
@@ -143,7 +143,8 @@ def test_closed_connections_leave_no_objects(
 @pytest.mark.parametrize("password", ["guest", "wrong"])
 @pytest.mark.parametrize("log_in", [log_in_amqp091, log_in_1_0], ids=["0-9-1", "1.0"])
 def test_scram_logins_leave_no_objects(
-        no_collector: None, log_in: Callable[[BrokerAddress, str, str, str], object], password: str) -> None:
+    no_collector: None, log_in: Callable[[BrokerAddress, str, str, str], object], password: str
+) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
         mechanisms = ["SCRAM-SHA-256", "PLAIN"]
@@ -167,10 +168,14 @@ def half_of_a_handshake(port: int, first: bytes) -> None:
             pass
 
 
-@pytest.mark.parametrize("first", [b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\xff\xff", HEADER_1_0_TLS],
-                         ids=["half", "nonsense", "header only"])
+@pytest.mark.parametrize(
+    "first",
+    [b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\xff\xff", HEADER_1_0_TLS],
+    ids=["half", "nonsense", "header only"],
+)
 def test_failed_handshakes_leave_no_objects(
-        no_collector: None, first: bytes, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    no_collector: None, first: bytes, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
     async def scenario() -> dict[str, int]:
         server = await started()
         server.tls = contexts[0]

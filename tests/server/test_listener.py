@@ -71,8 +71,7 @@ def listening() -> Iterator[Socket]:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_it_tries_once_and_then_on_request(listening: Socket, number: int,
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_it_tries_once_and_then_on_request(listening: Socket, number: int, caplog: pytest.LogCaptureFixture) -> None:
     loop, taken = Loop(), []
     listener = Listener(loop, listening, lambda *arguments: taken.append(arguments))  # type: ignore[arg-type]
     listener.start(10)

@@ -81,14 +81,14 @@ def test_tasks_continue_after_exceptions(loop: Loop, tasks: Tasks, caplog: pytes
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.getMessage() for record in errors] == [
         "the work failed and is tried again: OSError: [Errno 24] Too many open files",
-        "the work failed and is tried again (60 times since the last entry): OSError: [Errno 24] Too many open files"]
+        "the work failed and is tried again (60 times since the last entry): OSError: [Errno 24] Too many open files",
+    ]
     work.error, work.calls = None, 0
     loop.run(2.0)
     assert work.calls == 8
 
 
-def test_a_task_without_timer_is_restarted_by_another(loop: Loop, tasks: Tasks,
-                                                      caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_without_timer_is_restarted_by_another(loop: Loop, tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
     lost, other = Work(0.25), Work(0.25)
     tasks.start("the watch", lost, 0.25)
     tasks.start("the clock", other, 0.25)

@@ -45,8 +45,9 @@ class Wire:
     async def open(self) -> None:
         self.writer.write(HEADER_AMQP091)
         await self.expect("connection.start")
-        await self.send(0, "connection.start-ok", client_properties={}, mechanism="PLAIN", response="\0user\0user",
-                        locale="en_US")
+        await self.send(
+            0, "connection.start-ok", client_properties={}, mechanism="PLAIN", response="\0user\0user", locale="en_US"
+        )
         await self.expect("connection.tune")
         await self.send(0, "connection.tune-ok", channel_max=10, frame_max=131072, heartbeat=0)
         await self.send(0, "connection.open", virtual_host="/")

@@ -33,8 +33,9 @@ def test_socket_lost_while_writing_resumes(tmp_path: Path, tls: bool) -> None:
         async with serving(tls=context) as (server, connect):
             wire = await connect()
             if tls:
-                await wire.writer.start_tls(ssl.create_default_context(cafile=str(authority.path)),
-                                            server_hostname="localhost")
+                await wire.writer.start_tls(
+                    ssl.create_default_context(cafile=str(authority.path)), server_hostname="localhost"
+                )
             await wire.open()
             await wire.send(1, "channel.open")
             await wire.expect("channel.open-ok")

@@ -128,6 +128,7 @@ def test_plain_clients_stay_plain(context: ssl.SSLContext) -> None:
 
 def test_the_header_and_the_hello_in_one_or_many_pieces(context: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
     """Data that the client sends before it has its reply is not lost."""
+
     async def test() -> None:
         async with serving(tls=context) as (_, connect):
             for size in (1, 3, 100_000):
@@ -166,11 +167,17 @@ async def read_within(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, wire: Wire, s
             incoming.write(data)
 
 
-@pytest.mark.parametrize(("first", "answer"), [
-    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
-], ids=["header", "hello"])
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        (HEADER_1_0_TLS, HEADER_1_0_SASL),
+        (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
+    ],
+    ids=["header", "hello"],
+)
 def test_without_tls_the_client_gets_a_supported_header(
-        first: bytes, answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    first: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     async def test() -> None:
@@ -185,11 +192,17 @@ def test_without_tls_the_client_gets_a_supported_header(
     assert "set 'tls.cert' to enable it" in caplog.text
 
 
-@pytest.mark.parametrize(("first", "answer"), [
-    (b"AMQP\x02\x01\x00\x01", HEADER_1_0_TLS), (b"AMQP\x02\x02\x00\x00", HEADER_1_0_TLS),
-    (b"AMQP\x03\x01\x00\x01", HEADER_1_0_SASL), (b"AMQP\x00\x01\x01\x00", HEADER_1_0),
-    (b"AMQP\x04\x01\x00\x00", HEADER_AMQP091),
-], ids=["tls revision", "tls major", "sasl revision", "amqp minor", "no such id"])
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        (b"AMQP\x02\x01\x00\x01", HEADER_1_0_TLS),
+        (b"AMQP\x02\x02\x00\x00", HEADER_1_0_TLS),
+        (b"AMQP\x03\x01\x00\x01", HEADER_1_0_SASL),
+        (b"AMQP\x00\x01\x01\x00", HEADER_1_0),
+        (b"AMQP\x04\x01\x00\x00", HEADER_AMQP091),
+    ],
+    ids=["tls revision", "tls major", "sasl revision", "amqp minor", "no such id"],
+)
 def test_wrong_headers_get_a_supported_one(context: ssl.SSLContext, first: bytes, answer: bytes) -> None:
     async def test() -> None:
         async with serving(tls=context) as (_, connect):
@@ -200,11 +213,17 @@ def test_wrong_headers_get_a_supported_one(context: ssl.SSLContext, first: bytes
     run(test)
 
 
-@pytest.mark.parametrize(("again", "answer"), [
-    (HEADER_1_0_TLS, HEADER_1_0_SASL), (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
-], ids=["header", "hello"])
-def test_no_tls_within_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, again: bytes, answer: bytes,
-                           caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("again", "answer"),
+    [
+        (HEADER_1_0_TLS, HEADER_1_0_SASL),
+        (b"\x16\x03\x01\x02\x00", HEADER_AMQP091),
+    ],
+    ids=["header", "hello"],
+)
+def test_no_tls_within_tls(
+    context: ssl.SSLContext, trusting: ssl.SSLContext, again: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     async def test() -> None:
@@ -223,6 +242,7 @@ def test_no_tls_within_tls(context: ssl.SSLContext, trusting: ssl.SSLContext, ag
 @pytest.mark.parametrize("header", [True, False], ids=["header", "hello"])
 def test_a_handshake_that_fails_costs_its_connection_only(context: ssl.SSLContext, header: bool) -> None:
     """An invalid record, and a client that disconnects in mid-handshake."""
+
     async def test() -> None:
         async with serving(tls=context) as (server, connect):
             for octets in (b"\x16\x03\x01\x00\x04\xff\xff\xff\xff", b"\x16\x03\x01\x02\x00\x01"):
@@ -242,6 +262,7 @@ def test_a_handshake_that_fails_costs_its_connection_only(context: ssl.SSLContex
 
 def test_only_tls_follows_the_header(context: ssl.SSLContext) -> None:
     """Plain text after the header is not parsed as AMQP, so that an attacker cannot inject commands."""
+
     async def test() -> None:
         async with serving(tls=context) as (server, connect):
             wire = await connect()

@@ -174,8 +174,9 @@ def test_the_process_uses_some_memory() -> None:
     assert module.resident_bytes() > 5 * MEGABYTE
 
 
-def test_a_failing_step_does_not_affect_the_others(site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
-                                                   tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_step_does_not_affect_the_others(
+    site: Site, memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     watch = Watch(site.services, 100 * MEGABYTE, 100 * MEGABYTE, tmp_path)
     memory.octets = 101 * MEGABYTE
     watch.check()

@@ -28,13 +28,28 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            master = self._start("master", "org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", "0",
-                                 "--webui-port", "0")
+            master = self._start(
+                "master", "org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", "0", "--webui-port", "0"
+            )
             self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
             for host in HOSTS:
-                worker = self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", "--host", host, "--port",
-                                     "0", "--webui-port", "0", "--cores", "1", "--memory", "700m", "--work-dir",
-                                     str(self.directory / f"work-{host}"), self.url)
+                worker = self._start(
+                    f"worker-{host}",
+                    "org.apache.spark.deploy.worker.Worker",
+                    "--host",
+                    host,
+                    "--port",
+                    "0",
+                    "--webui-port",
+                    "0",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "700m",
+                    "--work-dir",
+                    str(self.directory / f"work-{host}"),
+                    self.url,
+                )
                 self._said(worker, r"Successfully registered (with master)")
         except BaseException:
             self.__exit__()
@@ -62,14 +77,26 @@ class Cluster:
     def _start(self, name: str, main: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
         log = self.directory / f"{name}.log"
-        variables = environment(SPARK_HOME=str(home), SPARK_LOCAL_IP=HOSTS[0], SPARK_DAEMON_MEMORY="256m",
-                                SPARK_DAEMON_JAVA_OPTS=JAVA_OPTIONS, SPARK_LOCAL_DIRS=str(self.directory / "local"))
+        variables = environment(
+            SPARK_HOME=str(home),
+            SPARK_LOCAL_IP=HOSTS[0],
+            SPARK_DAEMON_MEMORY="256m",
+            SPARK_DAEMON_JAVA_OPTS=JAVA_OPTIONS,
+            SPARK_LOCAL_DIRS=str(self.directory / "local"),
+        )
         # Applications must ship what they need from this checkout.
         del variables["PYTHONPATH"]
         with open(log, "wb") as output:
-            self._processes.append(subprocess.Popen(
-                [str(home / "bin" / "spark-class"), main, *arguments], cwd=self.directory, env=variables, stdout=output,
-                stderr=output, start_new_session=True))
+            self._processes.append(
+                subprocess.Popen(
+                    [str(home / "bin" / "spark-class"), main, *arguments],
+                    cwd=self.directory,
+                    env=variables,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            )
         return log
 
     def _said(self, log: Path, pattern: str) -> str:

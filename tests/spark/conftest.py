@@ -48,7 +48,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.update(environment())
     directory = tmp_path_factory.mktemp("spark")
     session = (
-        SparkSession.builder.master("local[2]").appName("leveret tests")
+        SparkSession.builder.master("local[2]")
+        .appName("leveret tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -12,12 +12,19 @@ from tests.support.broker import ROOT
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
 # Test applications end before the JVM's second compiler pays off.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1" + (
-    f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr" if CLASSES.exists() else "")
+    f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr" if CLASSES.exists() else ""
+)
 PYTHONPATH = os.pathsep.join([str(ROOT / "tests" / "spark" / "workers"), str(ROOT / "src"), str(ROOT)])
 
 
 def environment(**variables: str) -> dict[str, str]:
     """Return our environment with the variables that make drivers and Python workers run this checkout."""
-    return {**os.environ, "PYTHONPATH": PYTHONPATH, "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
-            **variables}
+    return {
+        **os.environ,
+        "PYTHONPATH": PYTHONPATH,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
+        **variables,
+    }

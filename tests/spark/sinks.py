@@ -25,8 +25,9 @@ def settings_of(url: str, **options: Any) -> Settings:
 def batch_of(**columns: Any) -> pa.RecordBatch:
     """Return a batch of table columns with their types."""
     schema = pa.schema([TABLE_SCHEMA.field(name) for name in columns])
-    return pa.RecordBatch.from_arrays([pa.array(values, schema.field(name).type) for name, values in columns.items()],
-                                      schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, schema.field(name).type) for name, values in columns.items()], schema=schema
+    )
 
 
 def write(url: str, *batches: pa.RecordBatch, **options: Any) -> Written:

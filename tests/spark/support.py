@@ -18,8 +18,11 @@ TIMEOUT = 60
 
 def declare_stream(connection: sync.Connection, name: str, **arguments: Any) -> None:
     with connection.channel() as channel:
-        channel.declare_queue(name, durable=True, arguments={
-            "x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}})
+        channel.declare_queue(
+            name,
+            durable=True,
+            arguments={"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}},
+        )
 
 
 def publish(connection: sync.Connection, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
@@ -38,12 +41,18 @@ def bodies(frame: DataFrame) -> list[str]:
     return [row.body.decode() for row in sorted(frame.select("offset", "body").collect())]
 
 
-def start(spark: SparkSession, url: str, directory: Path, *, available_now: bool = True, sink: str = "out",
-          **options: Any) -> StreamingQuery:
+def start(
+    spark: SparkSession, url: str, directory: Path, *, available_now: bool = True, sink: str = "out", **options: Any
+) -> StreamingQuery:
     """Start a query that writes Parquet files to the directory, with its checkpoint there too."""
-    writer = (spark.readStream.format("amqp").options(url=url, **options).load()
-              .writeStream.format("parquet").option("path", str(directory / sink))
-              .option("checkpointLocation", str(directory / "checkpoint")))
+    writer = (
+        spark.readStream.format("amqp")
+        .options(url=url, **options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(directory / sink))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+    )
     return writer.trigger(**({"availableNow": True} if available_now else {"processingTime": "50 milliseconds"})).start()
 
 

@@ -31,17 +31,28 @@ def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 
 @pytest.fixture
-def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str,
-        tmp_path: Path) -> Iterator[App]:
+def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> Iterator[App]:
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
         channel.declare_queue(f"{name}-out", durable=True)
     publish(connection, f"{name}-in", ROWS, persistent=True)
-    made = App(broker, tmp_path, name, cluster.url, {
-        "spark.executorEnv.PYTHONPATH": PYTHONPATH, "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-        "spark.executor.memory": "450m", "spark.executor.cores": "1", "spark.speculation": "true",
-        "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1",
-        "spark.speculation.minTaskRuntime": "100ms"})
+    made = App(
+        broker,
+        tmp_path,
+        name,
+        cluster.url,
+        {
+            "spark.executorEnv.PYTHONPATH": PYTHONPATH,
+            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+            "spark.executor.memory": "450m",
+            "spark.executor.cores": "1",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1",
+            "spark.speculation.minTaskRuntime": "100ms",
+        },
+    )
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()
@@ -49,8 +60,9 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, n
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_rows_arrive_once_despite_a_lost_executor(app: App, cluster: Cluster, name: str,
-                                                  connection: sync.Connection) -> None:
+def test_rows_arrive_once_despite_a_lost_executor(
+    app: App, cluster: Cluster, name: str, connection: sync.Connection
+) -> None:
     (app.marker / "hold").touch()
     app.start()
     wait_until(lambda: app.running("reading"), "a task reads", 150)
@@ -93,22 +105,34 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_packaged_pipeline_runs_without_an_installation(
-        cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, [f'{{"id": {number}}}' for number in range(50)])
     (tmp_path / "doubling.py").write_text(
-        "def double(messages):\n    return messages.selectExpr('offset', 'data.id * 2 AS twice')\n")
-    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(directory=tmp_path, url=broker.url(), name=name,
-                                                                 java=JAVA_OPTIONS))
-    packed = CliRunner().invoke(leveret, ["pipeline", "package", str(tmp_path / "pipeline.toml"), "--to",
-                                          str(tmp_path / "out"), "--master", cluster.url])
+        "def double(messages):\n    return messages.selectExpr('offset', 'data.id * 2 AS twice')\n"
+    )
+    (tmp_path / "pipeline.toml").write_text(
+        PIPELINE.format(directory=tmp_path, url=broker.url(), name=name, java=JAVA_OPTIONS)
+    )
+    packed = CliRunner().invoke(
+        leveret,
+        ["pipeline", "package", str(tmp_path / "pipeline.toml"), "--to", str(tmp_path / "out"), "--master", cluster.url],
+    )
     assert packed.exit_code == 0, packed.output
     home = Path(pyspark.__file__).parent
     variables = environment(PATH=f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}", SPARK_HOME=str(home))
     del variables["PYTHONPATH"]
     (tmp_path / "out").rename(tmp_path / "elsewhere")
-    result = subprocess.run([str(tmp_path / "elsewhere" / "submit.sh"), "--once"], cwd=tmp_path, env=variables,
-                            capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(
+        [str(tmp_path / "elsewhere" / "submit.sh"), "--once"],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr[-4000:]
     rows = [row for file in (tmp_path / "table").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
     assert sorted((row["offset"], row["twice"]) for row in rows) == [(number, 2 * number) for number in range(50)]

@@ -53,8 +53,9 @@ def orders(connection: sync.Connection) -> None:
     publish(connection, "failed", ["late"])
 
 
-def test_the_examples_run(spark: SparkSession, broker: LeveretProcess, orders: None, tmp_path: Path,
-                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(
+    spark: SparkSession, broker: LeveretProcess, orders: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     printed: dict[str, str] = {}
     for block in blocks(PAGE, "python"):

@@ -27,10 +27,16 @@ pytestmark = [
 
 def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
     leveret_only("the demo starts one")
-    result = subprocess.run([sys.executable, str(ROOT / "examples" / "demo_pipeline.py")], cwd=tmp_path, timeout=390,
-                            env=environment(COLUMNS="120", LEVERET_DEMO_SECONDS="2,2,1",
-                                            LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
-                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo_pipeline.py")],
+        cwd=tmp_path,
+        timeout=390,
+        env=environment(COLUMNS="120", LEVERET_DEMO_SECONDS="2,2,1", LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Every message is accounted for" in result.stdout
     assert "kill -9 the broker" in result.stdout
@@ -48,9 +54,15 @@ def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) ->
     shutil.copytree(ROOT / "examples" / "declarative_pipeline", project)
     file = project / "spark-pipeline.yml"
     file.write_text(file.read_text().replace("/tmp/leveret-declarative-pipeline", str(tmp_path / "storage")))
-    result = subprocess.run([str(BIN / "spark-pipelines"), "run"], cwd=project, timeout=390,
-                            env=environment(COLUMNS="120", LEVERET_URL=own_broker.url()), capture_output=True, text=True,
-                            check=False)
+    result = subprocess.run(
+        [str(BIN / "spark-pipelines"), "run"],
+        cwd=project,
+        timeout=390,
+        env=environment(COLUMNS="120", LEVERET_URL=own_broker.url()),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Run is COMPLETED" in result.stdout
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def test_the_consumer_offset_advances_to_the_last_commit(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, [str(number) for number in range(10)])
     control = ControlClient(endpoint_of(settings_of(broker.url())))
@@ -46,7 +47,13 @@ def test_the_consumer_offset_advances_to_the_last_commit(
 
 
 def test_a_query_without_an_amqp_source_has_nothing_to_commit(spark: SparkSession, tmp_path: Path) -> None:
-    query = (spark.readStream.format("rate").load().writeStream.format("noop")
-             .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+    query = (
+        spark.readStream.format("rate")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(TIMEOUT)
     assert pyspark_amqp.finish(query) == 0

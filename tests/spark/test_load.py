@@ -71,8 +71,9 @@ def test_the_rows_equal_those_of_the_data_source(spark: SparkSession, broker: Le
     assert rows(sealed) == rows(expected)[:SEALED]
 
 
-def test_spark_reads_the_files_and_only_the_required_columns(spark: SparkSession, broker: LeveretProcess,
-                                                             unchanged: str) -> None:
+def test_spark_reads_the_files_and_only_the_required_columns(
+    spark: SparkSession, broker: LeveretProcess, unchanged: str
+) -> None:
     frame = load(spark, broker, stream=unchanged).where("offset >= 90 and offset < 120").select("body")
     plan = plan_of(frame)
     assert "PushedFilters: [IsNotNull(offset), GreaterThanOrEqual(offset,90), LessThan(offset,120)]" in plan
@@ -80,17 +81,25 @@ def test_spark_reads_the_files_and_only_the_required_columns(spark: SparkSession
     assert sorted(int(row.body) for row in frame.collect()) == list(range(90, 120))
 
 
-@pytest.mark.parametrize(("first", "stop"), [(0, SEALED), (70, 90), (79, 80), (150, 220), (SEALED, TOTAL), (230, 231),
-                                               (9, 9)])
+@pytest.mark.parametrize(
+    ("first", "stop"), [(0, SEALED), (70, 90), (79, 80), (150, 220), (SEALED, TOTAL), (230, 231), (9, 9)]
+)
 def test_a_range_of_offsets(spark: SparkSession, broker: LeveretProcess, unchanged: str, first: int, stop: int) -> None:
-    frame = load(spark, broker, stream=unchanged, startingOffsets=json.dumps({unchanged: first}),
-                 endingOffsets=json.dumps({unchanged: stop}), columns="offset,body")
+    frame = load(
+        spark,
+        broker,
+        stream=unchanged,
+        startingOffsets=json.dumps({unchanged: first}),
+        endingOffsets=json.dumps({unchanged: stop}),
+        columns="offset,body",
+    )
     assert frame.columns == ["offset", "body"]
     assert bodies(frame) == numbers(first, stop)
 
 
-def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                         stream: str) -> None:
+def test_later_messages_are_not_included(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str
+) -> None:
     """The range is determined by the call, whatever is sealed."""
     frame = load(spark, broker, stream=stream)
     publish(connection, stream, numbers(TOTAL, 300))
@@ -98,8 +107,9 @@ def test_later_messages_are_not_included(spark: SparkSession, broker: LeveretPro
     assert bodies(frame) == numbers(0, TOTAL)
 
 
-def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                      name: str) -> None:
+def test_partitions_of_a_super_stream(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "x-consistent-hash", durable=True)
         for number in range(2):
@@ -111,7 +121,8 @@ def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProces
         channel.bind_queue(f"{name}-2", name, "1")
     found = rows(frame)
     assert [(row.queue, row.partition, row.offset) for row in found] == [
-        (f"{name}-{number}", number, offset) for number in range(2) for offset in range(TOTAL)]
+        (f"{name}-{number}", number, offset) for number in range(2) for offset in range(TOTAL)
+    ]
     assert [row.body.decode() for row in found] == numbers(0, TOTAL) + numbers(1000, 1000 + TOTAL)
 
 
@@ -129,8 +140,9 @@ def test_erased_messages(spark: SparkSession, broker: LeveretProcess, connection
 
 
 @pytest.mark.parametrize("fault", ["missing", "truncated", "another"])
-def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: sync.Connection, stream: str, fault: str) -> None:
+def test_a_file_that_does_not_match_the_manifest(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str, fault: str
+) -> None:
     """The driver notices; with `auto` the data source reads the rest, once the broker has the file again."""
     with connection.channel() as channel:
         file, other = file_of(channel, stream, 1), file_of(channel, stream, 0)
@@ -154,8 +166,9 @@ def test_a_file_that_does_not_match_the_manifest(spark: SparkSession, broker: Le
     assert bodies(auto) == numbers(0, TOTAL)
 
 
-def test_a_file_with_a_damaged_page(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                    stream: str) -> None:
+def test_a_file_with_a_damaged_page(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str
+) -> None:
     """Only the page's checksum shows it, which Spark verifies; for a small file the driver does so, too."""
     with connection.channel() as channel:
         file = file_of(channel, stream, 1)
@@ -185,8 +198,9 @@ def test_files_are_pinned(spark: SparkSession, broker: LeveretProcess, connectio
     assert [row.offset for row in rows(frame)] == list(range(5))
 
 
-def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                          stream: str) -> None:
+def test_a_stream_that_was_declared_again(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str
+) -> None:
     frame = load(spark, broker, stream=stream)
     with connection.channel() as channel:
         channel.delete_queue(stream)
@@ -196,18 +210,33 @@ def test_a_stream_that_was_declared_again(spark: SparkSession, broker: LeveretPr
         frame.collect()
 
 
-@pytest.mark.parametrize(("options", "error", "text"), [
-    ({"queue": "q"}, OptionError, "option queue: 'q' is not a stream"),
-    ({"stream": "s", "maxMessagesPerTrigger": 5}, OptionError, "maxMessagesPerTrigger: only readStream takes it, not read"),
-    ({"stream": "s", "pin_for": "long"}, OptionError, "pin_for: 'long' is invalid; expected a time"),
-    ({"stream": "s", "pin_for": "2d"}, OptionError, "at most 1d"),
-    ({"stream": "s", "colums": "body"}, OptionError, "did you mean columns"),
-    ({"stream": "s", "columns": "bod"}, OptionError, "expected body"),
-    ({"stream": "s", "endingOffsets": '{"s": 5}'}, OffsetError, "out of range"),
-    ({"stream": "s", "storageOptionsFile": "/nowhere.toml"}, OptionError, "option storageOptionsFile: '/nowhere.toml'"),
-], ids=lambda value: next(reversed(value)) if isinstance(value, dict) else None)
-def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                         options: dict[str, Any], error: type[SparkError], text: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"queue": "q"}, OptionError, "option queue: 'q' is not a stream"),
+        (
+            {"stream": "s", "maxMessagesPerTrigger": 5},
+            OptionError,
+            "maxMessagesPerTrigger: only readStream takes it, not read",
+        ),
+        ({"stream": "s", "pin_for": "long"}, OptionError, "pin_for: 'long' is invalid; expected a time"),
+        ({"stream": "s", "pin_for": "2d"}, OptionError, "at most 1d"),
+        ({"stream": "s", "colums": "body"}, OptionError, "did you mean columns"),
+        ({"stream": "s", "columns": "bod"}, OptionError, "expected body"),
+        ({"stream": "s", "endingOffsets": '{"s": 5}'}, OffsetError, "out of range"),
+        ({"stream": "s", "storageOptionsFile": "/nowhere.toml"}, OptionError, "option storageOptionsFile: '/nowhere.toml'"),
+    ],
+    ids=lambda value: next(reversed(value)) if isinstance(value, dict) else None,
+)
+def test_invalid_options(
+    spark: SparkSession,
+    broker: LeveretProcess,
+    connection: sync.Connection,
+    name: str,
+    options: dict[str, Any],
+    error: type[SparkError],
+    text: str,
+) -> None:
     """The error comes before anything is read."""
     kind = "queue" if "queue" in options else "stream"
     if kind == "stream":
@@ -220,8 +249,9 @@ def test_invalid_options(spark: SparkSession, broker: LeveretProcess, connection
         load(spark, broker, **{**options, kind: name})
 
 
-def test_no_plan_contains_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
-                                       tmp_path: Path) -> None:
+def test_no_plan_contains_the_password(
+    spark: SparkSession, own_password: LeveretProcess, name: str, tmp_path: Path
+) -> None:
     with sync.connect(own_password.url()) as connection:
         declare_stream(connection, name)
         publish(connection, name, ["1"])

@@ -34,11 +34,18 @@ def test_option_names_are_case_insensitive() -> None:
 
 
 def test_values_of_every_kind() -> None:
-    settings = read_options({
-        "stream": "s", "startingOffsets": '{"s": 3, "t": "earliest", "u": -1}', "maxBytesPerTrigger": "64m",
-        "maxTriggerDelay": "500ms", "startingTimestamp": "2026-05-01T12:00:00Z", "columns": "offset, body",
-        "failOnDataLoss": "FALSE", "minPartitions": "4",
-    })
+    settings = read_options(
+        {
+            "stream": "s",
+            "startingOffsets": '{"s": 3, "t": "earliest", "u": -1}',
+            "maxBytesPerTrigger": "64m",
+            "maxTriggerDelay": "500ms",
+            "startingTimestamp": "2026-05-01T12:00:00Z",
+            "columns": "offset, body",
+            "failOnDataLoss": "FALSE",
+            "minPartitions": "4",
+        }
+    )
     assert settings.starting_offsets == {"s": 3, "t": EARLIEST, "u": LATEST}
     assert settings.max_bytes_per_trigger == 64 << 20
     assert settings.max_trigger_delay == 0.5
@@ -48,25 +55,28 @@ def test_values_of_every_kind() -> None:
     assert settings.min_partitions == 4
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), [
-    ("protocol", "0-8", "0-9-1 or 1.0"),
-    ("mode", "sideways", "stream, lease, spool or browse"),
-    ("startingOffsets", "newest", "earliest or latest"),
-    ("startingOffsets", '{"s": -3}', "the value of 's' is not an offset"),
-    ("startingOffsets", "[1]", "offsets by stream in JSON"),
-    ("endingOffsets", "earliest", "expected latest, or offsets"),
-    ("startingTimestamp", "yesterday", "milliseconds of Unix time"),
-    ("maxMessagesPerTrigger", "0", "an integer of at least 1"),
-    ("maxBytesPerTrigger", "much", "bytes above 0"),
-    ("maxTriggerDelay", "soon", "a time such as 500ms"),
-    ("failOnDataLoss", "perhaps", "true or false"),
-    ("streamPattern", "(", "a regular expression"),
-    ("columns", " , ", "comma-separated names"),
-    ("history", "files", "auto, segments or amqp"),
-    ("stream", "", "a text that is not empty"),
-    ("maxRate", "-1", "messages per second"),
-    ("maxRate", "0", "messages per second, above 0"),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("protocol", "0-8", "0-9-1 or 1.0"),
+        ("mode", "sideways", "stream, lease, spool or browse"),
+        ("startingOffsets", "newest", "earliest or latest"),
+        ("startingOffsets", '{"s": -3}', "the value of 's' is not an offset"),
+        ("startingOffsets", "[1]", "offsets by stream in JSON"),
+        ("endingOffsets", "earliest", "expected latest, or offsets"),
+        ("startingTimestamp", "yesterday", "milliseconds of Unix time"),
+        ("maxMessagesPerTrigger", "0", "an integer of at least 1"),
+        ("maxBytesPerTrigger", "much", "bytes above 0"),
+        ("maxTriggerDelay", "soon", "a time such as 500ms"),
+        ("failOnDataLoss", "perhaps", "true or false"),
+        ("streamPattern", "(", "a regular expression"),
+        ("columns", " , ", "comma-separated names"),
+        ("history", "files", "auto, segments or amqp"),
+        ("stream", "", "a text that is not empty"),
+        ("maxRate", "-1", "messages per second"),
+        ("maxRate", "0", "messages per second, above 0"),
+    ],
+)
 def test_an_invalid_value_is_named(name: str, value: str, expected: str) -> None:
     with pytest.raises(OptionError) as raised:
         read_options({name: value})
@@ -133,8 +143,11 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: object, mon
 
 
 def test_tls_options() -> None:
-    endpoint = endpoint_of(read_options({
-        "url": "amqps://h", "stream": "s", "tls.caFile": "/ca.pem", "tls.serverName": "broker", "tls.verify": "true"}))
+    endpoint = endpoint_of(
+        read_options(
+            {"url": "amqps://h", "stream": "s", "tls.caFile": "/ca.pem", "tls.serverName": "broker", "tls.verify": "true"}
+        )
+    )
     parameters = endpoint.parameters()
     assert (parameters.cafile, parameters.server_name, parameters.verify) == ("/ca.pem", "broker", True)
     assert str(endpoint) == "amqps://guest@h:5671/%2F"

@@ -121,8 +121,10 @@ class Harness:
         return result[0]
 
     def load_entries(self, entries: list[Entry]) -> list[Loaded]:
-        return self.load(array("Q", [entry.row.id for entry in entries if entry.row is not None]),
-                         array("I", [entry.slot for entry in entries]))
+        return self.load(
+            array("Q", [entry.row.id for entry in entries if entry.row is not None]),
+            array("I", [entry.slot for entry in entries]),
+        )
 
     def load_queue(self, queue_id: int) -> list[Loaded]:
         recovered = self.recovery.queues.get(queue_id)

@@ -51,7 +51,8 @@ def database(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, SlowConnectio
 
 
 def test_a_round_begins_only_after_a_complete_commit(
-database: tuple[sqlite3.Connection, SlowConnection, Checkpointer]) -> None:
+    database: tuple[sqlite3.Connection, SlowConnection, Checkpointer],
+) -> None:
     writer, slow, checkpointer = database
 
     def commit() -> None:

@@ -71,23 +71,26 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("statement", [
-    "UPDATE metadata SET key = CAST(x'ff' || key AS TEXT) WHERE kind = 'queue'",
-    "UPDATE metadata SET key = CAST(key AS TEXT) WHERE kind = 'queue'",
-    "UPDATE metadata SET value = CAST(value AS TEXT) WHERE kind = 'queue'",
-    "UPDATE metadata SET value = NULL WHERE kind = 'queue'",
-    "UPDATE metadata SET kind = CAST(x'ff' AS TEXT) WHERE kind = 'queue'",
-    "UPDATE metadata SET kind = CAST(kind AS BLOB) WHERE kind = 'queue'",
-    "UPDATE log SET data = CAST(x'ff' || data AS TEXT) WHERE id = 2",
-    "UPDATE log SET data = CAST(data AS TEXT) WHERE id = 2",
-    "UPDATE log SET data = NULL WHERE id = 2",
-    "UPDATE log SET entries = CAST(x'ff' || entries AS TEXT) WHERE id = 2",
-    "UPDATE log SET settled = CAST(x'ff' AS TEXT) WHERE id = 2",
-    "UPDATE mark SET seq = CAST(x'ff' AS TEXT)",
-    "UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE name = 'next_row'",
-    "UPDATE state SET name = CAST(x'ff' AS TEXT) WHERE name = 'next_row'",
-    "DELETE FROM state WHERE name = 'clean'",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE metadata SET key = CAST(x'ff' || key AS TEXT) WHERE kind = 'queue'",
+        "UPDATE metadata SET key = CAST(key AS TEXT) WHERE kind = 'queue'",
+        "UPDATE metadata SET value = CAST(value AS TEXT) WHERE kind = 'queue'",
+        "UPDATE metadata SET value = NULL WHERE kind = 'queue'",
+        "UPDATE metadata SET kind = CAST(x'ff' AS TEXT) WHERE kind = 'queue'",
+        "UPDATE metadata SET kind = CAST(kind AS BLOB) WHERE kind = 'queue'",
+        "UPDATE log SET data = CAST(x'ff' || data AS TEXT) WHERE id = 2",
+        "UPDATE log SET data = CAST(data AS TEXT) WHERE id = 2",
+        "UPDATE log SET data = NULL WHERE id = 2",
+        "UPDATE log SET entries = CAST(x'ff' || entries AS TEXT) WHERE id = 2",
+        "UPDATE log SET settled = CAST(x'ff' AS TEXT) WHERE id = 2",
+        "UPDATE mark SET seq = CAST(x'ff' AS TEXT)",
+        "UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE name = 'next_row'",
+        "UPDATE state SET name = CAST(x'ff' AS TEXT) WHERE name = 'next_row'",
+        "DELETE FROM state WHERE name = 'clean'",
+    ],
+)
 def test_values_of_another_type_are_damage_that_can_be_dropped(tmp_path: Path, statement: str) -> None:
     bodies = filled(tmp_path)
     harness = harness_of(tmp_path)
@@ -217,13 +220,16 @@ def test_a_row_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     assert "row 2 of the log is damaged: the checksum of its index is wrong" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(("statement", "named"), [
-    ("UPDATE metadata SET value = x'00' WHERE kind = 'queue'", 'the definition of queue ["/", "orders"] is damaged'),
-    ("UPDATE metadata SET key = x'5b5d' WHERE kind = 'queue'", "the definition of queue [] is damaged"),
-    ("UPDATE mark SET seq = 1", "the highest sequence number of queue 1 is damaged"),
-    ("UPDATE state SET value = 99 WHERE name = 'next_row'", "the fact next_row is damaged"),
-    ("DELETE FROM state WHERE name = 'first_row'", "the fact first_row is damaged: it is missing"),
-])
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE metadata SET value = x'00' WHERE kind = 'queue'", 'the definition of queue ["/", "orders"] is damaged'),
+        ("UPDATE metadata SET key = x'5b5d' WHERE kind = 'queue'", "the definition of queue [] is damaged"),
+        ("UPDATE mark SET seq = 1", "the highest sequence number of queue 1 is damaged"),
+        ("UPDATE state SET value = 99 WHERE name = 'next_row'", "the fact next_row is damaged"),
+        ("DELETE FROM state WHERE name = 'first_row'", "the fact first_row is damaged: it is missing"),
+    ],
+)
 def test_changed_definitions_are_refused_by_name(tmp_path: Path, statement: str, named: str) -> None:
     filled(tmp_path)
     change(tmp_path, statement)

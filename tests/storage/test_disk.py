@@ -59,8 +59,14 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def rows(count: int) -> Rows:
-    return Rows(list(range(count)), [1000] * count, [0] * count, [make_address("e", "k")] * count,
-                [encode_header(60, 1, {})] * count, [b"x"] * count)
+    return Rows(
+        list(range(count)),
+        [1000] * count,
+        [0] * count,
+        [make_address("e", "k")] * count,
+        [encode_header(60, 1, {})] * count,
+        [b"x"] * count,
+    )
 
 
 def mode(path: Path) -> int:
@@ -75,7 +81,8 @@ def test_every_parent_of_a_segment_is_synced_after_its_rename(tmp_path: Path, ca
     segment = writer.finish()
     file = directory / segment.path
     assert [path.suffix for name, path in calls.made[: calls.made.index(("rename", file))] if name == "sync"] == [
-        ".unfinished"]
+        ".unfinished"
+    ]
     assert calls.synced_after("rename") == [directory, root / "home", root]
 
 
@@ -137,8 +144,9 @@ def test_segments_have_the_configured_mode(tmp_path: Path, umask: int, file: int
 
 def test_existing_directories_become_accessible_to_the_group(tmp_path: Path) -> None:
     place = tmp_path / "streams" / "home"
-    make: Callable[[int], SegmentWriter] = lambda mode: SegmentWriter(str(place), "events", root=str(tmp_path / "streams"),
-                                                                      mode=mode)
+    make: Callable[[int], SegmentWriter] = lambda mode: SegmentWriter(
+        str(place), "events", root=str(tmp_path / "streams"), mode=mode
+    )
     make(0o600).abort()
     assert mode(place) == 0o700
     make(0o640).abort()
@@ -178,8 +186,9 @@ def test_a_file_in_the_place_of_a_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "matters"), [(errno.EINVAL, False), (errno.EROFS, False), (errno.EIO, True)])
-def test_directories_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int,
-                                           matters: bool) -> None:
+def test_directories_that_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, matters: bool
+) -> None:
     def refused(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 

@@ -56,8 +56,10 @@ def test_a_stream_continues_after_a_gap(process: LeveretProcess) -> None:
     with process.start():
         fill(process, "events", "stream")
         process.kill()
-        change(process, "UPDATE log SET data = CAST(replace(data, 'message 1', 'massage 1') AS BLOB)"
-                        " WHERE instr(data, 'message 1')")
+        change(
+            process,
+            "UPDATE log SET data = CAST(replace(data, 'message 1', 'massage 1') AS BLOB) WHERE instr(data, 'message 1')",
+        )
         restart(process)
         assert "it held 1 of queue 'events' in vhost '/' (sequence 2 to 2)" in process.log()
         connection = pika.BlockingConnection(pika.URLParameters(process.url()))
@@ -66,8 +68,9 @@ def test_a_stream_continues_after_a_gap(process: LeveretProcess) -> None:
         channel.basic_publish("", "events", b"message 3", pika.BasicProperties(delivery_mode=2))
         channel.basic_qos(prefetch_count=10)
         found: list[tuple[int, bytes]] = []
-        for method, properties, body in channel.consume("events", arguments={"x-stream-offset": "first"},
-                                                        inactivity_timeout=10):
+        for method, properties, body in channel.consume(
+            "events", arguments={"x-stream-offset": "first"}, inactivity_timeout=10
+        ):
             assert method is not None, found
             found.append((properties.headers["x-stream-offset"], body))
             channel.basic_ack(method.delivery_tag)
@@ -90,8 +93,11 @@ def test_segment_files_without_a_definition_are_never_deleted(process: LeveretPr
         process.kill()
         files = sorted((process.data_dir / "streams").rglob("*.parquet"))
         assert len(files) == 2
-        change(process, "UPDATE metadata SET value = x'00' WHERE kind = 'stream-segment'"
-                        " AND instr(value, CAST('/00000000000000000000-' AS BLOB))")
+        change(
+            process,
+            "UPDATE metadata SET value = x'00' WHERE kind = 'stream-segment'"
+            " AND instr(value, CAST('/00000000000000000000-' AS BLOB))",
+        )
         restart(process)
         process.wait_for_log("1 files of segments have no definition and are kept")
         process.stop()

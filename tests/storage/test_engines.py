@@ -106,7 +106,13 @@ def test_load_keeps_the_requested_order(harness: Harness) -> None:
         harness.commit()
     wanted = [entries[at] for at in (9, 0, 5, 1, 8, 8)]
     assert [content(item.message) for item in harness.load_entries(wanted)] == [
-        b"4-b", b"0-a", b"2-b", b"0-b", b"4-a", b"4-a"]
+        b"4-b",
+        b"0-a",
+        b"2-b",
+        b"0-b",
+        b"4-a",
+        b"4-a",
+    ]
     assert harness.load(array("Q"), array("I")) == []
     harness.log.close()
 
@@ -116,9 +122,11 @@ def test_an_entry_that_is_settled_during_a_load_is_still_returned(harness: Harne
     entries = harness.publish(queue, b"a", b"b")
     harness.commit()
     result: list[bytes] = []
-    harness.log.load(array("Q", [entry.row.id for entry in entries if entry.row]),
-                     array("I", [entry.slot for entry in entries]),
-                     lambda items: result.extend(content(item.message) for item in items))
+    harness.log.load(
+        array("Q", [entry.row.id for entry in entries if entry.row]),
+        array("I", [entry.slot for entry in entries]),
+        lambda items: result.extend(content(item.message) for item in items),
+    )
     for entry in entries:
         harness.log.settle(entry)
     harness.log.flush()
@@ -156,8 +164,7 @@ def test_a_range_is_settled_at_once(harness: Harness) -> None:
     harness.commit()
     entries += harness.publish(queue, b"4")
     gone = [entry for entry in entries if entry.seq != 2]
-    harness.log.settle_range(1, 1, 4, [2], [entry.row.id for entry in gone if entry.row],
-                             [entry.slot for entry in gone])
+    harness.log.settle_range(1, 1, 4, [2], [entry.row.id for entry in gone if entry.row], [entry.slot for entry in gone])
     harness.commit()
     assert [content(item.message) for item in harness.load_entries([entries[1], *strangers])] == [b"2", b"x"]
     for entry in (entries[1], *strangers):

@@ -74,28 +74,38 @@ def test_an_interrupted_migration_restarts(old: Path, monkeypatch: pytest.Monkey
     harness.log.close()
 
 
-@pytest.mark.parametrize(("statement", "named"), [
-    ("UPDATE metadata SET kind = CAST(kind AS BLOB)" + PLAIN, "the definition of b'queue'"),
-    ("UPDATE metadata SET key = CAST(key AS TEXT)" + PLAIN, "the definition of queue"),
-    ("UPDATE metadata SET value = NULL" + PLAIN, "the definition of queue"),
-    ("UPDATE metadata SET value = CAST('x' AS TEXT)" + PLAIN, "the definition of queue"),
-    ("UPDATE mark SET seq = CAST(x'ff' AS TEXT) WHERE queue = (SELECT min(queue) FROM mark)",
-     "the highest sequence number"),
-    ("UPDATE state SET value = 'many' WHERE name = 'next_row'", "the fact next_row"),
-    ("DELETE FROM state WHERE name = 'next_row'", "the fact next_row"),
-    ("UPDATE state SET value = x'01' WHERE name = 'clean'", "the fact clean"),
-    ("UPDATE state SET name = x'ff' WHERE name = 'next_row'", "the fact next_row"),
-    ("UPDATE log SET settled = CAST(settled AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE log SET settled = NULL WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE log SET entries = CAST(entries AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE log SET entries = 7 WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE log SET data = CAST(hex(zeroblob(length(data) / 2)) || substr('x', 1, length(data) % 2) AS TEXT)"
-     " WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE log SET data = 1.5 WHERE id = (SELECT min(id) FROM log)", "row "),
-    ("UPDATE chunk SET data = CAST(hex(zeroblob(length(data) / 2)) AS TEXT)"
-     " WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
-    ("UPDATE chunk SET data = NULL WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
-])
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE metadata SET kind = CAST(kind AS BLOB)" + PLAIN, "the definition of b'queue'"),
+        ("UPDATE metadata SET key = CAST(key AS TEXT)" + PLAIN, "the definition of queue"),
+        ("UPDATE metadata SET value = NULL" + PLAIN, "the definition of queue"),
+        ("UPDATE metadata SET value = CAST('x' AS TEXT)" + PLAIN, "the definition of queue"),
+        (
+            "UPDATE mark SET seq = CAST(x'ff' AS TEXT) WHERE queue = (SELECT min(queue) FROM mark)",
+            "the highest sequence number",
+        ),
+        ("UPDATE state SET value = 'many' WHERE name = 'next_row'", "the fact next_row"),
+        ("DELETE FROM state WHERE name = 'next_row'", "the fact next_row"),
+        ("UPDATE state SET value = x'01' WHERE name = 'clean'", "the fact clean"),
+        ("UPDATE state SET name = x'ff' WHERE name = 'next_row'", "the fact next_row"),
+        ("UPDATE log SET settled = CAST(settled AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
+        ("UPDATE log SET settled = NULL WHERE id = (SELECT min(id) FROM log)", "row "),
+        ("UPDATE log SET entries = CAST(entries AS TEXT) WHERE id = (SELECT min(id) FROM log)", "row "),
+        ("UPDATE log SET entries = 7 WHERE id = (SELECT min(id) FROM log)", "row "),
+        (
+            "UPDATE log SET data = CAST(hex(zeroblob(length(data) / 2)) || substr('x', 1, length(data) % 2) AS TEXT)"
+            " WHERE id = (SELECT min(id) FROM log)",
+            "row ",
+        ),
+        ("UPDATE log SET data = 1.5 WHERE id = (SELECT min(id) FROM log)", "row "),
+        (
+            "UPDATE chunk SET data = CAST(hex(zeroblob(length(data) / 2)) AS TEXT) WHERE id = (SELECT min(id) FROM chunk)",
+            "chunk ",
+        ),
+        ("UPDATE chunk SET data = NULL WHERE id = (SELECT min(id) FROM chunk)", "chunk "),
+    ],
+)
 def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement: str, named: str) -> None:
     """Nothing is migrated before the operator decides; then damaged records are dropped as in format 2."""
     # SQLite would delete the write-ahead log with its last connection, if that can write.
@@ -137,8 +147,10 @@ def test_a_broker_continues_with_a_migrated_log(old: Path) -> None:
         assert channel.basic_get("large", True)[2] == b"x" * 1_500_000
         assert channel.basic_get("ranked", True)[2] == b"rank 2"
         channel.basic_qos(prefetch_count=50)
-        bodies = [body for _, _, body in (next(channel.consume("events", arguments={"x-stream-offset": "first"}))
-                                          for _ in range(33))]
+        bodies = [
+            body
+            for _, _, body in (next(channel.consume("events", arguments={"x-stream-offset": "first"})) for _ in range(33))
+        ]
         assert bodies == [b"event %d" % number for number in range(33)]
         connection.close()
         process.check_log()

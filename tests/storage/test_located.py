@@ -45,20 +45,40 @@ def shown(item: Loaded) -> tuple[Any, ...]:
     """Return everything in a message that a reader of the stream may see."""
     found = item.message
     overlay = item.overlay
-    return (item.seq, found.address, found.header, content(found), found.size, found.format,
-            None if overlay is None else (overlay.address, overlay.headers, overlay.drop_expiration, overlay.visible_at))
+    return (
+        item.seq,
+        found.address,
+        found.header,
+        content(found),
+        found.size,
+        found.format,
+        None if overlay is None else (overlay.address, overlay.headers, overlay.drop_expiration, overlay.visible_at),
+    )
 
 
 def compared(harness: Harness, entries: list[Entry]) -> None:
     columns = read(harness, entries)
     loaded = harness.load_entries(entries)
-    packed = [(entry.seq - 1, 7, columns.formats[at], columns.addresses[at], columns.headers[at], -1, columns.bodies[at],
-               columns.overlays[at] or None, item.message.priority, item.message.persistent)
-              for at, (entry, item) in enumerate(zip(entries, loaded, strict=True))]
+    packed = [
+        (
+            entry.seq - 1,
+            7,
+            columns.formats[at],
+            columns.addresses[at],
+            columns.headers[at],
+            -1,
+            columns.bodies[at],
+            columns.overlays[at] or None,
+            item.message.priority,
+            item.message.persistent,
+        )
+        for at, (entry, item) in enumerate(zip(entries, loaded, strict=True))
+    ]
     again = rebuild(packed, None)
     assert [shown(item) for item in again] == [shown(item) for item in loaded]
     assert [item.message.expires_at for item in again if item.overlay is None] == [
-        item.message.expires_at for item in loaded if item.overlay is None]
+        item.message.expires_at for item in loaded if item.overlay is None
+    ]
     assert {item.time for item in again} == {7}
 
 
@@ -79,17 +99,30 @@ def test_messages_with_every_kind_of_overlay(harness: Harness) -> None:
     transient = message(b"transient")
     transient.persistent = False
     kinds = [
-        message(b"plain"), message(b""), transient, message(b"first", priority=9),
-        message(b"expires", expires_at=12345), message(b"at once", expires_at=AT_ONCE), message(b"headers", headers_at=4),
-        message(b"1.0", format=FORMAT_AMQP1), message(b"elsewhere", address=make_address("e", "k\xfc")),
-        message(b"large" * 300_000), message([b"in ", b"pieces"]),
+        message(b"plain"),
+        message(b""),
+        transient,
+        message(b"first", priority=9),
+        message(b"expires", expires_at=12345),
+        message(b"at once", expires_at=AT_ONCE),
+        message(b"headers", headers_at=4),
+        message(b"1.0", format=FORMAT_AMQP1),
+        message(b"elsewhere", address=make_address("e", "k\xfc")),
+        message(b"large" * 300_000),
+        message([b"in ", b"pieces"]),
     ]
     entries = []
     for kind in kinds:
         for overlay in (None, Overlay(make_address("dlx", "dead"), {"x-death": [{"count": 3}], "gone": None}, True)):
             assert isinstance(kind.body, (bytes, list))
-            copy = message(kind.body, address=kind.address, priority=kind.priority, expires_at=kind.expires_at,
-                           headers_at=kind.headers_at, format=kind.format)
+            copy = message(
+                kind.body,
+                address=kind.address,
+                priority=kind.priority,
+                expires_at=kind.expires_at,
+                headers_at=kind.headers_at,
+                format=kind.format,
+            )
             copy.persistent = kind.persistent
             entry = queue.entry(copy)
             entry.overlay = overlay
@@ -120,7 +153,13 @@ def test_entries_stored_separately_from_their_messages(harness: Harness) -> None
     compared(harness, mine)
     overlays = read(harness, mine).overlays
     assert [decode_overlay(octets).headers if octets else None for octets in overlays] == [
-        None, {"of": "the second"}, None, {}, {"of": "the second"}, {}]
+        None,
+        {"of": "the second"},
+        None,
+        {},
+        {"of": "the second"},
+        {},
+    ]
 
 
 def test_located_rows_are_not_moved(harness: Harness) -> None:
@@ -171,5 +210,3 @@ def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
     assert harness.log.locate(array("Q", (row.id,)), array("I", (kept[0].slot,))) is None
     harness.commit()
     compared(harness, kept)
-
-

@@ -37,9 +37,15 @@ class Model:
 def facts(entry: Entry | Loaded) -> dict[str, Any]:
     item = entry.message
     return {
-        "body": content(item), "header": item.header, "address": item.address, "priority": item.priority,
-        "expires_at": item.expires_at, "headers_at": item.headers_at, "format": item.format,
-        "acquired": entry.acquired_count, "deliveries": entry.delivery_count,
+        "body": content(item),
+        "header": item.header,
+        "address": item.address,
+        "priority": item.priority,
+        "expires_at": item.expires_at,
+        "headers_at": item.headers_at,
+        "format": item.format,
+        "acquired": entry.acquired_count,
+        "deliveries": entry.delivery_count,
         "overlay": None if entry.overlay is None else dict(entry.overlay.headers),
     }
 
@@ -90,19 +96,31 @@ class LogMachine(RuleBasedStateMachine):
         keys = sorted(self.entries)
         return keys[number % len(keys)]
 
-    @rule(queue=st.integers(1, QUEUES), count=st.integers(1, 8), size=st.sampled_from([0, 1, 100, 1000, 5000]),
-          priority=st.sampled_from([-1, 0, 4, 200, 255]))
+    @rule(
+        queue=st.integers(1, QUEUES),
+        count=st.integers(1, 8),
+        size=st.sampled_from([0, 1, 100, 1000, 5000]),
+        priority=st.sampled_from([-1, 0, 4, 200, 255]),
+    )
     def publish(self, queue: int, count: int, size: int, priority: int) -> None:
         for number in range(count):
             self.store(queue, message(bytes([number]) * size, priority=priority))
 
-    @rule(queues=st.sets(st.integers(1, QUEUES), min_size=1), expires_at=st.sampled_from([0, 1234567890123]),
-          headers_at=st.sampled_from([-1, 14]), format=st.sampled_from([0, 1]), size=st.sampled_from([3, 700]),
-          acquired=st.integers(0, 2), overlaid=st.booleans())
-    def publish_to_several(self, queues: set[int], expires_at: int, headers_at: int, format: int, size: int,
-                           acquired: int, overlaid: bool) -> None:
-        item = message([b"a" * size, b"b"], expires_at=expires_at, headers_at=headers_at, format=format,
-                       header=b"\0\1\2" * 9)
+    @rule(
+        queues=st.sets(st.integers(1, QUEUES), min_size=1),
+        expires_at=st.sampled_from([0, 1234567890123]),
+        headers_at=st.sampled_from([-1, 14]),
+        format=st.sampled_from([0, 1]),
+        size=st.sampled_from([3, 700]),
+        acquired=st.integers(0, 2),
+        overlaid=st.booleans(),
+    )
+    def publish_to_several(
+        self, queues: set[int], expires_at: int, headers_at: int, format: int, size: int, acquired: int, overlaid: bool
+    ) -> None:
+        item = message(
+            [b"a" * size, b"b"], expires_at=expires_at, headers_at=headers_at, format=format, header=b"\0\1\2" * 9
+        )
         for queue in sorted(queues):
             self.store(queue, item, acquired=acquired, overlay=Overlay(headers={"q": queue}) if overlaid else None)
 
@@ -148,8 +166,12 @@ class LogMachine(RuleBasedStateMachine):
         self.model.entries[key] = facts(entry)
 
     @precondition(lambda self: self.entries)
-    @rule(queue=st.integers(1, QUEUES), bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)), every=st.integers(2, 9),
-          keep_all=st.booleans())
+    @rule(
+        queue=st.integers(1, QUEUES),
+        bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+        every=st.integers(2, 9),
+        keep_all=st.booleans(),
+    )
     def settle_range(self, queue: int, bounds: tuple[int, int], every: int, keep_all: bool) -> None:
         first, last = min(bounds), min(max(bounds), self.queues[queue].seq)
         inside = [key for key in sorted(self.entries) if key[0] == queue and first <= key[1] <= last]
@@ -274,6 +296,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert any(place >> 20 in self.log.rows for place in row.places or ())
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None,
-                                        suppress_health_check=list(HealthCheck))
+LogMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
 test_log = LogMachine.TestCase

@@ -68,8 +68,14 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         "try:\n    SqliteLog(Path(sys.argv[1])).open()\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
-    output = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True,
-                            env={**os.environ, "PYTHONPATH": "src"}, cwd=Path(__file__).parents[2]).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": "src"},
+        cwd=Path(__file__).parents[2],
+    ).stdout
     assert output.startswith("StorageFailed")
     assert str(tmp_path) in output
     assert f"process {os.getpid()}" in output

@@ -130,8 +130,9 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
 
 @pytest.mark.parametrize("lost", ["log-0.sqlite", "log-0.sqlite-wal"])
 @pytest.mark.parametrize("crash", [False, True])
-def test_files_without_a_definition_are_kept_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str,
-                                                        crash: bool) -> None:
+def test_files_without_a_definition_are_kept_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, crash: bool
+) -> None:
     """The lost definitions may have named the files: that is recorded in the log, and survives a crash of that start."""
     path = stopped(tmp_path, clean=False)
     (path / lost).unlink()

@@ -39,7 +39,12 @@ from leveret.storage.records import (
 from leveret.storage.values import decode_value, encode_value
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text() | st.binary()
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
     | st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(timezone.utc))  # noqa: UP017
     | st.decimals(allow_nan=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -91,8 +96,12 @@ def test_header_values_of_other_types() -> None:
         decode_value(b"?")
 
 
-@given(st.none() | st.binary(max_size=512), st.dictionaries(st.text(), VALUES, max_size=3), st.booleans(),
-       st.integers(-1, 1 << 60))
+@given(
+    st.none() | st.binary(max_size=512),
+    st.dictionaries(st.text(), VALUES, max_size=3),
+    st.booleans(),
+    st.integers(-1, 1 << 60),
+)
 def test_overlays_survive_a_round_trip(address: bytes | None, headers: dict[str, Any], drop: bool, expires: int) -> None:
     overlay = decode_overlay(encode_overlay(Overlay(address, headers, drop, expires)))
     assert (overlay.address, overlay.drop_expiration, overlay.expires_at) == (address, drop, expires)
@@ -135,8 +144,13 @@ def test_damaged_columns_are_detected() -> None:
     good = index_head(1, 1, 1, 0) + entry + words_to_bytes(array("Q", (7, 0, 9))) + sums
     reader = IndexReader(good)
     assert (reader.entries, reader.links.tolist(), reader.identities.tolist()) == (entry, [7], [0, 9])
-    for bad in (good[:-8], good + bytes(8), b"\x09" + good[1:], good[:10],
-                index_head(1, 2, 0, 0) + entry + bytes(16) + sums):
+    for bad in (
+        good[:-8],
+        good + bytes(8),
+        b"\x09" + good[1:],
+        good[:10],
+        index_head(1, 2, 0, 0) + entry + bytes(16) + sums,
+    ):
         with pytest.raises(ValueError):
             IndexReader(bad)
     words = array("I", (5, 0, 2, 1, 3))

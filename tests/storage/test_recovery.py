@@ -37,8 +37,9 @@ def test_mixed_rows(harness: Harness, queues: int, settled: float) -> None:
     alive: list[Entry] = []
     for _ in range(12):
         for _ in range(300):
-            alive += harness.publish(chance.choice(all_queues), bytes(chance.randrange(5)),
-                                     priority=chance.choice((-1, 0, 9, 255)))
+            alive += harness.publish(
+                chance.choice(all_queues), bytes(chance.randrange(5)), priority=chance.choice((-1, 0, 9, 255))
+            )
         harness.commit()
         for at in range(len(alive) - 1, -1, -1):
             if chance.random() < settled / 3:

@@ -27,8 +27,9 @@ def on_disk(harness: Harness) -> dict[str, Any]:
     log: Any = harness.log
     log.close()
     connection = sqlite3.connect(log.file)
-    found = {table: [row[0] for row in connection.execute(f"SELECT id FROM {table} ORDER BY id")]
-             for table in ("log", "chunk")}
+    found = {
+        table: [row[0] for row in connection.execute(f"SELECT id FROM {table} ORDER BY id")] for table in ("log", "chunk")
+    }
     connection.close()
     return found
 
@@ -200,8 +201,9 @@ def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness)
         if entry.seq % 1000 == 0:
             harness.publish(right, b"stays")
     harness.commit()
-    harness.log.settle_range(1, 1, left.seq, [], [entry.row.id for entry in entries if entry.row],
-                             [entry.slot for entry in entries])
+    harness.log.settle_range(
+        1, 1, left.seq, [], [entry.row.id for entry in entries if entry.row], [entry.slot for entry in entries]
+    )
     harness.commit()
     log: Any = harness.log
     log._worker.close()
@@ -247,8 +249,9 @@ def test_write_amplification_of_a_deep_idle_queue_beside_a_fast_one(harness: Har
     # Garbage is limited by the live records.
     assert figures["octets"] <= 2 * figures["live_octets"] + 100_000 + (1 << 20)
     # Every position that the broker has is still valid, by object and by number.
-    loaded = harness.load(array("Q", [entry.row.id for entry in kept if entry.row is not None]),
-                          array("I", [entry.slot for entry in kept]))
+    loaded = harness.load(
+        array("Q", [entry.row.id for entry in kept if entry.row is not None]), array("I", [entry.slot for entry in kept])
+    )
     assert [item.seq for item in loaded] == [entry.seq for entry in kept]
     assert [content(item.message) for item in loaded] == [entry.message.body for entry in kept]
     harness.reopen()
@@ -371,8 +374,9 @@ def test_rows_of_single_messages_are_merged(harness: Harness) -> None:
     log.trimmer.floor = 0
     settle(harness, *entries[::2])
     harness.commit()
-    harness.log.settle_range(1, 1, 1000, [], [position[0] for position in positions[1::4]],
-                             [position[1] for position in positions[1::4]])
+    harness.log.settle_range(
+        1, 1, 1000, [], [position[0] for position in positions[1::4]], [position[1] for position in positions[1::4]]
+    )
     for _ in range(10):
         harness.publish(queue, b"more")
         harness.commit()

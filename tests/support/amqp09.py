@@ -27,8 +27,9 @@ class Client:
         self.received: list[Command] = []
         self.socket.sendall(HEADER)
         self.expect("connection.start")
-        self.send("connection.start-ok", 0, mechanism="PLAIN", response=f"\0{broker.user}\0{broker.password}",
-                  locale="en_US")
+        self.send(
+            "connection.start-ok", 0, mechanism="PLAIN", response=f"\0{broker.user}\0{broker.password}", locale="en_US"
+        )
         self.expect("connection.tune")
         self.send("connection.tune-ok", 0, channel_max=self.engine.channel_max, frame_max=self.engine.frame_max)
         self.call("connection.open", "connection.open-ok", 0, virtual_host=broker.vhost)
@@ -55,11 +56,17 @@ class Client:
         and waits, unless it is that command that it expects. ConnectionError if the broker closes the connection because it
         stops."""
         command = self._after_flow(name)
-        if isinstance(command, Method) and command.name == "connection.close" != name and (
-                command.arguments["reply_code"] == CONNECTION_FORCED):
+        if (
+            isinstance(command, Method)
+            and command.name == "connection.close" != name
+            and (command.arguments["reply_code"] == CONNECTION_FORCED)
+        ):
             raise ConnectionError(f"the broker closed the connection: {command.arguments['reply_text']}")
-        assert isinstance(command, Method) and command.name == name, (name, getattr(command, "name", command), (
-            command.text if isinstance(command, Error) else getattr(command, "arguments", "")))
+        assert isinstance(command, Method) and command.name == name, (
+            name,
+            getattr(command, "name", command),
+            (command.text if isinstance(command, Error) else getattr(command, "arguments", "")),
+        )
         return command
 
     def _after_flow(self, name: str) -> Command:

@@ -223,6 +223,7 @@ class LeveretProcess(Broker):
 
     def wait_for_log(self, wanted: str, after: int = 0) -> str:
         """Wait for a line of the log with this text, after a number of characters, and return it."""
+
         def line() -> str | None:
             return next((line for line in self.log()[after:].splitlines() if wanted in line), None)
 

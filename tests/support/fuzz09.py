@@ -26,74 +26,208 @@ IDENTIFIERS = ("", "i", "i", "j", "k", "y" * 255)
 REALMS = ("/open", "/open", "/closed", "/unknown", "")
 TYPES = ("direct", "fanout", "topic", "headers", "nonsense", "")
 TABLES: tuple[dict[str, Any], ...] = (
-    {}, {}, {}, {}, {"x-max-length": 2}, {"x-max-length": 1, "x-overflow": "reject-publish"}, {"x-message-ttl": 5},
-    {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}, {"x-max-priority": 3}, {"x-expires": 50},
-    {"x-queue-type": "quorum"}, {"x-queue-type": "stream"}, {"x-match": "any", "n": 1}, {"x-max-length-bytes": 100},
-    {"x-single-active-consumer": 1}, {"x-delivery-limit": 1}, {"alternate-exchange": "amq.fanout"},
+    {},
+    {},
+    {},
+    {},
+    {"x-max-length": 2},
+    {"x-max-length": 1, "x-overflow": "reject-publish"},
+    {"x-message-ttl": 5},
+    {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"},
+    {"x-max-priority": 3},
+    {"x-expires": 50},
+    {"x-queue-type": "quorum"},
+    {"x-queue-type": "stream"},
+    {"x-match": "any", "n": 1},
+    {"x-max-length-bytes": 100},
+    {"x-single-active-consumer": 1},
+    {"x-delivery-limit": 1},
+    {"alternate-exchange": "amq.fanout"},
     {"nested": {"a": {"b": 1}}},
-    {"x-max-length": "many"}, {"x-queue-type": "none"}, {"\udcff": "\udcff"},
+    {"x-max-length": "many"},
+    {"x-queue-type": "none"},
+    {"\udcff": "\udcff"},
 )
 SIZES = (0, 0, 1, 1, 10, 100, 4000, 9000)
 # Values of a field by its name; other fields use their type.
 BY_NAME: dict[str, tuple[Any, ...]] = {
-    "queue": QUEUES, "exchange": EXCHANGES, "routing_key": (*QUEUES, "#", "a.*"), "consumer_tag": TAGS,
-    "destination": (*TAGS, *EXCHANGES), "identifier": IDENTIFIERS, "reference": IDENTIFIERS, "dtx_identifier": IDENTIFIERS,
-    "realm": REALMS, "ticket": (0, 0, 0, 0, 0, 0, 1, 2, 3, 65535), "type": TYPES, "arguments": TABLES, "filter": TABLES,
-    "meta_data": TABLES, "application_headers": TABLES, "server_properties": TABLES, "client_properties": TABLES,
-    "delivery_tag": (0, 1, 1, 2, 3, 4, 5, 1 << 40, (1 << 64) - 1), "content_size": (0, 1, 10, 100, 4000, 9000, 1 << 40),
-    "staged_size": (0, 0, 0, 1, 10, 1 << 63), "prefetch_count": (0, 1, 2, 65535), "prefetch_size": (0, 1, 5000),
-    "consume_rate": (0, 0, 1, 10_000_000), "virtual_host": ("/", "/none"), "passive": (False,) * 5 + (True,),
-    "internal": (False,) * 7 + (True,), "nowait": (False,) * 5 + (True,), "exclusive": (False,) * 4 + (True,),
-    "out_of_band": ("",) * 9 + ("UDP",), "bytes": (b"", b"x", b"y" * 3000), "code": (0, 1, 2, 65535),
-    "ttl": (0, 0, 0, 1, 5, 1 << 63), "reply_code": (200, 0, 541, 65535), "xid": IDENTIFIERS, "channel_id": (b"", b"none"),
+    "queue": QUEUES,
+    "exchange": EXCHANGES,
+    "routing_key": (*QUEUES, "#", "a.*"),
+    "consumer_tag": TAGS,
+    "destination": (*TAGS, *EXCHANGES),
+    "identifier": IDENTIFIERS,
+    "reference": IDENTIFIERS,
+    "dtx_identifier": IDENTIFIERS,
+    "realm": REALMS,
+    "ticket": (0, 0, 0, 0, 0, 0, 1, 2, 3, 65535),
+    "type": TYPES,
+    "arguments": TABLES,
+    "filter": TABLES,
+    "meta_data": TABLES,
+    "application_headers": TABLES,
+    "server_properties": TABLES,
+    "client_properties": TABLES,
+    "delivery_tag": (0, 1, 1, 2, 3, 4, 5, 1 << 40, (1 << 64) - 1),
+    "content_size": (0, 1, 10, 100, 4000, 9000, 1 << 40),
+    "staged_size": (0, 0, 0, 1, 10, 1 << 63),
+    "prefetch_count": (0, 1, 2, 65535),
+    "prefetch_size": (0, 1, 5000),
+    "consume_rate": (0, 0, 1, 10_000_000),
+    "virtual_host": ("/", "/none"),
+    "passive": (False,) * 5 + (True,),
+    "internal": (False,) * 7 + (True,),
+    "nowait": (False,) * 5 + (True,),
+    "exclusive": (False,) * 4 + (True,),
+    "out_of_band": ("",) * 9 + ("UDP",),
+    "bytes": (b"", b"x", b"y" * 3000),
+    "code": (0, 1, 2, 65535),
+    "ttl": (0, 0, 0, 1, 5, 1 << 63),
+    "reply_code": (200, 0, 541, 65535),
+    "xid": IDENTIFIERS,
+    "channel_id": (b"", b"none"),
     "active": (True, True, False),
 }
 PROPERTIES: dict[str, tuple[Any, ...]] = {
-    "headers": (None, None, *TABLES), "priority": (None, None, 0, 9, 255), "delivery_mode": (None, 1, 2, 9),
-    "expiration": (None, None, None, "10", "-1", "soon", "9" * 30), "user_id": (None,) * 9 + ("user", "other"),
-    "data_name": (None, "none", "methods", "amqp.0-9"), "timestamp": (None, 0, (1 << 64) - 1),
+    "headers": (None, None, *TABLES),
+    "priority": (None, None, 0, 9, 255),
+    "delivery_mode": (None, 1, 2, 9),
+    "expiration": (None, None, None, "10", "-1", "soon", "9" * 30),
+    "user_id": (None,) * 9 + ("user", "other"),
+    "data_name": (None, "none", "methods", "amqp.0-9"),
+    "timestamp": (None, 0, (1 << 64) - 1),
 }
 BY_TYPE: dict[str, tuple[Any, ...]] = {
-    "bit": (False, True), "octet": (0, 1, 4, 9, 255), "short": (0, 1, 65535), "long": (0, 1, 1 << 31), "table": TABLES,
-    "longlong": (0, 1, 1 << 63), "timestamp": (0, 1, (1 << 64) - 1), "shortstr": ("", "s", "\udcff", "z" * 255),
+    "bit": (False, True),
+    "octet": (0, 1, 4, 9, 255),
+    "short": (0, 1, 65535),
+    "long": (0, 1, 1 << 31),
+    "table": TABLES,
+    "longlong": (0, 1, 1 << 63),
+    "timestamp": (0, 1, (1 << 64) - 1),
+    "shortstr": ("", "s", "\udcff", "z" * 255),
     "longstr": (b"", b"s", b"\xff" * 300),
 }
 NEVER = ("connection.close", "connection.close-ok")
 # Preferred methods.
 OFTEN = (
-    "queue.declare", "queue.declare", "queue.bind", "basic.publish", "basic.publish", "basic.consume", "basic.get",
-    "basic.ack", "file.open", "file.stage", "file.publish", "file.consume", "file.ack", "file.open-ok", "file.reject",
-    "stream.publish", "stream.consume", "stream.qos", "message.transfer", "message.transfer", "message.consume",
-    "message.get", "message.open", "message.append", "message.close", "message.checkpoint", "message.resume", "message.ok",
-    "message.reject", "tx.select", "tx.commit", "tx.rollback", "dtx.select", "dtx.start", "access.request", "channel.close",
-    "basic.reject", "channel.flow", "tunnel.request",
+    "queue.declare",
+    "queue.declare",
+    "queue.bind",
+    "basic.publish",
+    "basic.publish",
+    "basic.consume",
+    "basic.get",
+    "basic.ack",
+    "file.open",
+    "file.stage",
+    "file.publish",
+    "file.consume",
+    "file.ack",
+    "file.open-ok",
+    "file.reject",
+    "stream.publish",
+    "stream.consume",
+    "stream.qos",
+    "message.transfer",
+    "message.transfer",
+    "message.consume",
+    "message.get",
+    "message.open",
+    "message.append",
+    "message.close",
+    "message.checkpoint",
+    "message.resume",
+    "message.ok",
+    "message.reject",
+    "tx.select",
+    "tx.commit",
+    "tx.rollback",
+    "dtx.select",
+    "dtx.start",
+    "access.request",
+    "channel.close",
+    "basic.reject",
+    "channel.flow",
+    "tunnel.request",
 )
 ALL = tuple(name for name in METHODS if name not in NEVER)
 # Choices of a client that wants to continue: of these fields, and among these methods.
 TAME: dict[str, tuple[Any, ...]] = {
-    "queue": ("a", "b", "f"), "exchange": ("", "", "x", "amq.topic"), "routing_key": ("a", "b", "f"), "ticket": (0,),
-    "consumer_tag": ("",), "destination": ("",), "identifier": ("i", "j", "k"), "type": ("direct",), "internal": (False,),
-    "arguments": TABLES[:12], "filter": ({},), "passive": (False,), "code": (0, 1), "body": (Body(INLINE, b"body"),),
-    "content_size": (0, 1, 100, 4000), "exclusive": (False,), "prefetch_count": (0, 2, 10),
-    "consume_rate": (0, 100_000), "active": (True, True, True, False), "realm": ("/open",), "out_of_band": ("",),
+    "queue": ("a", "b", "f"),
+    "exchange": ("", "", "x", "amq.topic"),
+    "routing_key": ("a", "b", "f"),
+    "ticket": (0,),
+    "consumer_tag": ("",),
+    "destination": ("",),
+    "identifier": ("i", "j", "k"),
+    "type": ("direct",),
+    "internal": (False,),
+    "arguments": TABLES[:12],
+    "filter": ({},),
+    "passive": (False,),
+    "code": (0, 1),
+    "body": (Body(INLINE, b"body"),),
+    "content_size": (0, 1, 100, 4000),
+    "exclusive": (False,),
+    "prefetch_count": (0, 2, 10),
+    "consume_rate": (0, 100_000),
+    "active": (True, True, True, False),
+    "realm": ("/open",),
+    "out_of_band": ("",),
     "no_ack": (False,),
 }
 CALLS = (
-    "queue.declare", "queue.purge", "basic.publish", "basic.publish", "basic.consume", "basic.get", "basic.get",
-    "basic.qos", "basic.recover", "basic.cancel", "file.consume", "file.qos", "file.open", "stream.publish",
-    "stream.publish", "stream.consume", "stream.qos", "message.transfer", "message.transfer", "message.consume",
-    "message.get", "message.qos",
-    "message.recover", "message.cancel", "channel.flow", "channel.ping", "channel.pong", "access.request",
-    "tx.select", "exchange.declare", "tx.commit", "tx.rollback", "dtx.select", "dtx.start", "channel.close",
-    "queue.declare", "queue.bind", "queue.unbind", "queue.delete", "exchange.delete",
+    "queue.declare",
+    "queue.purge",
+    "basic.publish",
+    "basic.publish",
+    "basic.consume",
+    "basic.get",
+    "basic.get",
+    "basic.qos",
+    "basic.recover",
+    "basic.cancel",
+    "file.consume",
+    "file.qos",
+    "file.open",
+    "stream.publish",
+    "stream.publish",
+    "stream.consume",
+    "stream.qos",
+    "message.transfer",
+    "message.transfer",
+    "message.consume",
+    "message.get",
+    "message.qos",
+    "message.recover",
+    "message.cancel",
+    "channel.flow",
+    "channel.ping",
+    "channel.pong",
+    "access.request",
+    "tx.select",
+    "exchange.declare",
+    "tx.commit",
+    "tx.rollback",
+    "dtx.select",
+    "dtx.start",
+    "channel.close",
+    "queue.declare",
+    "queue.bind",
+    "queue.unbind",
+    "queue.delete",
+    "exchange.delete",
 )
 # Methods that are mostly avoided: they end the session, or fail in an unexpected state.
 SELDOM = frozenset(CALLS[CALLS.index("tx.select") :])
 # Frame types of Qpid's dialect of 2007, in which methods are numbered.
 REQUEST_FRAME, RESPONSE_FRAME = 9, 10
 NUMBERS = struct.Struct(">QQI")
-RESPONSES = frozenset({name for name in METHODS if name.endswith("-ok")} | {
-    "channel.ok", "basic.get-empty", "message.ok", "message.empty", "message.reject", "message.offset"})
+RESPONSES = frozenset(
+    {name for name in METHODS if name.endswith("-ok")}
+    | {"channel.ok", "basic.get-empty", "message.ok", "message.empty", "message.reject", "message.offset"}
+)
 TRANSFER = struct.pack(">HH", 120, 10)
 # Reply codes of the specification, and additional ones of the broker; not 541, an internal error.
 CODES = frozenset((310, 311, 312, 313, 320, 402, 403, 404, 405, 406, 501, 502, 503, 504, 505, 506, 530, 540))
@@ -127,15 +261,23 @@ class Fuzzer:
 
         Each piece is sent after the reply to the previous one.
         """
-        first = codec.encode_method("connection.start-ok", {
-            "mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"})
+        first = codec.encode_method(
+            "connection.start-ok", {"mechanism": "PLAIN", "response": f"\0{user}\0{user}", "locale": "en_US"}
+        )
         tune = codec.encode_method("connection.tune-ok", {"channel_max": channel_max, "frame_max": 4096})
         opening = codec.encode_method("connection.open", {"virtual_host": vhost})
         opened = self.numbered(0, "connection.open", opening) if self.requests else frame_bytes(METHOD_FRAME, 0, opening)
-        return [frame_bytes(METHOD_FRAME, 0, first), frame_bytes(METHOD_FRAME, 0, tune) + opened,
-                b"".join(self.reopen(number) for number in CHANNELS), b"".join([
+        return [
+            frame_bytes(METHOD_FRAME, 0, first),
+            frame_bytes(METHOD_FRAME, 0, tune) + opened,
+            b"".join(self.reopen(number) for number in CHANNELS),
+            b"".join(
+                [
                     *(self.method(1, "queue.declare", queue=queue, nowait=True) for queue in "abf"),
-                    self.method(2, "exchange.declare", exchange="x", type="fanout", nowait=True)])]
+                    self.method(2, "exchange.declare", exchange="x", type="fanout", nowait=True),
+                ]
+            ),
+        ]
 
     def method(self, number: int, name: str, **fields: Any) -> bytes:
         self.history.append(f"{number} {name} {fields}")
@@ -208,16 +350,25 @@ class Fuzzer:
         identifier = self.random.choice(IDENTIFIERS)
         data = self.method(number, "file.open", identifier=identifier, content_size=size)
         data += self.method(number, "file.stage") + self.content(number, "file", size if not self.is_wild() else None)
-        return data + self.method(number, "file.publish", exchange="", routing_key=self.random.choice(("a", "b", "f")),
-                                  identifier=identifier, mandatory=self.chance(4), immediate=self.chance(6))
+        return data + self.method(
+            number,
+            "file.publish",
+            exchange="",
+            routing_key=self.random.choice(("a", "b", "f")),
+            identifier=identifier,
+            mandatory=self.chance(4),
+            immediate=self.chance(6),
+        )
 
     def reference(self) -> bytes:
         """A message by reference as it should be, or nearly."""
         number = self.random.choice(CHANNELS)
         name = self.random.choice((b"r1", b"r2"))
         steps: list[tuple[str, dict[str, Any]]] = [("message.open", {"reference": name})]
-        steps += [("message.append", {"reference": name, "bytes": b"p" * self.random.choice(SIZES[:-2])})
-                  for _ in range(self.random.randrange(3))]
+        steps += [
+            ("message.append", {"reference": name, "bytes": b"p" * self.random.choice(SIZES[:-2])})
+            for _ in range(self.random.randrange(3))
+        ]
         steps.append(("message.checkpoint", {"reference": name, "identifier": "i"}))
         transfer = {"destination": "", "routing_key": self.random.choice(("a", "b")), "body": Body(REFERENCE, name)}
         steps.insert(self.random.randrange(1, len(steps) + 1), ("message.transfer", transfer))
@@ -298,7 +449,8 @@ class Fuzzer:
         while len(self.buffer) >= 7:
             type, number, size = struct.unpack_from(">BHI", self.buffer)
             assert type in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME) or (
-                self.requests and type in (REQUEST_FRAME, RESPONSE_FRAME)), f"a frame of type {type}"
+                self.requests and type in (REQUEST_FRAME, RESPONSE_FRAME)
+            ), f"a frame of type {type}"
             assert size + 8 <= 131072, f"a frame of {size + 8} octets"
             if len(self.buffer) < size + 8:
                 return

@@ -105,8 +105,13 @@ def log_in_amqp091(broker: Broker, mechanism: str, user: str, password: str) -> 
     try:
         client.socket.sendall(HEADER_AMQP091)
         offered = str(client.expect("connection.start").arguments["mechanisms"]).split()
-        send("connection.start-ok", client_properties={"capabilities": {"authentication_failure_close": True}},
-             mechanism=mechanism, response=scram.first(), locale="en_US")
+        send(
+            "connection.start-ok",
+            client_properties={"capabilities": {"authentication_failure_close": True}},
+            mechanism=mechanism,
+            response=scram.first(),
+            locale="en_US",
+        )
         send("connection.secure-ok", response=scram.final(octets(client.expect("connection.secure"))))
         answer = client.expect("connection.secure", "connection.close")
         if answer.name == "connection.close":

@@ -27,10 +27,10 @@ def orders() -> DataFrame:
     )
     order = F.from_json(F.col("body").cast("string"), SCHEMA).alias("order")
     return messages.select("offset", "append_time", "routing_key", order).select(
-        "offset", "append_time", "routing_key", "order.*")
+        "offset", "append_time", "routing_key", "order.*"
+    )
 
 
 @dp.materialized_view
 def sales() -> DataFrame:
-    return (spark.read.table("orders").groupBy("country")
-            .agg(F.count("*").alias("orders"), F.sum("amount").alias("amount")))
+    return spark.read.table("orders").groupBy("country").agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))

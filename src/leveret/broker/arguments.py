@@ -51,9 +51,19 @@ class Argument:
 
     __slots__ = ("choices", "compared", "default", "highest", "hint", "kind", "lowest", "name", "needs", "unit")
 
-    def __init__(self, name: str, kind: int, lowest: int = 0, highest: int = MAX_INT64, unit: str = "",
-                 choices: tuple[str, ...] = (), compared: bool = True, default: FieldValue = None, needs: str = "",
-                 hint: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: int,
+        lowest: int = 0,
+        highest: int = MAX_INT64,
+        unit: str = "",
+        choices: tuple[str, ...] = (),
+        compared: bool = True,
+        default: FieldValue = None,
+        needs: str = "",
+        hint: str = "",
+    ) -> None:
         self.name = name
         self.kind = kind
         self.lowest = lowest
@@ -176,8 +186,8 @@ CONSUMER_ARGUMENTS: Final = declared_by_name(
     Argument("x-lease-count", WHOLE, 1, needs="x-lease"),
 )
 
-def parse_arguments(declared: dict[str, Argument], arguments: FieldTable, strict: bool
-                    ) -> tuple[Validated, FieldTable]:
+
+def parse_arguments(declared: dict[str, Argument], arguments: FieldTable, strict: bool) -> tuple[Validated, FieldTable]:
     """Return known arguments by name, validated, and unknown ones as received."""
     known: Validated = {}
     unknown: FieldTable = {}
@@ -186,8 +196,10 @@ def parse_arguments(declared: dict[str, Argument], arguments: FieldTable, strict
         if argument is not None:
             known[name] = argument.parse(value)
         elif strict:
-            raise PreconditionFailed(f"unknown arg '{name}': received {shown(value)}, expected one of "
-                                     f"{', '.join(declared)} (compat.strict is set for this virtual host)")
+            raise PreconditionFailed(
+                f"unknown arg '{name}': received {shown(value)}, expected one of "
+                f"{', '.join(declared)} (compat.strict is set for this virtual host)"
+            )
         else:
             unknown[name] = value
     for name in known:
@@ -215,9 +227,26 @@ class QueueSettings:
     unknown                  unknown arguments, as received
     """
 
-    __slots__ = ("at_least_once", "consumer_timeout", "dead_letter_exchange", "dead_letter_routing_key",
-                 "delivery_limit", "expires", "known", "max_age", "max_length", "max_length_bytes", "max_priority",
-                 "max_segments", "message_ttl", "overflow", "segment_size", "single_active_consumer", "type", "unknown")
+    __slots__ = (
+        "at_least_once",
+        "consumer_timeout",
+        "dead_letter_exchange",
+        "dead_letter_routing_key",
+        "delivery_limit",
+        "expires",
+        "known",
+        "max_age",
+        "max_length",
+        "max_length_bytes",
+        "max_priority",
+        "max_segments",
+        "message_ttl",
+        "overflow",
+        "segment_size",
+        "single_active_consumer",
+        "type",
+        "unknown",
+    )
 
     def __init__(self, known: Validated, unknown: FieldTable) -> None:
         self.type: str = known.get("x-queue-type", CLASSIC)
@@ -278,8 +307,7 @@ def parse_exchange_arguments(arguments: FieldTable, *, strict: bool) -> Exchange
     """
     known, unknown = parse_arguments(EXCHANGE_ARGUMENTS, arguments, strict)
     if "hash-header" in known and "hash-property" in known:
-        raise PreconditionFailed("invalid arg 'hash-property': received together with 'hash-header', "
-                                 "expected one of them")
+        raise PreconditionFailed("invalid arg 'hash-property': received together with 'hash-header', expected one of them")
     return ExchangeSettings(known, unknown)
 
 
@@ -300,8 +328,7 @@ def _comparable(value: FieldValue) -> Frozen:
     return freeze(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value)
 
 
-def equivalent(declared: dict[str, Argument], current: FieldTable, received: FieldTable,
-               what: str) -> str | None:
+def equivalent(declared: dict[str, Argument], current: FieldTable, received: FieldTable, what: str) -> str | None:
     """Compare the arguments of a redeclaration with the current ones.
 
     Returns None if they are equivalent, else a text with the first difference (0-9-1 queue.declare.passive.equivalent,

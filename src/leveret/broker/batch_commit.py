@@ -82,8 +82,16 @@ class BatchCommit(Job):
         waits_for: Why the commit is paused; "" while it runs.
     """
 
-    def __init__(self, manager: SinkTransactions, app: App, batch: int, transactions: list[SinkTransaction], rule: int,
-                 exchange: str | None, key: str | None) -> None:
+    def __init__(
+        self,
+        manager: SinkTransactions,
+        app: App,
+        batch: int,
+        transactions: list[SinkTransaction],
+        rule: int,
+        exchange: str | None,
+        key: str | None,
+    ) -> None:
         super().__init__(manager.broker.jobs)
         self.manager = manager
         self.vhost = manager.vhost
@@ -179,17 +187,23 @@ class BatchCommit(Job):
         """Check the queues of some messages, and count the messages if they are unroutable."""
         for queue in queues:
             if not self._takes_over(queue) and queue.refuses_publish(1):
-                raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
-                                         " (x-overflow): the batch is not committed")
+                raise PreconditionFailed(
+                    f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
+                    " (x-overflow): the batch is not committed"
+                )
         if queues:
             return
         if not self.unroutable or (self.rule == DEAD_LETTER and not self._dead_letter_queues(address)):
             exchange, key = split_address(address)
-            self.first_unroutable = (f"the first was published to exchange '{exchange or 'amq.default'}' with routing key"
-                                     f" '{key}' in sink transaction '{transaction.uuid}'")
+            self.first_unroutable = (
+                f"the first was published to exchange '{exchange or 'amq.default'}' with routing key"
+                f" '{key}' in sink transaction '{transaction.uuid}'"
+            )
             if self.rule == DEAD_LETTER and not self._dead_letter_queues(address):
-                raise PreconditionFailed(f"messages are unroutable, also as dead letters by exchange '{self.exchange}':"
-                                         f" {self.first_unroutable}; the batch is not committed")
+                raise PreconditionFailed(
+                    f"messages are unroutable, also as dead letters by exchange '{self.exchange}':"
+                    f" {self.first_unroutable}; the batch is not committed"
+                )
         self.unroutable += count
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
@@ -201,8 +215,9 @@ class BatchCommit(Job):
 
     def _decide(self) -> None:
         if self.unroutable and self.rule == FAIL:
-            raise PreconditionFailed(f"{self.unroutable} messages are unroutable: {self.first_unroutable}; the batch is not"
-                                     " committed")
+            raise PreconditionFailed(
+                f"{self.unroutable} messages are unroutable: {self.first_unroutable}; the batch is not committed"
+            )
         self.unroutable = 0
         self.state = DECIDING
         self.manager.decide(self)
@@ -301,8 +316,9 @@ class BatchCommit(Job):
         try:
             self._move_slice_into(entries)
         except Exception:
-            logger.exception("commit of a batch of app '%s' in vhost '%s' failed and will be retried", self.app.name,
-                             self.vhost.name)
+            logger.exception(
+                "commit of a batch of app '%s' in vhost '%s' failed and will be retried", self.app.name, self.vhost.name
+            )
             self.waits_for = INTERNAL_ERROR
         # Also after an error: messages that left their sink transaction must become visible in their queues.
         moved = self.n_moved - before
@@ -347,8 +363,9 @@ class BatchCommit(Job):
             if following.chunks:
                 following.ensure_loaded(following.chunks[0], None)
 
-    def _move_chunk(self, transaction: SinkTransaction, chunk: TransactionChunk, entries: list[Entry], last: int,
-                    n_bytes: int) -> int:
+    def _move_chunk(
+        self, transaction: SinkTransaction, chunk: TransactionChunk, entries: list[Entry], last: int, n_bytes: int
+    ) -> int:
         """Move messages of a chunk up to the end of the slice; return the size of the slice in bytes."""
         messages = chunk.messages
         assert messages is not None
@@ -387,7 +404,8 @@ class BatchCommit(Job):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         plain = not (due or message.expires_at) and not (
-            message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
+            message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header
+        )
         for queue in queues:
             if queue.turns_away(message, due):
                 continue  # the queue dead-letters it
@@ -425,8 +443,14 @@ class BatchCommit(Job):
             self.vhost.dead_letters.publish(leaving, UNROUTABLE)
         elif self.rule != DROP and self.unroutable == 1:
             exchange, key = split_address(message.address)
-            logger.warning("message that app '%s' committed to exchange '%s' with routing key '%s' in vhost '%s' is no"
-                           " longer routable: dropped", self.app.name, exchange, key, self.vhost.name)
+            logger.warning(
+                "message that app '%s' committed to exchange '%s' with routing key '%s' in vhost '%s' is no"
+                " longer routable: dropped",
+                self.app.name,
+                exchange,
+                key,
+                self.vhost.name,
+            )
         return True
 
     def slice_committed(self) -> None:

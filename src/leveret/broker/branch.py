@@ -57,6 +57,7 @@ class BranchSettings:
         self.count = count
         self.size = size
 
+
 # In the record of a branch: how many publishes, one after the other, go to which queues.
 Target: TypeAlias = tuple[int, list[int]]
 # And where settled entries stand: their queue, the outcome, and runs of sequence numbers.
@@ -195,8 +196,9 @@ class Branch:
         publishes, settlements = self.take()
         return self._releasing(publishes, settlements)
 
-    def _releasing(self, publishes: list[tuple[Message, list[Queue]]],
-                   settlements: list[tuple[Entry, int]]) -> Iterator[int]:
+    def _releasing(
+        self, publishes: list[tuple[Message, list[Queue]]], settlements: list[tuple[Entry, int]]
+    ) -> Iterator[int]:
         frozen: dict[Queue, None] = {}
         try:
             while settlements:
@@ -267,9 +269,16 @@ class Branch:
             places: list[Place] = []
             yield from self._finding_places(places)
             encode = msgspec.msgpack.encode
-            self._put({"user": self.user, "state": PREPARED, "since": self.since,
-                       "store": 0 if self.store is None else self.store.id,
-                       "publishes": msgspec.Raw(encode(targets)), "settlements": msgspec.Raw(encode(places))})
+            self._put(
+                {
+                    "user": self.user,
+                    "state": PREPARED,
+                    "since": self.since,
+                    "store": 0 if self.store is None else self.store.id,
+                    "publishes": msgspec.Raw(encode(targets)),
+                    "settlements": msgspec.Raw(encode(places)),
+                }
+            )
         except Exception as error:
             failure = error
         if failure is not None:
@@ -357,7 +366,9 @@ class Branch:
         log = self.branches.broker.log
         wanted: list[tuple[RecoveredQueue, Callable[[list[Loaded]], None]]] = [
             (places, partial(self._settlements_loaded, queue_id, outcome))
-            for queue_id, outcome, places in taken.settlements if places.seqs]
+            for queue_id, outcome, places in taken.settlements
+            if places.seqs
+        ]
         if taken.publishes.seqs:
             wanted.append((taken.publishes, partial(self._publishes_loaded, taken.targets)))
         self.busy += len(wanted)

@@ -166,8 +166,10 @@ class Branches(Holder):
         if name in self.by_name:
             raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
         if len(self.by_name) >= self.broker.branch_settings.count:
-            raise ResourceError(f"vhost '{self.vhost.name}' has reached its limit of {self.broker.branch_settings.count}"
-                                " branches; the setting is dtx.max_branches")
+            raise ResourceError(
+                f"vhost '{self.vhost.name}' has reached its limit of {self.broker.branch_settings.count}"
+                " branches; the setting is dtx.max_branches"
+            )
         branch = self._add(name, user)
         branch.workers[worker] = None
         branch.start_timer()
@@ -177,8 +179,10 @@ class Branches(Holder):
         """Raise ContentTooLarge if so many more bytes of publishes exceed the limit."""
         size = self.broker.branch_settings.size
         if self.bytes + n_bytes > size:
-            raise ContentTooLarge(f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
-                                  " bytes; the setting is dtx.max_bytes")
+            raise ContentTooLarge(
+                f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
+                " bytes; the setting is dtx.max_bytes"
+            )
 
     def _add(self, name: str, user: str) -> Branch:
         branch = self.by_name[name] = Branch(self, name, user)
@@ -187,8 +191,7 @@ class Branches(Holder):
 
     def in_doubt(self, user: str | None) -> list[Branch]:
         """Return the prepared branches, and those decided by hand and not yet forgotten."""
-        return [branch for branch in self.by_name.values()
-                if branch.recorded and user in (None, branch.user)]
+        return [branch for branch in self.by_name.values() if branch.recorded and user in (None, branch.user)]
 
     # Decisions; `done` is called with the outcome once it is on disk
 
@@ -243,8 +246,14 @@ class Branches(Holder):
             pass
         finish()
 
-    def _committing(self, branch: Branch, transaction: Transaction, publishes: list[tuple[Message, list[Queue]]],
-                    remember: bool, large: bool) -> Iterator[int]:
+    def _committing(
+        self,
+        branch: Branch,
+        transaction: Transaction,
+        publishes: list[tuple[Message, list[Queue]]],
+        remember: bool,
+        large: bool,
+    ) -> Iterator[int]:
         """Commit a branch, in steps if it is large. After a failure it can be decided again."""
         state = branch.state
         publishes.reverse()
@@ -291,8 +300,11 @@ class Branches(Holder):
         durable = branch.recorded or remember
         count = len(branch.publishes) + len(branch.settlements)
         if count > LARGE:
-            self.broker.jobs.commits.add(self._rolling_back_at_once(branch, remember),
-                                         partial(self._rolled_back, done, durable), partial(done, FAILED))
+            self.broker.jobs.commits.add(
+                self._rolling_back_at_once(branch, remember),
+                partial(self._rolled_back, done, durable),
+                partial(done, FAILED),
+            )
             return
         self.broker.work += count
         for _ in self._rolling_back(branch, remember):
@@ -408,5 +420,8 @@ class Branches(Holder):
             branch.load()
         in_doubt = sum(branch.state == PREPARED for branch in self.by_name.values())
         if in_doubt:
-            logger.warning("vhost '%s' has %d branches of distributed transactions in doubt: leveret dtx lists them",
-                           self.vhost.name, in_doubt)
+            logger.warning(
+                "vhost '%s' has %d branches of distributed transactions in doubt: leveret dtx lists them",
+                self.vhost.name,
+                in_doubt,
+            )

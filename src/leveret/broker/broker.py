@@ -390,8 +390,13 @@ class Broker:
                 numbered = self.vhosts.get(metadata.split_key(key)[0])
                 if numbered is not None:
                     numbered.set_number(metadata.unpack(data)["number"])
-        for wanted in (metadata.EXCHANGE, metadata.QUEUE, metadata.PENDING_DEAD_LETTERS, metadata.SINK_TRANSACTION,
-                       metadata.SINK_APP):
+        for wanted in (
+            metadata.EXCHANGE,
+            metadata.QUEUE,
+            metadata.PENDING_DEAD_LETTERS,
+            metadata.SINK_TRANSACTION,
+            metadata.SINK_APP,
+        ):
             for (kind, key), value in stored.items():
                 if kind != wanted:
                     continue
@@ -511,8 +516,10 @@ class Broker:
         """Raise PreconditionFailed, as RabbitMQ does, if a vhost is at its queue limit; ResourceError in strict mode."""
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
-            text = (f"vhost '{vhost.name}' has {limit} queues, the maximum; the settings are"
-                    f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost")
+            text = (
+                f"vhost '{vhost.name}' has {limit} queues, the maximum; the settings are"
+                f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost"
+            )
             raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def set_memory_alarm(self, on: bool) -> None:
@@ -530,9 +537,11 @@ class Broker:
         if self.definitions_left and (not arguments or len(metadata.pack(arguments)) <= MAX_ALARM_ARGUMENTS):
             self.definitions_left -= 1
             return
-        text = (f"{what} in vhost '{vhost.name}' cannot be added during the memory alarm: expected at most"
-                f" {MAX_ALARM_DEFINITIONS} new definitions until it ends, with arguments of at most {MAX_ALARM_ARGUMENTS}"
-                " bytes; the setting is limits.memory_high_watermark")
+        text = (
+            f"{what} in vhost '{vhost.name}' cannot be added during the memory alarm: expected at most"
+            f" {MAX_ALARM_DEFINITIONS} new definitions until it ends, with arguments of at most {MAX_ALARM_ARGUMENTS}"
+            " bytes; the setting is limits.memory_high_watermark"
+        )
         raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def vhost(self, name: str) -> Vhost:

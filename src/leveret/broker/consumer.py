@@ -68,11 +68,38 @@ class Consumer:
               which it has seen all entries
     """
 
-    __slots__ = ("active", "apart", "arguments", "channel", "exclusive", "left", "no_ack", "owner", "parked", "priority",
-                 "queue", "scope", "seen", "selective", "tag", "timeout", "unacked")
+    __slots__ = (
+        "active",
+        "apart",
+        "arguments",
+        "channel",
+        "exclusive",
+        "left",
+        "no_ack",
+        "owner",
+        "parked",
+        "priority",
+        "queue",
+        "scope",
+        "seen",
+        "selective",
+        "tag",
+        "timeout",
+        "unacked",
+    )
 
-    def __init__(self, queue: Queue, tag: str, owner: object, channel: object, no_ack: bool, exclusive: bool,
-                 priority: int, arguments: FieldTable, scope: object | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        tag: str,
+        owner: object,
+        channel: object,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        arguments: FieldTable,
+        scope: object | None = None,
+    ) -> None:
         self.queue = queue
         self.tag = tag
         self.owner = owner

@@ -111,8 +111,11 @@ class DeadLetters:
         self.publishing = True
         try:
             # Without cycles, and queues that are full.
-            routed = [target for target in self._route(exchange, keys, merged, message)
-                      if target.name not in passed and not target.refuses(message)]
+            routed = [
+                target
+                for target in self._route(exchange, keys, merged, message)
+                if target.name not in passed and not target.refuses(message)
+            ]
             if len(routed) > 1:
                 queue.note_copies(len(routed))
                 if reason == expiry.EXPIRED and len(passed) > 1 and self._copies(passed, len(routed)) > self.max_copies:
@@ -155,17 +158,26 @@ class DeadLetters:
         if now < self.report_due:
             return
         self.report_due = now + REPORT_INTERVAL
-        log.warning("dead letters of queue '%s' and others in vhost '%s' were dropped (%d since the last entry): their"
-                    " messages may have more than %d copies; check which queues dead-letter to each other", queue.name,
-                    self.vhost.name, self.pruned, self.max_copies)
+        log.warning(
+            "dead letters of queue '%s' and others in vhost '%s' were dropped (%d since the last entry): their"
+            " messages may have more than %d copies; check which queues dead-letter to each other",
+            queue.name,
+            self.vhost.name,
+            self.pruned,
+            self.max_copies,
+        )
         self.pruned = 0
 
     def _drop(self, target: Queue) -> None:
         """Drop a dead letter to a queue that exceeds its limit. Only the first one is logged."""
         if not self.dropped:
-            log.warning("dropping dead letters to queue '%s' in vhost '%s': queues exceed their length limits by dead"
-                        " letters with more than %d deaths; check which queues dead-letter to each other", target.name,
-                        self.vhost.name, self.max_overflow)
+            log.warning(
+                "dropping dead letters to queue '%s' in vhost '%s': queues exceed their length limits by dead"
+                " letters with more than %d deaths; check which queues dead-letter to each other",
+                target.name,
+                self.vhost.name,
+                self.max_overflow,
+            )
         self.dropped += 1
 
     def end_overflow(self, deaths: int) -> None:
@@ -180,8 +192,9 @@ class DeadLetters:
         try:
             return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
         except PreconditionFailed as error:
-            log.warning("a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name,
-                        self.vhost.name, error)
+            log.warning(
+                "a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name, self.vhost.name, error
+            )
             return []
 
     def headers_of(self, entry: Entry) -> FieldTable:
@@ -195,8 +208,9 @@ class DeadLetters:
                     headers[name] = value
         return headers
 
-    def _add_death(self, headers: FieldTable, queue_name: str, reason: str, exchange: str, keys: list[str],
-                   entry: Entry) -> list[FieldTable]:
+    def _add_death(
+        self, headers: FieldTable, queue_name: str, reason: str, exchange: str, keys: list[str], entry: Entry
+    ) -> list[FieldTable]:
         """Return the list of `x-death` tables with this death first; its count is increased if it happened before."""
         previous = headers.get("x-death")
         deaths = _grouped(previous) if isinstance(previous, list) else []
@@ -206,8 +220,14 @@ class DeadLetters:
                 death["count"] = min(count, MAX_DEATH_COUNT) + 1 if isinstance(count, int) else 1
                 return [death, *deaths[:index], *deaths[index + 1 :]]
         now = datetime.fromtimestamp(self.vhost.broker.timers.unix() // 1000, UTC)
-        new: FieldTable = {"count": 1, "exchange": exchange, "queue": queue_name, "reason": reason, "routing-keys": [*keys],
-                           "time": now}
+        new: FieldTable = {
+            "count": 1,
+            "exchange": exchange,
+            "queue": queue_name,
+            "reason": reason,
+            "routing-keys": [*keys],
+            "time": now,
+        }
         if entry.overlay is None or not entry.overlay.drop_expiration:
             expiration = self.vhost.broker.expiration_of(entry.message)
             if expiration is not None:
@@ -251,8 +271,10 @@ def _unrejected(deaths: list[FieldTable]) -> set[str]:
 def split_address(address: bytes) -> tuple[str, str]:
     """Return exchange and routing key of a canonical address."""
     length = address[0]
-    return (address[1 : 1 + length].decode("utf-8", "surrogateescape"),
-            address[2 + length :].decode("utf-8", "surrogateescape"))
+    return (
+        address[1 : 1 + length].decode("utf-8", "surrogateescape"),
+        address[2 + length :].decode("utf-8", "surrogateescape"),
+    )
 
 
 def _strings(value: FieldValue) -> list[str]:

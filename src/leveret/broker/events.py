@@ -193,8 +193,16 @@ class Times:
 class Watch:
     """The events of one queue; None for events without a binding."""
 
-    __slots__ = ("dead_lettered_kind", "delivered_kind", "events", "expired_kind", "held", "routed_kind", "settled_kind",
-                 "times")
+    __slots__ = (
+        "dead_lettered_kind",
+        "delivered_kind",
+        "events",
+        "expired_kind",
+        "held",
+        "routed_kind",
+        "settled_kind",
+        "times",
+    )
 
     def __init__(self, events: Events) -> None:
         self.events = events
@@ -384,8 +392,7 @@ class Events(Output):
         return watch
 
     def _kind(self, event: str, name: str) -> Kind | None:
-        if event not in self._all and not (
-                self.bound and self.exchange.match(_key(event, name), {}, "", Effort(NO_LIMIT))):
+        if event not in self._all and not (self.bound and self.exchange.match(_key(event, name), {}, "", Effort(NO_LIMIT))):
             return None
         return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
 

@@ -37,5 +37,6 @@ class Failures:
         self._report_due = now + REPORT_INTERVAL
         more = f" ({self._unreported} times since the last entry)" if self._unreported > 1 else ""
         self._unreported = 0
-        self._log.error("%s failed and is tried again%s: %s: %s", self.what, more, type(error).__name__, error,
-                        exc_info=error)
+        self._log.error(
+            "%s failed and is tried again%s: %s: %s", self.what, more, type(error).__name__, error, exc_info=error
+        )

@@ -64,8 +64,9 @@ class Job(Timed):
 class Sliced(Job):
     """The rest of work that was too large to be done at once. `done` or `on_failure` is called at its end."""
 
-    def __init__(self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None,
-                 on_failure: Callable[[], None] | None) -> None:
+    def __init__(
+        self, jobs: Jobs, pieces: Iterator[int], done: Callable[[], None] | None, on_failure: Callable[[], None] | None
+    ) -> None:
         super().__init__(jobs)
         self.pieces = pieces
         self.done = done
@@ -231,8 +232,9 @@ class Jobs:
         self.commits = Commits(self)
         self.again = Again(self)
 
-    def run_steps(self, pieces: Iterator[int], done: Callable[[], None] | None = None,
-                  failed: Callable[[], None] | None = None) -> bool:
+    def run_steps(
+        self, pieces: Iterator[int], done: Callable[[], None] | None = None, failed: Callable[[], None] | None = None
+    ) -> bool:
         """Do some work: at once if it is small, otherwise in later steps, followed by `done`.
 
         Returns whether it was done at once, in which case `done` is not called. An exception is raised if the work is done

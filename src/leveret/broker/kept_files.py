@@ -66,7 +66,12 @@ class KeptFiles:
         if kept:
             shown = sorted(kept)
             more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-            logger.warning("%d files of %s have no definition and are kept, because damaged or missing parts of the log may"
-                           " have named them: %s%s; copy what you need, then delete them", len(shown), place,
-                           ", ".join(shown[:_SHOWN]), more)
+            logger.warning(
+                "%d files of %s have no definition and are kept, because damaged or missing parts of the log may"
+                " have named them: %s%s; copy what you need, then delete them",
+                len(shown),
+                place,
+                ", ".join(shown[:_SHOWN]),
+                more,
+            )
         return sorted(others - kept)

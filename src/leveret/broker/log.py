@@ -63,8 +63,16 @@ class Loaded:
 
     __slots__ = ("acquired_count", "delivery_count", "message", "overlay", "row", "seq", "slot", "time")
 
-    def __init__(self, seq: int, row: Row, slot: int, message: Message, overlay: Overlay | None, acquired_count: int,
-                 delivery_count: int) -> None:
+    def __init__(
+        self,
+        seq: int,
+        row: Row,
+        slot: int,
+        message: Message,
+        overlay: Overlay | None,
+        acquired_count: int,
+        delivery_count: int,
+    ) -> None:
         self.seq = seq
         self.row = row
         self.slot = slot
@@ -187,8 +195,9 @@ class Log:
         """Remove an entry, which must be in this log. Called once per entry."""
         raise NotImplementedError
 
-    def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
-                     rows: Iterable[int], slots: Iterable[int]) -> None:
+    def settle_range(
+        self, queue_id: int, first: int, last: int, keep: Iterable[int], rows: Iterable[int], slots: Iterable[int]
+    ) -> None:
         """Settle the entries of a queue at these positions.
 
         Their sequence numbers are from `first` to `last`, and not in `keep`.

@@ -66,12 +66,34 @@ class Message:
                 but counts as stored once the row is on disk
     """
 
-    __slots__ = ("address", "body", "expires_at", "format", "header", "headers_at", "persistent", "priority", "publisher",
-                 "row", "size", "slot")
+    __slots__ = (
+        "address",
+        "body",
+        "expires_at",
+        "format",
+        "header",
+        "headers_at",
+        "persistent",
+        "priority",
+        "publisher",
+        "row",
+        "size",
+        "slot",
+    )
 
-    def __init__(self, address: bytes, header: bytes, body: Body, size: int, persistent: bool, priority: int = -1,
-                 expires_at: int = 0, headers_at: int = -1, publisher: int = 0,
-                 format: int = FORMAT_AMQP0) -> None:
+    def __init__(
+        self,
+        address: bytes,
+        header: bytes,
+        body: Body,
+        size: int,
+        persistent: bool,
+        priority: int = -1,
+        expires_at: int = 0,
+        headers_at: int = -1,
+        publisher: int = 0,
+        format: int = FORMAT_AMQP0,
+    ) -> None:
         self.address = address
         self.header = header
         self.body = body
@@ -115,11 +137,15 @@ class Overlay:
                   only
     """
 
-    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset",
-                 "visible_at")
+    __slots__ = ("address", "drop_expiration", "expires_at", "headers", "refused", "rendered", "shows_offset", "visible_at")
 
-    def __init__(self, address: bytes | None = None, headers: FieldTable | None = None, drop_expiration: bool = False,
-                 expires_at: int = -1) -> None:
+    def __init__(
+        self,
+        address: bytes | None = None,
+        headers: FieldTable | None = None,
+        drop_expiration: bool = False,
+        expires_at: int = -1,
+    ) -> None:
         self.address = address
         self.headers = headers if headers is not None else {}
         self.drop_expiration = drop_expiration

@@ -38,8 +38,16 @@ class Route:
 
     __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "request", "routing_key", "watch")
 
-    def __init__(self, exchange: Exchange, exchange_name: str, routing_key: str, queues: list[Queue],
-                 depends: bool, watch: ExchangeWatch | None, owner: str = "") -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        exchange_name: str,
+        routing_key: str,
+        queues: list[Queue],
+        depends: bool,
+        watch: ExchangeWatch | None,
+        owner: str = "",
+    ) -> None:
         self.exchange = exchange
         self.exchange_name = exchange_name
         self.routing_key = routing_key
@@ -58,13 +66,16 @@ def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:
     """
     keys = list(dict.fromkeys(routing_keys))
     if len(keys) > broker.max_routing_keys:
-        raise PreconditionFailed(f"the message has {len(keys)} routing keys (its own, CC and BCC), at most"
-                                 f" {broker.max_routing_keys} are allowed; the setting is limits.routing_keys")
+        raise PreconditionFailed(
+            f"the message has {len(keys)} routing keys (its own, CC and BCC), at most"
+            f" {broker.max_routing_keys} are allowed; the setting is limits.routing_keys"
+        )
     return keys
 
 
-def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable,
-            message: Message | None) -> list[Queue]:
+def resolve(
+    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message | None
+) -> list[Queue]:
     """Return the queues of a message published to `exchange` with these distinct routing keys (the key, then CC and BCC).
 
     `headers` and `message` matter only if `depends_on_message`. Raises PreconditionFailed above `limits.routing_steps` and
@@ -77,13 +88,16 @@ def resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: 
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
     if len(queues) > broker.max_routing_queues:
-        raise PreconditionFailed(f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are"
-                                 " allowed; the setting is limits.routing_queues")
+        raise PreconditionFailed(
+            f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are"
+            " allowed; the setting is limits.routing_queues"
+        )
     return queues
 
 
-def _resolve(vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable,
-             message: Message | None, effort: Effort) -> list[Queue]:
+def _resolve(
+    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message | None, effort: Effort
+) -> list[Queue]:
     queues: dict[Queue, None] = {}
     visited: set[str] = set()
     # A loop rather than recursion: chains of exchanges may have any length.

@@ -45,8 +45,15 @@ class SegmentSettings:
     tables_after  delay of updates of the tables over the files, in milliseconds; -1 for no tables
     """
 
-    def __init__(self, sealing: bool = True, size: int = 64_000_000, age: int = 600_000, grace: int = 60_000,
-                 merge_below: int = 16_000_000, tables_after: int = -1) -> None:
+    def __init__(
+        self,
+        sealing: bool = True,
+        size: int = 64_000_000,
+        age: int = 600_000,
+        grace: int = 60_000,
+        merge_below: int = 16_000_000,
+        tables_after: int = -1,
+    ) -> None:
         self.sealing = sealing
         self.size = size
         self.age = age
@@ -69,12 +76,44 @@ class Segment:
     starts, times   of each chunk, the unit of reading: offset and append time of its first message
     """
 
-    __slots__ = ("body_octets", "count", "crc32", "first", "first_time", "footer_crc32", "footer_octets", "groups", "id",
-                 "last", "last_time", "octets", "path", "schema_version", "starts", "times")
+    __slots__ = (
+        "body_octets",
+        "count",
+        "crc32",
+        "first",
+        "first_time",
+        "footer_crc32",
+        "footer_octets",
+        "groups",
+        "id",
+        "last",
+        "last_time",
+        "octets",
+        "path",
+        "schema_version",
+        "starts",
+        "times",
+    )
 
-    def __init__(self, id: str, path: str, first: int, last: int, count: int, octets: int, body_octets: int,
-                 first_time: int, last_time: int, schema_version: int, crc32: int, groups: list[int], starts: array[int],
-                 times: array[int], footer_octets: int = 0, footer_crc32: int = 0) -> None:
+    def __init__(
+        self,
+        id: str,
+        path: str,
+        first: int,
+        last: int,
+        count: int,
+        octets: int,
+        body_octets: int,
+        first_time: int,
+        last_time: int,
+        schema_version: int,
+        crc32: int,
+        groups: list[int],
+        starts: array[int],
+        times: array[int],
+        footer_octets: int = 0,
+        footer_crc32: int = 0,
+    ) -> None:
         self.id = id
         self.path = path
         self.first = first
@@ -110,10 +149,20 @@ class Segment:
     def entry(self) -> Record:
         """Return its manifest entry for control replies."""
         return {
-            "id": self.id, "path": self.path, "first": self.first, "last": self.last, "count": self.count,
-            "octets": self.octets, "body_octets": self.body_octets, "first_time": self.first_time,
-            "last_time": self.last_time, "schema_version": self.schema_version, "crc32": self.crc32,
-            "groups": self.groups, "footer_octets": self.footer_octets, "footer_crc32": self.footer_crc32,
+            "id": self.id,
+            "path": self.path,
+            "first": self.first,
+            "last": self.last,
+            "count": self.count,
+            "octets": self.octets,
+            "body_octets": self.body_octets,
+            "first_time": self.first_time,
+            "last_time": self.last_time,
+            "schema_version": self.schema_version,
+            "crc32": self.crc32,
+            "groups": self.groups,
+            "footer_octets": self.footer_octets,
+            "footer_crc32": self.footer_crc32,
         }
 
     def chunk_at(self, offset: int) -> int:
@@ -132,8 +181,19 @@ class Segment:
 class Written:
     """The store's report on a complete file, which is on disk under its name. `id` and `path` as in `Segment`."""
 
-    def __init__(self, id: str, path: str, count: int, octets: int, body_octets: int, crc32: int, groups: list[int],
-                 schema_version: int, footer_octets: int = 0, footer_crc32: int = 0) -> None:
+    def __init__(
+        self,
+        id: str,
+        path: str,
+        count: int,
+        octets: int,
+        body_octets: int,
+        crc32: int,
+        groups: list[int],
+        schema_version: int,
+        footer_octets: int = 0,
+        footer_crc32: int = 0,
+    ) -> None:
         self.id = id
         self.path = path
         self.count = count
@@ -145,12 +205,28 @@ class Written:
         self.footer_octets = footer_octets
         self.footer_crc32 = footer_crc32
 
-    def segment(self, first: int, last: int, first_time: int, last_time: int, starts: array[int],
-                times: array[int]) -> Segment:
+    def segment(
+        self, first: int, last: int, first_time: int, last_time: int, starts: array[int], times: array[int]
+    ) -> Segment:
         """Return the entry of the manifest."""
-        return Segment(self.id, self.path, first, last, self.count, self.octets, self.body_octets, first_time, last_time,
-                       self.schema_version, self.crc32, self.groups, starts, times, self.footer_octets,
-                       self.footer_crc32)
+        return Segment(
+            self.id,
+            self.path,
+            first,
+            last,
+            self.count,
+            self.octets,
+            self.body_octets,
+            first_time,
+            last_time,
+            self.schema_version,
+            self.crc32,
+            self.groups,
+            starts,
+            times,
+            self.footer_octets,
+            self.footer_crc32,
+        )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -223,8 +299,9 @@ class SegmentStore:
         """
         raise NotImplementedError
 
-    def merge(self, sources: list[Segment], directory: str, stream: str,
-              done: Callable[[Written | None, str, str], None]) -> None:
+    def merge(
+        self, sources: list[Segment], directory: str, stream: str, done: Callable[[Written | None, str, str], None]
+    ) -> None:
         """Merge neighbours into one file; directory and stream as for a `SealTask`.
 
         `done` gets the new file, or None and the kind and text of an error.
@@ -273,8 +350,10 @@ class Leases(Timed):
         for path in paths:
             holders = self.held.setdefault(path, {})
             if holder not in holders and len(holders) >= MAX_HOLDERS:
-                raise PreconditionFailed(f"{len(holders)} holders have a read lease on {path}, the maximum that there"
-                                         " may be: releasing them, or waiting for their ends, helps")
+                raise PreconditionFailed(
+                    f"{len(holders)} holders have a read lease on {path}, the maximum that there"
+                    " may be: releasing them, or waiting for their ends, helps"
+                )
             holders[holder] = until
         for holders in self.held.values():
             if holder in holders:

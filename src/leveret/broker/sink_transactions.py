@@ -177,8 +177,10 @@ class SinkTransactions:
     def _find(self, uuid: str) -> SinkTransaction:
         transaction = self.by_uuid.get(uuid)
         if transaction is None:
-            raise NotFound(f"sink transaction '{uuid[:80]}' does not exist in vhost '{self.vhost.name}': it was never"
-                           " opened, was committed, or was aborted")
+            raise NotFound(
+                f"sink transaction '{uuid[:80]}' does not exist in vhost '{self.vhost.name}': it was never"
+                " opened, was committed, or was aborted"
+            )
         return transaction
 
     def find_own(self, uuid: str, user: str) -> SinkTransaction:
@@ -198,8 +200,9 @@ class SinkTransactions:
     def open(self, uuid: str, app: str, user: str) -> None:
         """Open a sink transaction. Does nothing if the same one is open already and empty."""
         if TRANSACTION_NAME.fullmatch(uuid) is None:
-            raise PreconditionFailed(f"invalid name '{uuid[:80]}' of a sink transaction: expected 1 to 64 letters,"
-                                     " digits and hyphens")
+            raise PreconditionFailed(
+                f"invalid name '{uuid[:80]}' of a sink transaction: expected 1 to 64 letters, digits and hyphens"
+            )
         self._check_app(app, user)
         if uuid in self.by_uuid:
             transaction = self.find_own(uuid, user)
@@ -207,8 +210,10 @@ class SinkTransactions:
                 raise PreconditionFailed(f"sink transaction '{uuid}' already exists: expected an unused name")
             return
         if len(self.by_uuid) >= self.settings.count:
-            raise ResourceError(f"vhost '{self.vhost.name}' has reached its limit of {self.settings.count} sink"
-                                " transactions; the setting is sink_transactions.max_per_vhost")
+            raise ResourceError(
+                f"vhost '{self.vhost.name}' has reached its limit of {self.settings.count} sink"
+                " transactions; the setting is sink_transactions.max_per_vhost"
+            )
         transaction = self.by_uuid[uuid] = SinkTransaction(self, self.broker.new_queue_id(), uuid, user, app)
         self._save(transaction)
         self._watch()
@@ -220,8 +225,9 @@ class SinkTransactions:
         """
         transaction = self.find_own(uuid, user)
         if transaction.failed:
-            raise PreconditionFailed(f"sink transaction '{uuid}' lacks a message of an AMQP transaction:"
-                                     f" {transaction.failed}")
+            raise PreconditionFailed(
+                f"sink transaction '{uuid}' lacks a message of an AMQP transaction: {transaction.failed}"
+            )
         if transaction.count != count and transaction.batch_commit is None:
             raise PreconditionFailed(f"sink transaction '{uuid}' has {transaction.count} messages, expected {count}")
         if transaction.checksum_known or transaction.batch_commit is not None:
@@ -234,8 +240,9 @@ class SinkTransactions:
                 if transaction.deleted:
                     raise transaction.refusal()
                 if transaction.count != count and transaction.batch_commit is None:
-                    raise PreconditionFailed(f"sink transaction '{uuid}' has {transaction.count} messages, expected"
-                                             f" {count}")
+                    raise PreconditionFailed(
+                        f"sink transaction '{uuid}' has {transaction.count} messages, expected {count}"
+                    )
                 self._prepare(transaction, checksum)
             except BrokerError as error:
                 failed(error)
@@ -246,8 +253,10 @@ class SinkTransactions:
 
     def _prepare(self, transaction: SinkTransaction, checksum: int) -> None:
         if transaction.checksum_known and transaction.checksum != checksum:
-            raise PreconditionFailed(f"the bodies in sink transaction '{transaction.uuid}' have the CRC-32"
-                                     f" {transaction.checksum:#010x}, expected {checksum:#010x}")
+            raise PreconditionFailed(
+                f"the bodies in sink transaction '{transaction.uuid}' have the CRC-32"
+                f" {transaction.checksum:#010x}, expected {checksum:#010x}"
+            )
         if not transaction.prepared:
             transaction.prepared = True
             transaction.idle_since = self.broker.timers.now()
@@ -270,8 +279,13 @@ class SinkTransactions:
         self.broker.log.put(metadata.SINK_TRANSACTION, metadata.make_key(self.vhost.name, transaction.uuid), None)
 
     def _save(self, transaction: SinkTransaction) -> None:
-        self.broker.log.put(metadata.SINK_TRANSACTION, metadata.make_key(self.vhost.name, transaction.uuid), metadata.pack({
-            "id": transaction.id, "user": transaction.user, "app": transaction.app, "sealed": transaction.prepared}))
+        self.broker.log.put(
+            metadata.SINK_TRANSACTION,
+            metadata.make_key(self.vhost.name, transaction.uuid),
+            metadata.pack(
+                {"id": transaction.id, "user": transaction.user, "app": transaction.app, "sealed": transaction.prepared}
+            ),
+        )
 
     # Commit
 
@@ -283,12 +297,24 @@ class SinkTransactions:
     def _check_app(self, name: str, user: str) -> App | None:
         known = self.apps.get(name)
         if known is not None and known.user != user:
-            raise AccessRefused(f"app '{name}' in vhost '{self.vhost.name}' belongs to another user; `leveret"
-                                " sink-transactions forget` removes it")
+            raise AccessRefused(
+                f"app '{name}' in vhost '{self.vhost.name}' belongs to another user; `leveret"
+                " sink-transactions forget` removes it"
+            )
         return known
 
-    def commit(self, name: str, user: str, batch: int, uuids: list[str], rule: int, exchange: str | None, key: str | None,
-                done: Callable[[int, int, bool], None], failed: Failed) -> None:
+    def commit(
+        self,
+        name: str,
+        user: str,
+        batch: int,
+        uuids: list[str],
+        rule: int,
+        exchange: str | None,
+        key: str | None,
+        done: Callable[[int, int, bool], None],
+        failed: Failed,
+    ) -> None:
         """Commit a batch.
 
         Once the result is on disk, `done` is called with the number of messages moved, the number of unroutable messages
@@ -312,8 +338,9 @@ class SinkTransactions:
             return
         if app is not None and batch <= app.batch:
             if batch < app.batch:
-                raise PreconditionFailed(f"batch {batch} of app '{name}' precedes batch {app.batch}, which is committed"
-                                         " already")
+                raise PreconditionFailed(
+                    f"batch {batch} of app '{name}' precedes batch {app.batch}, which is committed already"
+                )
             for uuid in uuids:
                 transaction = self.by_uuid.get(uuid)
                 if transaction is not None and transaction.user == user and transaction.batch_commit is None:
@@ -321,8 +348,10 @@ class SinkTransactions:
             done(0, 0, True)
             return
         if app is None and len(self.apps) >= self.settings.apps:
-            raise ResourceError(f"vhost '{self.vhost.name}' has reached its limit of {self.settings.apps} apps; the setting"
-                                " is sink_transactions.max_apps, and `leveret sink-transactions forget` removes one")
+            raise ResourceError(
+                f"vhost '{self.vhost.name}' has reached its limit of {self.settings.apps} apps; the setting"
+                " is sink_transactions.max_apps, and `leveret sink-transactions forget` removes one"
+            )
         transactions = self._prepared_transactions(uuids, name, user)
         if app is None:
             app = self.apps[name] = App(name, user, -1)
@@ -372,8 +401,12 @@ class SinkTransactions:
         value: Record = {"user": app.user, "batch": app.batch}
         batch_commit = app.batch_commit
         if batch_commit is not None and batch_commit.transactions:
-            value.update(stages=[transaction.uuid for transaction in batch_commit.transactions], rule=batch_commit.rule,
-                         exchange=batch_commit.exchange, key=batch_commit.key)
+            value.update(
+                stages=[transaction.uuid for transaction in batch_commit.transactions],
+                rule=batch_commit.rule,
+                exchange=batch_commit.exchange,
+                key=batch_commit.key,
+            )
         self.broker.log.put(metadata.SINK_APP, metadata.make_key(self.vhost.name, app.name), metadata.pack(value))
 
     def forget_app(self, name: str) -> None:
@@ -405,9 +438,14 @@ class SinkTransactions:
                 transaction.last_count = transaction.count
                 transaction.idle_since = now
             elif transaction.batch_commit is None and now - transaction.idle_since >= self.settings.timeout:
-                logger.warning("sink transaction '%s' of app '%s' in vhost '%s' aborted with %d messages: it was not"
-                               " committed within sink_transactions.timeout", transaction.uuid, transaction.app,
-                               self.vhost.name, transaction.count)
+                logger.warning(
+                    "sink transaction '%s' of app '%s' in vhost '%s' aborted with %d messages: it was not"
+                    " committed within sink_transactions.timeout",
+                    transaction.uuid,
+                    transaction.app,
+                    self.vhost.name,
+                    transaction.count,
+                )
                 self.abort(transaction.uuid)
         self._watch()
 

@@ -99,8 +99,11 @@ class Timers:
         step = int(self.wall() * 1000.0) - self.now()
         if abs(step - self.step) < MIN_CLOCK_STEP:
             return
-        log.warning("the system's clock was set %s by %.1f seconds; deadlines are not affected",
-                    "forward" if step > self.step else "back", abs(step - self.step) / 1000)
+        log.warning(
+            "the system's clock was set %s by %.1f seconds; deadlines are not affected",
+            "forward" if step > self.step else "back",
+            abs(step - self.step) / 1000,
+        )
         self.step = step
 
     def at(self, due: int, timed: Timed) -> None:

@@ -188,8 +188,9 @@ class Upload:
         """
         size = self.body.size + len(data)
         if self.announced is not None and size > self.announced:
-            raise ContentTooLarge(f"upload '{self.key[3]}' exceeds its announced size: expected {self.announced}"
-                                  f" bytes, got {size}")
+            raise ContentTooLarge(
+                f"upload '{self.key[3]}' exceeds its announced size: expected {self.announced} bytes, got {size}"
+            )
         self.manager.check_size(size)
         self.body.append(data)
 
@@ -208,8 +209,9 @@ class Upload:
             PreconditionFailed: If the upload has too many checkpoints.
         """
         if name not in self.checkpoints and len(self.checkpoints) >= MAX_CHECKPOINTS:
-            raise PreconditionFailed(f"the upload has {MAX_CHECKPOINTS} checkpoints, which is the maximum: reuse one of"
-                                     " their identifiers")
+            raise PreconditionFailed(
+                f"the upload has {MAX_CHECKPOINTS} checkpoints, which is the maximum: reuse one of their identifiers"
+            )
         size = self.body.size
         turn = self.turn
 
@@ -359,8 +361,9 @@ class Uploads:
     def find(self, vhost: str, user: str, kind: str, identifier: str) -> Upload | None:
         return self.by_key.get((vhost, user, kind, identifier))
 
-    def open(self, vhost: str, user: str, kind: str, identifier: str, size: int | None, owner: object,
-             take_over: bool = False) -> Upload:
+    def open(
+        self, vhost: str, user: str, kind: str, identifier: str, size: int | None, owner: object, take_over: bool = False
+    ) -> Upload:
         """Begin or resume an upload for its sender, `owner`. `Upload.size` is the position to resume at.
 
         An upload with another announced size is restarted. `take_over` takes the upload from another owner, whose
@@ -403,8 +406,10 @@ class Uploads:
     def _begin(self, key: Key, name: str, size: int | None, owner: object) -> Upload:
         limit = self.settings.max_per_user
         if self._counts.get(key[:2], 0) >= limit:
-            raise ResourceError(f"user '{key[1]}' has reached the limit of {limit} uploads in vhost '{key[0]}'; the"
-                                " setting is uploads.max_per_user")
+            raise ResourceError(
+                f"user '{key[1]}' has reached the limit of {limit} uploads in vhost '{key[0]}'; the"
+                " setting is uploads.max_per_user"
+            )
         body = _InMemory() if self.place is None else self.place.create(name, size)
         upload = Upload(self, key, name, size, body)
         upload.owner = owner
@@ -459,8 +464,10 @@ class Uploads:
     def check_size(self, size: int) -> None:
         """Raise ContentTooLarge if a size exceeds the limit of one upload."""
         if size > self.settings.max_bytes:
-            raise ContentTooLarge(f"an upload of {size} bytes exceeds the limit of {self.settings.max_bytes}; the"
-                                  " setting is uploads.max_bytes")
+            raise ContentTooLarge(
+                f"an upload of {size} bytes exceeds the limit of {self.settings.max_bytes}; the"
+                " setting is uploads.max_bytes"
+            )
 
     def forget(self, upload: Upload) -> None:
         """Remove an upload."""
@@ -489,8 +496,13 @@ class Uploads:
         """Record everything but the bytes of an upload in the log, unless the log is not to know the upload."""
         if not upload.known:
             return
-        value: Record = {"file": upload.name, "size": upload.announced, "header": upload.header,
-                                 "checkpoints": dict(upload.checkpoints), "synced": upload.synced}
+        value: Record = {
+            "file": upload.name,
+            "size": upload.announced,
+            "header": upload.header,
+            "checkpoints": dict(upload.checkpoints),
+            "synced": upload.synced,
+        }
         self.broker.log.put(metadata.STAGED, metadata.make_key(*upload.key), metadata.pack(value))
 
     # Sync
@@ -541,8 +553,13 @@ class Uploads:
         """Discard the uploads that have been interrupted for the timeout."""
         for upload in list(self.by_key.values()):
             if upload.owner is None and not upload.taken and now - upload.idle_since >= self.settings.timeout:
-                logger.info("upload '%s' of user '%s' in vhost '%s' discarded with %d bytes: not resumed within"
-                            " uploads.timeout", upload.key[3], upload.key[1], upload.key[0], upload.size)
+                logger.info(
+                    "upload '%s' of user '%s' in vhost '%s' discarded with %d bytes: not resumed within uploads.timeout",
+                    upload.key[3],
+                    upload.key[1],
+                    upload.key[0],
+                    upload.size,
+                )
                 self.forget(upload)
         self._watch()
 
@@ -556,11 +573,19 @@ class Uploads:
             value = metadata.unpack(data)
             vhost, user, what, identifier = metadata.split_key(key)
             body = self.place.find(value["file"], value["size"]) if self.place is not None else None
-            checkpoints = {} if body is None else {
-                name: n_bytes for name, n_bytes in value["checkpoints"].items() if n_bytes <= body.size}
+            checkpoints = (
+                {}
+                if body is None
+                else {name: n_bytes for name, n_bytes in value["checkpoints"].items() if n_bytes <= body.size}
+            )
             if value["checkpoints"] and len(checkpoints) < len(value["checkpoints"]):
-                logger.error("upload '%s' of user '%s' in vhost '%s' has lost bytes before its checkpoints:"
-                             " its file has %d bytes", identifier, user, vhost, body.size if body is not None else 0)
+                logger.error(
+                    "upload '%s' of user '%s' in vhost '%s' has lost bytes before its checkpoints: its file has %d bytes",
+                    identifier,
+                    user,
+                    vhost,
+                    body.size if body is not None else 0,
+                )
             nameless = identifier == value["file"] and not checkpoints
             if body is None or nameless or vhost not in self.broker.vhosts:
                 self.broker.log.put(metadata.STAGED, key, None)

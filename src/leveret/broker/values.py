@@ -8,8 +8,19 @@ from typing import Protocol, TypeAlias, Union
 
 # What a field table can hold, whatever protocol it came by: a value of AMQP 1.0 is converted to one of these first.
 FieldValue: TypeAlias = Union[
-    Decimal, datetime, bool, int, float, str, bytes, bytearray, memoryview, list["FieldValue"], tuple["FieldValue", ...],
-    dict[str, "FieldValue"], None,
+    Decimal,
+    datetime,
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    bytearray,
+    memoryview,
+    list["FieldValue"],
+    tuple["FieldValue", ...],
+    dict[str, "FieldValue"],
+    None,
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
 

@@ -55,7 +55,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.broker")
 
 PREDECLARED: Final = (
-    ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
 MAX_ROUTES: Final = 65536
@@ -230,8 +233,16 @@ class Vhost:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
         return found
 
-    def declare_exchange(self, name: str, type_name: str, *, durable: bool = False, auto_delete: bool = False,
-                         internal: bool = False, arguments: FieldTable | None = None) -> Exchange:
+    def declare_exchange(
+        self,
+        name: str,
+        type_name: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> Exchange:
         """Declare an exchange, or check that the one that exists is the same (0-9-1 exchange.declare)."""
         arguments = arguments or {}
         if not name:
@@ -251,8 +262,9 @@ class Vhost:
         self._check_new_name("exchange", name)
         self.broker.check_definition(self, f"exchange '{name}'", arguments)
         self._note_unknown(settings.unknown)
-        exchange = make_exchange(type_name, name, durable=durable, auto_delete=auto_delete, internal=internal,
-                                 arguments=arguments)
+        exchange = make_exchange(
+            type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
         exchange.alternate = settings.alternate_exchange
         self.exchanges[name] = exchange
         self.topology_changed()
@@ -263,9 +275,19 @@ class Vhost:
 
     def _keep_exchange(self, exchange: Exchange) -> None:
         """Write the definition of an exchange to the log."""
-        self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), metadata.pack({
-            "type": exchange.type, "auto_delete": exchange.auto_delete, "internal": exchange.internal,
-            "arguments": exchange.arguments, "number": exchange.number}))
+        self.broker.log.put(
+            metadata.EXCHANGE,
+            metadata.make_key(self.name, exchange.name),
+            metadata.pack(
+                {
+                    "type": exchange.type,
+                    "auto_delete": exchange.auto_delete,
+                    "internal": exchange.internal,
+                    "arguments": exchange.arguments,
+                    "number": exchange.number,
+                }
+            ),
+        )
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
         """Delete an exchange; return False if it does not exist."""
@@ -312,26 +334,36 @@ class Vhost:
         vhost = self.broker.vhosts.get(self.name)
         return vhost.exchanges.get(name) if vhost is not None else None
 
-    def _take_bindings_apart(self, exchange: Exchange, destination: Queue | Exchange,
-                             own: dict[tuple[str, Frozen], Binding]) -> Iterator[int]:
+    def _take_bindings_apart(
+        self, exchange: Exchange, destination: Queue | Exchange, own: dict[tuple[str, Frozen], Binding]
+    ) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
         kept = exchange.durable and _is_kept(destination)
         while own:
             binding = own.popitem()[1]
             exchange.removed(binding)
             if kept and not self._is_bound_again(exchange, destination, binding):
-                self.broker.log.put(metadata.BINDING, self._binding_key(
-                    exchange, destination, binding.routing_key, binding.arguments), None)
+                self.broker.log.put(
+                    metadata.BINDING, self._binding_key(exchange, destination, binding.routing_key, binding.arguments), None
+                )
             yield BINDING_WORK
 
     def _is_bound_again(self, exchange: Exchange, destination: Queue | Exchange, binding: Binding) -> bool:
         """Return whether the log has an equal binding, under the same key, between an exchange and a destination with these
         names."""
         source = self._namesake_exchange(exchange.name)
-        other: Queue | Exchange | None = self._namesake_queue(destination.name) if isinstance(destination, Queue) \
+        other: Queue | Exchange | None = (
+            self._namesake_queue(destination.name)
+            if isinstance(destination, Queue)
             else self._namesake_exchange(destination.name)
-        return (source is not None and source.durable and other is not None and _is_kept(other)
-                and source.has(other, binding.routing_key, binding.arguments))
+        )
+        return (
+            source is not None
+            and source.durable
+            and other is not None
+            and _is_kept(other)
+            and source.has(other, binding.routing_key, binding.arguments)
+        )
 
     # Queues
 
@@ -353,17 +385,28 @@ class Vhost:
             raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'")
         return found
 
-    def declare_queue(self, name: str, owner: object, *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False, arguments: FieldTable | None = None) -> Queue:
+    def declare_queue(
+        self,
+        name: str,
+        owner: object,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> Queue:
         """Declare a queue, or check that the one that exists is the same (0-9-1 queue.declare)."""
         arguments = arguments or {}
-        settings = parse_queue_arguments(arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
-                                         strict=self.strict)
+        settings = parse_queue_arguments(
+            arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete, strict=self.strict
+        )
         if self.find_queue(name) is not None:
             existing = self.queue(name, owner)
             if exclusive != (existing.exclusive_owner is not None) and not self.strict:
-                raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}': it"
-                                     f" was declared {'without' if exclusive else 'with'} exclusive")
+                raise ResourceLocked(
+                    f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}': it"
+                    f" was declared {'without' if exclusive else 'with'} exclusive"
+                )
             self._check_same("queue", name, "durable", durable, existing.durable)
             self._check_same("queue", name, "exclusive", exclusive, existing.exclusive_owner is not None)
             if not self.strict:  # queue.declare.auto-delete.pre-existence
@@ -386,8 +429,15 @@ class Vhost:
         self.new_names = {name}
         return name
 
-    def _add_queue(self, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                   arguments: FieldTable, settings: QueueSettings) -> Queue:
+    def _add_queue(
+        self,
+        name: str,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+    ) -> Queue:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
         if self.strict:
             self._limit_deliveries(name, settings)
@@ -496,8 +546,7 @@ class Vhost:
 
     # Bindings
 
-    def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
-             arguments: FieldTable) -> None:
+    def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str, arguments: FieldTable) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
         exchange = self._bindable(exchange_name)
         if isinstance(destination, Exchange):
@@ -512,21 +561,25 @@ class Vhost:
         if exchange.durable and _is_kept(destination):
             self._keep_binding(exchange, destination, routing_key, arguments)
 
-    def _keep_binding(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
-                      arguments: FieldTable) -> None:
+    def _keep_binding(
+        self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable
+    ) -> None:
         """Write a binding to the log."""
-        self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments),
-                            metadata.pack({"arguments": arguments, "source": exchange.number,
-                                           "destination": _number_of(destination)}))
+        self.broker.log.put(
+            metadata.BINDING,
+            self._binding_key(exchange, destination, routing_key, arguments),
+            metadata.pack({"arguments": arguments, "source": exchange.number, "destination": _number_of(destination)}),
+        )
 
-    def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str,
-               arguments: FieldTable) -> bool:
+    def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
         """Remove a binding; return False if it does not exist."""
         exchange = self._bindable(exchange_name)
         if not self._unbind(exchange, destination, routing_key, arguments):
             if self.strict:
-                raise NotFound(f"no binding '{routing_key}' between exchange '{exchange_name}' and"
-                               f" '{destination.name}' in vhost '{self.name}'")
+                raise NotFound(
+                    f"no binding '{routing_key}' between exchange '{exchange_name}' and"
+                    f" '{destination.name}' in vhost '{self.name}'"
+                )
             return False
         self._auto_delete(exchange)
         return True
@@ -608,8 +661,9 @@ class Vhost:
             if not targets:
                 del self.exchange_targets[exchange.name]
 
-    def _binding_key(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str,
-                     arguments: FieldTable) -> str:
+    def _binding_key(
+        self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable
+    ) -> str:
         kind = "queue" if isinstance(destination, Queue) else "exchange"
         packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
         return metadata.make_key(self.name, exchange.name, kind, destination.name, routing_key, packed)
@@ -627,18 +681,26 @@ class Vhost:
 
     # Recovery
 
-    def restore(self, kind: str, names: list[str], value: Record, recovery: Recovery, leases: Restoring,
-                streams: StreamRecords) -> None:
+    def restore(
+        self, kind: str, names: list[str], value: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords
+    ) -> None:
         """Rebuild one definition from the log; bindings are restored by `restore_binding`."""
         if kind == metadata.EXCHANGE:
-            exchange = make_exchange(value["type"], names[0], durable=True, auto_delete=value["auto_delete"],
-                                     internal=value["internal"], arguments=value["arguments"])
+            exchange = make_exchange(
+                value["type"],
+                names[0],
+                durable=True,
+                auto_delete=value["auto_delete"],
+                internal=value["internal"],
+                arguments=value["arguments"],
+            )
             exchange.number = value.get("number", 0)
             if exchange.name != CONTROL:  # was not reserved in earlier versions
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
-            settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False,
-                                             auto_delete=value["auto_delete"], strict=False)
+            settings = parse_queue_arguments(
+                value["arguments"], durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
+            )
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.stored = True
             queue.restore(value)
@@ -650,8 +712,9 @@ class Vhost:
                 self.keep_queue(queue)  # its entries must survive the next clean stop, too
             self.queues[names[0]] = queue
         elif kind == metadata.PENDING_DEAD_LETTERS:
-            settings = parse_queue_arguments(value["arguments"], durable=True, exclusive=False, auto_delete=False,
-                                             strict=False)
+            settings = parse_queue_arguments(
+                value["arguments"], durable=True, exclusive=False, auto_delete=False, strict=False
+            )
             settings.dead_letter_exchange = value["exchange"]
             settings.dead_letter_routing_key = value["routing_key"]
             pending = ClassicQueue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
@@ -730,8 +793,10 @@ class Vhost:
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)
         if self.strict and (len(name) > 127 or STRICT_NAME.fullmatch(name) is None):
-            raise PreconditionFailed(f"{kind} name '{name}' may have up to 127 letters, digits, hyphens,"
-                                     " underscores, periods and colons (compat.strict)")
+            raise PreconditionFailed(
+                f"{kind} name '{name}' may have up to 127 letters, digits, hyphens,"
+                " underscores, periods and colons (compat.strict)"
+            )
         if name.startswith("amq."):
             raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
         if kind == "exchange" and name.startswith(RESERVED):

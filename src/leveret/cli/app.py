@@ -69,8 +69,9 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
-              help="Show version and build.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and build."
+)
 def leveret() -> None:
     """A durable message broker that speaks AMQP.
 

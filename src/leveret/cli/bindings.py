@@ -16,8 +16,12 @@ from leveret.cli.remote import (
 )
 
 COLUMNS = (
-    ("vhost", "vhost"), ("source", "source"), ("kind", "to"), ("destination", "destination"),
-    ("routing_key", "routing key"), ("arguments", "arguments"),
+    ("vhost", "vhost"),
+    ("source", "source"),
+    ("kind", "to"),
+    ("destination", "destination"),
+    ("routing_key", "routing key"),
+    ("arguments", "arguments"),
 )
 
 
@@ -49,14 +53,23 @@ def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange
 @bindings.command()
 @_binding
 @remote_options
-def delete(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool,
-           arguments: tuple[str, ...]) -> None:
+def delete(
+    source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...]
+) -> None:
     """Delete the binding of DESTINATION to SOURCE with the given routing key and arguments."""
     _call("bindings.delete", source, destination, vhost, routing_key, to_exchange, arguments)
     click.echo(f"deleted the binding of '{destination}' to exchange '{source}'")
 
 
-def _call(name: str, source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool,
-          arguments: tuple[str, ...]) -> None:
-    current().call(name, source=source, destination=destination, vhost=vhost, routing_key=routing_key,
-                   kind="exchange" if to_exchange else "queue", arguments=read_arguments(arguments))
+def _call(
+    name: str, source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...]
+) -> None:
+    current().call(
+        name,
+        source=source,
+        destination=destination,
+        vhost=vhost,
+        routing_key=routing_key,
+        kind="exchange" if to_exchange else "queue",
+        arguments=read_arguments(arguments),
+    )

@@ -16,8 +16,12 @@ from leveret.config.values import Setting
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--config", "config_path", type=click.Path(path_type=Path),
-              help="The broker's config file, if it keeps segments elsewhere.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="The broker's config file, if it keeps segments elsewhere.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
     """Verify the data directory DIR of a stopped broker: the log, sealed segments and uploads.

@@ -25,14 +25,25 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
 def url_option(function: Function) -> Function:
     """Add --url, which may be given several times."""
-    return click.option("--url", "urls", multiple=True, default=(DEFAULT_URL,), envvar="LEVERET_URL", metavar="URL",
-                        help=f"The broker; several are tried in turn.  [env LEVERET_URL; default: {DEFAULT_URL}]")(function)
+    return click.option(
+        "--url",
+        "urls",
+        multiple=True,
+        default=(DEFAULT_URL,),
+        envvar="LEVERET_URL",
+        metavar="URL",
+        help=f"The broker; several are tried in turn.  [env LEVERET_URL; default: {DEFAULT_URL}]",
+    )(function)
 
 
 def timeout_option(function: Function) -> Function:
     """Add --timeout for connecting and for each reply."""
-    return click.option("--timeout", type=SECONDS, metavar="SECONDS",
-                        help="How long to wait for the broker.  [default: 10 to connect, 30 for a reply]")(function)
+    return click.option(
+        "--timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        help="How long to wait for the broker.  [default: 10 to connect, 30 for a reply]",
+    )(function)
 
 
 def quiet_option(function: Function) -> Function:
@@ -46,9 +57,13 @@ _UNAVAILABLE_CODES = (0, 320, 541)
 SECONDS = click.FloatRange(min=0, min_open=True, max=10**6)
 
 
-def open_connection(urls: tuple[str, ...], command: str, timeout: float | None = None,
-                    on_event: Callable[[Event], object] | None = None,
-                    **options: Any) -> Opening[Connection | Amqp10Connection]:
+def open_connection(
+    urls: tuple[str, ...],
+    command: str,
+    timeout: float | None = None,
+    on_event: Callable[[Event], object] | None = None,
+    **options: Any,
+) -> Opening[Connection | Amqp10Connection]:
     """Open a connection of the protocol that the URL selects.
 
     Args:

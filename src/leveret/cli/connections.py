@@ -10,18 +10,39 @@ from leveret.cli.output import Columns, size
 from leveret.cli.remote import current, remote_options, vhost_option
 
 CONNECTIONS: Columns = (
-    ("number", "number"), ("name", "name"), ("user", "user"), ("vhost", "vhost"), ("protocol", "protocol"),
-    ("tls", "TLS"), ("state", "state"), ("channels", "channels"), ("octets_in", "in", size),
+    ("number", "number"),
+    ("name", "name"),
+    ("user", "user"),
+    ("vhost", "vhost"),
+    ("protocol", "protocol"),
+    ("tls", "TLS"),
+    ("state", "state"),
+    ("channels", "channels"),
+    ("octets_in", "in", size),
     ("octets_out", "out", size),
 )
 CHANNELS: Columns = (
-    ("connection", "connection"), ("number", "channel"), ("user", "user"), ("vhost", "vhost"),
-    ("consumers", "consumers"), ("unacked", "unacked"), ("unconfirmed", "unconfirmed"), ("prefetch", "prefetch"),
-    ("mode", "mode"), ("state", "state"),
+    ("connection", "connection"),
+    ("number", "channel"),
+    ("user", "user"),
+    ("vhost", "vhost"),
+    ("consumers", "consumers"),
+    ("unacked", "unacked"),
+    ("unconfirmed", "unconfirmed"),
+    ("prefetch", "prefetch"),
+    ("mode", "mode"),
+    ("state", "state"),
 )
 CONSUMERS: Columns = (
-    ("vhost", "vhost"), ("queue", "queue"), ("tag", "tag"), ("connection", "connection"), ("channel", "channel"),
-    ("unacked", "unacked"), ("no_ack", "no-ack"), ("exclusive", "exclusive"), ("active", "active"),
+    ("vhost", "vhost"),
+    ("queue", "queue"),
+    ("tag", "tag"),
+    ("connection", "connection"),
+    ("channel", "channel"),
+    ("unacked", "unacked"),
+    ("no_ack", "no-ack"),
+    ("exclusive", "exclusive"),
+    ("active", "active"),
     ("priority", "priority"),
 )
 

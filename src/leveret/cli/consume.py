@@ -12,18 +12,34 @@ from leveret.cli.options import together
 # How `consume` and `get` settle messages: parameter `settle`.
 settle_options = together(
     click.option("--ack", "settle", flag_value="ack", help="Acknowledge messages after writing them.  [default]"),
-    click.option("--reject", "settle", flag_value="reject",
-                 help="Reject messages after writing them: the broker drops or dead-letters them."),
+    click.option(
+        "--reject",
+        "settle",
+        flag_value="reject",
+        help="Reject messages after writing them: the broker drops or dead-letters them.",
+    ),
     click.option("--requeue", "settle", flag_value="requeue", help="Return all messages to the queue at the end."),
-    click.option("--no-ack", "settle", flag_value="no-ack",
-                 help="Consume without acknowledgements: messages that are not written are lost."),
+    click.option(
+        "--no-ack",
+        "settle",
+        flag_value="no-ack",
+        help="Consume without acknowledgements: messages that are not written are lost.",
+    ),
 )
 # How `consume` and `get` write messages: parameters `form` and `output_dir`.
 output_options = together(
-    click.option("--format", "form", type=click.Choice(["lines", "json", "raw"]),
-                 help="One body per line, one JSON object per line, or unchanged bodies.  [default: lines]"),
-    click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-                 help="Write each body to its own file in this directory."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["lines", "json", "raw"]),
+        help="One body per line, one JSON object per line, or unchanged bodies.  [default: lines]",
+    ),
+    click.option(
+        "--output-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Write each body to its own file in this directory.",
+    ),
 )
 
 
@@ -37,19 +53,38 @@ def check_output(form: str | None, output_dir: Path | None) -> str:
 @click.command()
 @click.argument("queue", required=False)
 @click.option("--exchange", metavar="NAME", help="Consume from a temporary queue bound to this exchange.")
-@click.option("--binding-key", "binding_keys", multiple=True, metavar="KEY",
-              help="Binding key for --exchange; repeatable.  [default: #]")
+@click.option(
+    "--binding-key",
+    "binding_keys",
+    multiple=True,
+    metavar="KEY",
+    help="Binding key for --exchange; repeatable.  [default: #]",
+)
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("--timeout", "idle", type=SECONDS, metavar="SECONDS", help="Stop when no message has arrived for this long.")
-@click.option("--prefetch", type=click.IntRange(0, 65535), metavar="NUMBER",
-              help="Maximum number of unacked messages; 0 is no limit.  [default: 100]")
+@click.option(
+    "--prefetch",
+    type=click.IntRange(0, 65535),
+    metavar="NUMBER",
+    help="Maximum number of unacked messages; 0 is no limit.  [default: 100]",
+)
 @settle_options
 @output_options
 @url_option
 @quiet_option
-def consume(queue: str | None, exchange: str | None, binding_keys: tuple[str, ...], count: int | None, idle: float | None,
-            prefetch: int | None, settle: str | None, form: str | None, output_dir: Path | None, urls: tuple[str, ...],
-            quiet: bool) -> None:
+def consume(
+    queue: str | None,
+    exchange: str | None,
+    binding_keys: tuple[str, ...],
+    count: int | None,
+    idle: float | None,
+    prefetch: int | None,
+    settle: str | None,
+    form: str | None,
+    output_dir: Path | None,
+    urls: tuple[str, ...],
+    quiet: bool,
+) -> None:
     """Print messages as they arrive, until Ctrl-C, --count or --timeout.
 
     A message is acknowledged after it is written. The exit code is 1 if no message arrived, or fewer than --count.
@@ -61,6 +96,18 @@ def consume(queue: str | None, exchange: str | None, binding_keys: tuple[str, ..
         raise click.UsageError("expected either a queue or --exchange")
     if binding_keys and exchange is None:
         raise click.UsageError("--binding-key requires --exchange")
-    consume_all(Order(urls=urls, queue=queue, exchange=exchange or "", binding_keys=binding_keys or ("#",), count=count,
-                      idle=idle, prefetch=prefetch, settle=settle or "ack", form=check_output(form, output_dir),
-                      output_dir=output_dir, quiet=quiet))
+    consume_all(
+        Order(
+            urls=urls,
+            queue=queue,
+            exchange=exchange or "",
+            binding_keys=binding_keys or ("#",),
+            count=count,
+            idle=idle,
+            prefetch=prefetch,
+            settle=settle or "ack",
+            form=check_output(form, output_dir),
+            output_dir=output_dir,
+            quiet=quiet,
+        )
+    )

@@ -9,13 +9,21 @@ from leveret.cli.output import Columns, Reply
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
-    ("vhost", "vhost"), ("branch", "branch"), ("user", "user"), ("state", "state"), ("channels", "channels"),
-    ("publishes", "publishes"), ("octets", "bytes"), ("settlements", "settlements"), ("age", "age"),
+    ("vhost", "vhost"),
+    ("branch", "branch"),
+    ("user", "user"),
+    ("state", "state"),
+    ("channels", "channels"),
+    ("publishes", "publishes"),
+    ("octets", "bytes"),
+    ("settlements", "settlements"),
+    ("age", "age"),
     ("timeout", "timeout"),
 )
 
-remember_option = click.option("--remember", is_flag=True, help="Keep the outcome until `leveret dtx forget`, for a"
-                               " coordinator that asks later.")
+remember_option = click.option(
+    "--remember", is_flag=True, help="Keep the outcome until `leveret dtx forget`, for a coordinator that asks later."
+)
 
 
 @listing("List and resolve branches of distributed transactions, for coordinators or in their place.", vhost_option)

@@ -22,8 +22,14 @@ def _name(name: str) -> str:
 
 
 COLUMNS = (
-    ("vhost", "vhost"), ("name", "name", _name), ("type", "type"), ("bindings", "bindings"), ("durable", "durable"),
-    ("auto_delete", "auto-delete"), ("internal", "internal"), ("arguments", "arguments"),
+    ("vhost", "vhost"),
+    ("name", "name", _name),
+    ("type", "type"),
+    ("bindings", "bindings"),
+    ("durable", "durable"),
+    ("auto_delete", "auto-delete"),
+    ("internal", "internal"),
+    ("arguments", "arguments"),
 )
 
 
@@ -36,18 +42,26 @@ def exchanges(vhost: str | None) -> None:
 @exchanges.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--type", "type_name", default="direct", show_default=True,
-              help=f"One of {', '.join(TYPES)}.")
+@click.option("--type", "type_name", default="direct", show_default=True, help=f"One of {', '.join(TYPES)}.")
 @click.option("--transient", is_flag=True, help="Do not keep the exchange across a restart.")
 @click.option("--auto-delete", is_flag=True, help="Delete the exchange after its last binding is removed.")
 @click.option("--internal", is_flag=True, help="Do not let clients publish to the exchange.")
 @argument_option
 @remote_options
-def add(name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool,
-        arguments: tuple[str, ...]) -> None:
+def add(
+    name: str, vhost: str, type_name: str, transient: bool, auto_delete: bool, internal: bool, arguments: tuple[str, ...]
+) -> None:
     """Declare an exchange."""
-    current().call("exchanges.add", name=name, vhost=vhost, type=type_name, durable=not transient,
-                   auto_delete=auto_delete, internal=internal, arguments=read_arguments(arguments))
+    current().call(
+        "exchanges.add",
+        name=name,
+        vhost=vhost,
+        type=type_name,
+        durable=not transient,
+        auto_delete=auto_delete,
+        internal=internal,
+        arguments=read_arguments(arguments),
+    )
     click.echo(f"declared exchange '{name}'")
 
 

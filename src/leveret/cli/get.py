@@ -18,11 +18,29 @@ from leveret.cli.consume import check_output, output_options, settle_options
 @url_option
 @timeout_option
 @quiet_option
-def get(queue: str, count: int, settle: str | None, form: str | None, output_dir: Path | None, urls: tuple[str, ...],
-        timeout: float | None, quiet: bool) -> None:
+def get(
+    queue: str,
+    count: int,
+    settle: str | None,
+    form: str | None,
+    output_dir: Path | None,
+    urls: tuple[str, ...],
+    timeout: float | None,
+    quiet: bool,
+) -> None:
     """Get messages from a queue and print them. The exit code is 1 if the queue has fewer than --count."""
     from leveret.cli.messages.consuming import Order
     from leveret.cli.messages.consuming import get as get_all
 
-    get_all(Order(urls=urls, queue=queue, count=count, timeout=timeout, settle=settle or "ack",
-                  form=check_output(form, output_dir), output_dir=output_dir, quiet=quiet))
+    get_all(
+        Order(
+            urls=urls,
+            queue=queue,
+            count=count,
+            timeout=timeout,
+            settle=settle or "ack",
+            form=check_output(form, output_dir),
+            output_dir=output_dir,
+            quiet=quiet,
+        )
+    )

@@ -19,9 +19,18 @@ def _seconds(seconds: float | None) -> str:
 
 
 COLUMNS = (
-    ("vhost", "vhost"), ("queue", "queue"), ("lease", "lease"), ("epoch", "epoch"), ("committed", "committed"),
-    ("batches", "batches", _batches), ("messages", "messages"), ("octets", "size", size), ("readers", "readers"),
-    ("age", "age", _seconds), ("idle", "idle", _seconds), ("timeout", "timeout", _seconds),
+    ("vhost", "vhost"),
+    ("queue", "queue"),
+    ("lease", "lease"),
+    ("epoch", "epoch"),
+    ("committed", "committed"),
+    ("batches", "batches", _batches),
+    ("messages", "messages"),
+    ("octets", "size", size),
+    ("readers", "readers"),
+    ("age", "age", _seconds),
+    ("idle", "idle", _seconds),
+    ("timeout", "timeout", _seconds),
 )
 
 

@@ -10,8 +10,16 @@ from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
-    ("vhost", "vhost"), ("user", "user"), ("container", "container"), ("name", "name"), ("role", "role"),
-    ("address", "address"), ("state", "state"), ("unsettled", "unsettled"), ("durable", "durable"), ("expiry", "expiry"),
+    ("vhost", "vhost"),
+    ("user", "user"),
+    ("container", "container"),
+    ("name", "name"),
+    ("role", "role"),
+    ("address", "address"),
+    ("state", "state"),
+    ("unsettled", "unsettled"),
+    ("durable", "durable"),
+    ("expiry", "expiry"),
     ("timeout", "timeout"),
 )
 

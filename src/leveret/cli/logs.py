@@ -21,8 +21,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         if not message.isprintable():
-            message = "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-                              for char in message)
+            message = "".join(
+                char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in message
+            )
         line = f"{_time(record.created)} {record.levelname.lower():<7} {record.name}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -31,8 +32,12 @@ class JsonFormatter(logging.Formatter):
     """JSON objects with time, level, logger and message, and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event: Item = {"time": _time(record.created), "level": record.levelname.lower(), "logger": record.name,
-                                 "message": _text(record.getMessage())}
+        event: Item = {
+            "time": _time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _text(record.getMessage()),
+        }
         if record.exc_info:
             event["exception"] = _text(self.formatException(record.exc_info))
         return json.dumps(event)

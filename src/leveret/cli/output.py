@@ -18,7 +18,6 @@ Item: TypeAlias = dict[str, Reply]
 Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Reply], str]]]
 
 
-
 def size(value: Reply) -> str:
     """Format a number of bytes."""
     number = float(value)
@@ -56,11 +55,16 @@ def show_json(value: Reply) -> None:
 
 def show_table(items: Sequence[Item], columns: Columns) -> None:
     """Print a table. Columns are (key, heading) or (key, heading, format); numbers are right-aligned."""
-    rows = [[column[2](item.get(column[0])) if len(column) == 3 else text(item.get(column[0])) for column in columns]
-            for item in items]
+    rows = [
+        [column[2](item.get(column[0])) if len(column) == 3 else text(item.get(column[0])) for column in columns]
+        for item in items
+    ]
     headings = [column[1] for column in columns]
-    right = [bool(items) and all(isinstance(item.get(column[0]), int) and not isinstance(item.get(column[0]), bool)
-                                 for item in items) for column in columns]
+    right = [
+        bool(items)
+        and all(isinstance(item.get(column[0]), int) and not isinstance(item.get(column[0]), bool) for item in items)
+        for column in columns
+    ]
     if sys.stdout.isatty() and len(rows) <= MAX_RICH_ROWS:
         _show_rich(headings, rows, right)
     else:
@@ -84,6 +88,8 @@ def _show_rich(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Se
 def _show_plain(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
     widths = [max([len(heading), *(len(row[index]) for row in rows)]) for index, heading in enumerate(headings)]
     for row in [headings, *rows]:
-        cells = [cell.rjust(width) if at_right else cell.ljust(width)
-                 for cell, width, at_right in zip(row, widths, right, strict=True)]
+        cells = [
+            cell.rjust(width) if at_right else cell.ljust(width)
+            for cell, width, at_right in zip(row, widths, right, strict=True)
+        ]
         click.echo("  ".join(cells).rstrip())

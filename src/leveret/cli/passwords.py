@@ -16,8 +16,12 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 def password_file_option(function: Function) -> Function:
     """Add --password-file."""
-    return click.option("--password-file", type=click.Path(path_type=Path), metavar="PATH",
-                        help="File whose first line is the password; - is standard input.")(function)
+    return click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="File whose first line is the password; - is standard input.",
+    )(function)
 
 
 def get_password(path: Path | None) -> str:

@@ -8,13 +8,20 @@ from leveret.cli.listing import listing
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS = (
-    ("user", "user"), ("vhost", "vhost"), ("configure", "configure"), ("write", "write"), ("read", "read"),
+    ("user", "user"),
+    ("vhost", "vhost"),
+    ("configure", "configure"),
+    ("write", "write"),
+    ("read", "read"),
     ("source", "from"),
 )
 
 
-@listing("List, set and delete permissions. Change those of users in the configuration file there.",
-         vhost_option, click.option("--user", help="Only this user."))
+@listing(
+    "List, set and delete permissions. Change those of users in the configuration file there.",
+    vhost_option,
+    click.option("--user", help="Only this user."),
+)
 def permissions(vhost: str | None, user: str | None) -> None:
     """List permissions."""
     current().show_list("permissions.list", COLUMNS, vhost=vhost, user=user)

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., None])
 
-COLUMNS = (("flow", "flow"), ("state", "state"), ("batch", "batch"), ("rows", "rows"),
-           ("rows_per_second", "rows/s"), ("lag", "lag"), ("batch_ms", "batch ms"), ("watermark", "watermark"),
-           ("restarts", "restarts"), ("offsets", "offsets"), ("error", "error"))
+COLUMNS = (
+    ("flow", "flow"),
+    ("state", "state"),
+    ("batch", "batch"),
+    ("rows", "rows"),
+    ("rows_per_second", "rows/s"),
+    ("lag", "lag"),
+    ("batch_ms", "batch ms"),
+    ("watermark", "watermark"),
+    ("restarts", "restarts"),
+    ("offsets", "offsets"),
+    ("error", "error"),
+)
 
 
 @click.group()
@@ -36,23 +46,35 @@ def file_argument(function: Function) -> Function:
 
 
 def master_option(function: Function) -> Function:
-    return click.option("--master", metavar="URL", help="The Spark master, instead of the file's spark.master; "
-                        "local[*] is this machine.")(function)
+    return click.option(
+        "--master", metavar="URL", help="The Spark master, instead of the file's spark.master; local[*] is this machine."
+    )(function)
 
 
 def url_option(function: Function) -> Function:
-    return click.option("--url", metavar="URL", envvar="LEVERET_URL",
-                        help="The broker, instead of the file's broker.url.  [env LEVERET_URL]")(function)
+    return click.option(
+        "--url",
+        metavar="URL",
+        envvar="LEVERET_URL",
+        help="The broker, instead of the file's broker.url.  [env LEVERET_URL]",
+    )(function)
 
 
 def broker_options(function: Function) -> Function:
     """Add the options of commands without a file."""
     function = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")(
-        function)
-    function = click.option("--password-file", type=click.Path(dir_okay=False, exists=True),
-                            help="File whose first line is the password.")(function)
-    return click.option("--url", default=DEFAULT_URL, envvar="LEVERET_URL", metavar="URL",
-                        help=f"The broker.  [env LEVERET_URL; default: {DEFAULT_URL}]")(function)
+        function
+    )
+    function = click.option(
+        "--password-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the password."
+    )(function)
+    return click.option(
+        "--url",
+        default=DEFAULT_URL,
+        envvar="LEVERET_URL",
+        metavar="URL",
+        help=f"The broker.  [env LEVERET_URL; default: {DEFAULT_URL}]",
+    )(function)
 
 
 def _run_spark(function: Callable[[], Result]) -> Result:
@@ -77,6 +99,7 @@ def _run_spark(function: Callable[[], Result]) -> Result:
 @click.option("--once", is_flag=True, help="Process the available data, and exit.")
 def run(file: str, master: str | None, url: str | None, once: bool) -> None:
     """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT, which let running batches finish."""
+
     def call() -> bool:
         from leveret.spark.pipeline.run import run_pipeline
 
@@ -92,6 +115,7 @@ def run(file: str, master: str | None, url: str | None, once: bool) -> None:
 @url_option
 def check(file: str, master: str | None, url: str | None) -> None:
     """Check FILE without data: keys, schemas, functions, and whether Spark can plan every flow."""
+
     def call() -> list[str]:
         from leveret.spark.pipeline.run import check_pipeline
 
@@ -107,6 +131,7 @@ def check(file: str, master: str | None, url: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with all details.")
 def status(file: str, watch: bool, as_json: bool) -> None:
     """Show the state of the pipeline of FILE: batches, offsets, lag, rows per second and batch times of its flows."""
+
     def call() -> str:
         from leveret.spark.pipeline.load import load_pipeline
 
@@ -138,20 +163,31 @@ def _read_state(directory: str) -> Item:
 def _show(state: Item) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started"]))
     shown = state["state"] if state["alive"] or state["state"] != "running" else "crashed"
-    click.echo(f"pipeline {state['pipeline']} on {state['master']}: {shown}, process {state['pid']} since {since}, "
-               f"updated {max(0.0, time.time() - state['updated']):.0f} s ago")
-    flows = [{"flow": name, **flow, "rows_per_second": round(flow["rows_per_second"]),
-              "offsets": json.dumps(flow["offsets"]) if flow["offsets"] else ""} for name, flow in state["flows"].items()]
+    click.echo(
+        f"pipeline {state['pipeline']} on {state['master']}: {shown}, process {state['pid']} since {since}, "
+        f"updated {max(0.0, time.time() - state['updated']):.0f} s ago"
+    )
+    flows = [
+        {
+            "flow": name,
+            **flow,
+            "rows_per_second": round(flow["rows_per_second"]),
+            "offsets": json.dumps(flow["offsets"]) if flow["offsets"] else "",
+        }
+        for name, flow in state["flows"].items()
+    ]
     show_table(flows, COLUMNS)
 
 
 @pipeline.command()
 @file_argument
 @master_option
-@click.option("--to", "target", type=click.Path(file_okay=False), default="package", show_default=True,
-              help="The directory to write.")
+@click.option(
+    "--to", "target", type=click.Path(file_okay=False), default="package", show_default=True, help="The directory to write."
+)
 def package(file: str, master: str | None, target: str) -> None:
     """Write the files that spark-submit needs to run FILE on a cluster, and show the script that calls it."""
+
     def call() -> str:
         from leveret.spark.pipeline.package import package_pipeline
 
@@ -169,14 +205,20 @@ def _session(name: str, master: str) -> SparkSession:
     return make_session(f"leveret-{name}", master)
 
 
-def _run_flow(name: str, kind: str, table: Item, url: str, password_file: str | None, master: str, directory: str,
-              once: bool) -> None:
+def _run_flow(
+    name: str, kind: str, table: Item, url: str, password_file: str | None, master: str, directory: str, once: bool
+) -> None:
     """Run one flow as a pipeline, supervised like a flow in a file."""
     broker: Item = {"url": url}
     if password_file is not None:
         broker["password_file"] = password_file
-    whole = {"name": name, "directory": directory, "broker": broker, "spark": {"master": master},
-             "flows": {kind: {"kind": kind, **table}}}
+    whole = {
+        "name": name,
+        "directory": directory,
+        "broker": broker,
+        "spark": {"master": master},
+        "flows": {kind: {"kind": kind, **table}},
+    }
 
     def call() -> bool:
         from leveret.spark.pipeline.load import pipeline_of
@@ -190,19 +232,29 @@ def _run_flow(name: str, kind: str, table: Item, url: str, password_file: str | 
 
 def capture_options(function: Function) -> Function:
     """Add the options for the source of messages; a command needs exactly one of them."""
-    for name, text in (("exchange", "Read an exchange: a stream is declared and bound to it."),
-                       ("super-stream", "Read a super stream."), ("stream", "Read a stream."),
-                       ("queue", "Read a queue: its messages are removed.")):
+    for name, text in (
+        ("exchange", "Read an exchange: a stream is declared and bound to it."),
+        ("super-stream", "Read a super stream."),
+        ("stream", "Read a stream."),
+        ("queue", "Read a queue: its messages are removed."),
+    ):
         function = click.option(f"--{name}", metavar="NAME", help=text)(function)
     function = click.option("--key", "keys", multiple=True, metavar="KEY", help="Binding key of the exchange; repeatable.")(
-        function)
-    return click.option("--source-option", "source_options", multiple=True, metavar="NAME=VALUE",
-                        help="An option of the data source, such as maxMessagesPerTrigger=100000; repeatable.")(function)
+        function
+    )
+    return click.option(
+        "--source-option",
+        "source_options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the data source, such as maxMessagesPerTrigger=100000; repeatable.",
+    )(function)
 
 
 def _capture(values: Item) -> Item:
-    found: Item = {name: values[name] for name in ("exchange", "super_stream", "stream", "queue")
-                             if values[name] is not None}
+    found: Item = {
+        name: values[name] for name in ("exchange", "super_stream", "stream", "queue") if values[name] is not None
+    }
     if values["keys"]:
         found["keys"] = list(values["keys"])
     if values["source_options"]:
@@ -219,13 +271,23 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def flow_options(function: Function) -> Function:
     function = click.option("--once", is_flag=True, help="Process the available data, and exit.")(function)
-    return click.option("--directory", required=True, type=click.Path(file_okay=False),
-                        help="Directory for checkpoints and status. A run resumes where the last one ended.")(function)
+    return click.option(
+        "--directory",
+        required=True,
+        type=click.Path(file_okay=False),
+        help="Directory for checkpoints and status. A run resumes where the last one ended.",
+    )(function)
 
 
 def decode_options(function: Function) -> Function:
-    function = click.option("--format", "body_format", type=click.Choice(["raw", "json", "avro", "protobuf"]),
-                            default="raw", show_default=True, help="Format of bodies.")(function)
+    function = click.option(
+        "--format",
+        "body_format",
+        type=click.Choice(["raw", "json", "avro", "protobuf"]),
+        default="raw",
+        show_default=True,
+        help="Format of bodies.",
+    )(function)
     function = click.option("--schema", metavar="COLUMNS", help="JSON schema: 'id BIGINT NOT NULL, name STRING'.")(function)
     function = click.option("--schema-file", type=click.Path(dir_okay=False), help="File with the schema.")(function)
     function = click.option("--message", metavar="NAME", help="Protobuf message type.")(function)
@@ -233,8 +295,13 @@ def decode_options(function: Function) -> Function:
 
 
 def _decode(values: Item) -> Item:
-    found = {"format": values["body_format"], "schema": values["schema"], "schema_file": values["schema_file"],
-             "message": values["message"], "quarantine": values["quarantine"]}
+    found = {
+        "format": values["body_format"],
+        "schema": values["schema"],
+        "schema_file": values["schema_file"],
+        "message": values["message"],
+        "quarantine": values["quarantine"],
+    }
     if values["body_format"] != "raw" and values["quarantine"] is None:
         found["on_error"] = "fail"
     return {name: value for name, value in found.items() if value is not None}
@@ -245,20 +312,48 @@ def _decode(values: Item) -> Item:
 @decode_options
 @click.option("--table", required=True, metavar="PATH", help="Directory or URL of the table.")
 @click.option("--table-format", type=click.Choice(["parquet", "iceberg"]), default="parquet", show_default=True)
-@click.option("--partition", "partitions", multiple=True, metavar="COLUMN",
-              help="day(COLUMN), hour(COLUMN), month(COLUMN) or a column; repeatable.  [default: day(append_time)]")
-@click.option("--writer", type=click.Choice(["auto", "spark"]), default="auto", show_default=True,
-              help="auto: the reading tasks write files if possible; spark: Spark always writes them.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="COLUMN",
+    help="day(COLUMN), hour(COLUMN), month(COLUMN) or a column; repeatable.  [default: day(append_time)]",
+)
+@click.option(
+    "--writer",
+    type=click.Choice(["auto", "spark"]),
+    default="auto",
+    show_default=True,
+    help="auto: the reading tasks write files if possible; spark: Spark always writes them.",
+)
 @flow_options
 @broker_options
-def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: str, url: str, password_file: str | None,
-            master: str, directory: str, once: bool, **values: Reply) -> None:
+def archive(
+    table: str,
+    table_format: str,
+    partitions: tuple[str, ...],
+    writer: str,
+    url: str,
+    password_file: str | None,
+    master: str,
+    directory: str,
+    once: bool,
+    **values: Reply,
+) -> None:
     """Write every message of a stream, queue or exchange to a table, exactly once."""
     output: Item = {"path": table, "format": table_format, "writer": writer}
     if partitions:
         output["partition"] = list(partitions)
-    _run_flow("archive", "archive", {"capture": _capture(values), "decode": _decode(values), "table": output}, url,
-              password_file, master, directory, once)
+    _run_flow(
+        "archive",
+        "archive",
+        {"capture": _capture(values), "decode": _decode(values), "table": output},
+        url,
+        password_file,
+        master,
+        directory,
+        once,
+    )
 
 
 @pipeline.command()
@@ -266,13 +361,29 @@ def archive(table: str, table_format: str, partitions: tuple[str, ...], writer: 
 @click.option("--exchange", metavar="NAME", help="Topic exchange for the windows, with keys traffic.EVENT.QUEUE.")
 @click.option("--stream", metavar="NAME", help="A stream that is already bound to the events.  [default: declare one]")
 @click.option("--window", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds.")
-@click.option("--late", type=click.FloatRange(min=0), default=30.0, show_default=True,
-              help="Seconds that a window waits for late events.")
+@click.option(
+    "--late",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a window waits for late events.",
+)
 @click.option("--report", metavar="PATH", help="HTML page, rewritten after each batch.")
 @flow_options
 @broker_options
-def traffic(table: str | None, exchange: str | None, stream: str | None, window: float, late: float, report: str | None,
-            url: str, password_file: str | None, master: str, directory: str, once: bool) -> None:
+def traffic(
+    table: str | None,
+    exchange: str | None,
+    stream: str | None,
+    window: float,
+    late: float,
+    report: str | None,
+    url: str,
+    password_file: str | None,
+    master: str,
+    directory: str,
+    once: bool,
+) -> None:
     """Count the broker's own events in time windows."""
     flow: Item = {"window": window, "late": late}
     if table is not None:
@@ -291,17 +402,35 @@ def traffic(table: str | None, exchange: str | None, stream: str | None, window:
 @decode_options
 @click.option("--table", required=True, metavar="PATH", help="The table.")
 @click.option("--table-format", default="parquet", show_default=True, help="A format of Spark: parquet, csv, json, ...")
-@click.option("--on", "pairs", multiple=True, required=True, metavar="FIELD=COLUMN",
-              help="Field of the body and column of the table; repeatable.")
+@click.option(
+    "--on",
+    "pairs",
+    multiple=True,
+    required=True,
+    metavar="FIELD=COLUMN",
+    help="Field of the body and column of the table; repeatable.",
+)
 @click.option("--add", multiple=True, metavar="COLUMN", help="Column to add; repeatable.  [default: all others]")
 @click.option("--unmatched", type=click.Choice(["keep", "quarantine", "drop"]), default="keep", show_default=True)
 @click.option("--to-exchange", default="", metavar="NAME", help="Target exchange.  [default: the default exchange]")
 @click.option("--to-key", metavar="KEY", help="Routing key; a queue for the default exchange.  [default: the message's]")
 @flow_options
 @broker_options
-def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str, ...], unmatched: str, to_exchange: str,
-           to_key: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
-           **values: Reply) -> None:
+def enrich(
+    table: str,
+    table_format: str,
+    pairs: tuple[str, ...],
+    add: tuple[str, ...],
+    unmatched: str,
+    to_exchange: str,
+    to_key: str | None,
+    url: str,
+    password_file: str | None,
+    master: str,
+    directory: str,
+    once: bool,
+    **values: Reply,
+) -> None:
     """Add columns of a table to JSON bodies, and publish them exactly once."""
     to: Item = {"exchange": to_exchange}
     if to_key is not None:
@@ -309,15 +438,34 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
     static = {"path": table, "format": table_format}
     if table_format == "csv":
         static["options"] = {"header": "true", "inferSchema": "true"}  # type: ignore[assignment]
-    _run_flow("enrich", "enrich", {"capture": _capture(values), "decode": _decode(values), "table": static,
-                                   "on": dict(_pair(pair, "--on") for pair in pairs), "add": list(add),
-                                   "unmatched": unmatched, "to": to}, url, password_file, master, directory, once)
+    _run_flow(
+        "enrich",
+        "enrich",
+        {
+            "capture": _capture(values),
+            "decode": _decode(values),
+            "table": static,
+            "on": dict(_pair(pair, "--on") for pair in pairs),
+            "add": list(add),
+            "unmatched": unmatched,
+            "to": to,
+        },
+        url,
+        password_file,
+        master,
+        directory,
+        once,
+    )
 
 
 @pipeline.command()
 @capture_options
-@click.option("--rules", required=True, type=click.Path(dir_okay=False, exists=True),
-              help="TOML file with tables [[rules]]: field, header, property or pattern, and action.")
+@click.option(
+    "--rules",
+    required=True,
+    type=click.Path(dir_okay=False, exists=True),
+    help="TOML file with tables [[rules]]: field, header, property or pattern, and action.",
+)
 @click.option("--key-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the hash key.")
 @click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be masked, unchanged.")
 @click.option("--to-exchange", metavar="NAME", help="Target exchange.")
@@ -325,9 +473,20 @@ def enrich(table: str, table_format: str, pairs: tuple[str, ...], add: tuple[str
 @click.option("--table", metavar="PATH", help="Directory or URL of a table.")
 @flow_options
 @broker_options
-def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange: str | None, to_key: str | None,
-          table: str | None, url: str, password_file: str | None, master: str, directory: str, once: bool,
-          **values: Reply) -> None:
+def scrub(
+    rules: str,
+    key_file: str | None,
+    quarantine: str | None,
+    to_exchange: str | None,
+    to_key: str | None,
+    table: str | None,
+    url: str,
+    password_file: str | None,
+    master: str,
+    directory: str,
+    once: bool,
+    **values: Reply,
+) -> None:
     """Mask personal data by rules, and write the messages to an exchange, a table, or both."""
     import tomllib
 
@@ -337,8 +496,7 @@ def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange:
         raise Failed(f"{rules}: {error}") from None
     if set(found) != {"rules"}:
         raise Failed(f"{rules}: expected tables [[rules]] and nothing else, got {', '.join(found) or 'nothing'}")
-    flow: Item = {"capture": _capture(values), "rules": found["rules"],
-                            "on_error": "quarantine" if quarantine else "fail"}
+    flow: Item = {"capture": _capture(values), "rules": found["rules"], "on_error": "quarantine" if quarantine else "fail"}
     if key_file is not None:
         flow["key_file"] = key_file
     if quarantine is not None:
@@ -361,9 +519,20 @@ def scrub(rules: str, key_file: str | None, quarantine: str | None, to_exchange:
 @click.option("--until", metavar="TIME", help="Only messages appended before this time.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages per second.")
 @broker_options
-def replay(name: str, table: str | None, stream: str | None, exchange: str | None, key: str | None, where: str | None,
-           since: str | None, until: str | None, rate: float | None, url: str, password_file: str | None,
-           master: str) -> None:
+def replay(
+    name: str,
+    table: str | None,
+    stream: str | None,
+    exchange: str | None,
+    key: str | None,
+    where: str | None,
+    since: str | None,
+    until: str | None,
+    rate: float | None,
+    url: str,
+    password_file: str | None,
+    master: str,
+) -> None:
     """Publish archived messages again, in order. NAME identifies the replay: run it again to resume it."""
     if (table is None) == (stream is None):
         raise Failed("expected exactly one of --table and --stream")
@@ -378,11 +547,21 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
         try:
             messages: Reply = table
             if stream is not None:
-                messages = spark.read.format("amqp").options(**exchanges.broker_options(broker)).option(
-                    "stream", stream).load()
-            return replay_messages(spark, broker, messages, model.ExchangeOutput(exchange=exchange, routing_key=key),
-                                   name=name, where=where, since=since, until=until, rate=rate,
-                                   echo=lambda line: click.echo(line))
+                messages = (
+                    spark.read.format("amqp").options(**exchanges.broker_options(broker)).option("stream", stream).load()
+                )
+            return replay_messages(
+                spark,
+                broker,
+                messages,
+                model.ExchangeOutput(exchange=exchange, routing_key=key),
+                name=name,
+                where=where,
+                since=since,
+                until=until,
+                rate=rate,
+                echo=lambda line: click.echo(line),
+            )
         finally:
             spark.stop()
 
@@ -395,9 +574,11 @@ def replay(name: str, table: str | None, stream: str | None, exchange: str | Non
 @click.option("--table", metavar="PATH", help="Directory of Parquet files to replace with the messages found.")
 @click.option("--report", metavar="PATH", help="HTML page.")
 @broker_options
-def deadletters(queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None,
-                master: str) -> None:
+def deadletters(
+    queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None, master: str
+) -> None:
     """Show the dead letters in QUEUE by reason, queue and key, without removing them."""
+
     def call() -> list[Item]:
         from leveret.spark.pipeline import model
         from leveret.spark.pipeline.commands.deadletters import deadletters as triage
@@ -405,15 +586,26 @@ def deadletters(queue: str, where: str | None, table: str | None, report: str | 
 
         spark = _session("deadletters", master)
         try:
-            found = triage(spark, model.Broker(url=url, password_file=password_file), queue, where=where, table=table,
-                           report=report)
+            found = triage(
+                spark, model.Broker(url=url, password_file=password_file), queue, where=where, table=table, report=report
+            )
             return [row.asDict() for row in groups(found).collect()]
         finally:
             spark.stop()
 
-    show_table(_run_spark(call), (("reason", "reason"), ("dead_queue", "queue"), ("dead_exchange", "exchange"),
-                                ("dead_key", "routing key"), ("count", "messages"), ("deaths", "most deaths"),
-                                ("first", "first"), ("last", "last")))
+    show_table(
+        _run_spark(call),
+        (
+            ("reason", "reason"),
+            ("dead_queue", "queue"),
+            ("dead_exchange", "exchange"),
+            ("dead_key", "routing key"),
+            ("count", "messages"),
+            ("deaths", "most deaths"),
+            ("first", "first"),
+            ("last", "last"),
+        ),
+    )
 
 
 @pipeline.command()
@@ -424,8 +616,17 @@ def deadletters(queue: str, where: str | None, table: str | None, report: str | 
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages to check, oldest first.")
 @click.option("--resume", metavar="NAME", help="Resume an interrupted redrive, with the same options.")
 @broker_options
-def redrive(queue: str, where: str | None, exchange: str | None, key: str | None, limit: int | None, resume: str | None,
-            url: str, password_file: str | None, master: str) -> None:
+def redrive(
+    queue: str,
+    where: str | None,
+    exchange: str | None,
+    key: str | None,
+    limit: int | None,
+    resume: str | None,
+    url: str,
+    password_file: str | None,
+    master: str,
+) -> None:
     """Publish the dead letters in QUEUE to their original exchanges, exactly once."""
     if (exchange is None) != (key is None):
         raise Failed("expected both --exchange and --key, or neither")
@@ -437,8 +638,16 @@ def redrive(queue: str, where: str | None, exchange: str | None, key: str | None
         spark = _session("redrive", master)
         try:
             to = model.ExchangeOutput(exchange=exchange, routing_key=key) if exchange is not None else None
-            return redrive_messages(spark, model.Broker(url=url, password_file=password_file), queue, where=where, to=to,
-                                    resume=resume, limit=limit, echo=lambda line: click.echo(line))
+            return redrive_messages(
+                spark,
+                model.Broker(url=url, password_file=password_file),
+                queue,
+                where=where,
+                to=to,
+                resume=resume,
+                limit=limit,
+                echo=lambda line: click.echo(line),
+            )
         finally:
             spark.stop()
 

@@ -19,15 +19,34 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 @click.argument("words", nargs=-1, metavar="[QUEUE] [BODY]...")
 @click.option("--exchange", metavar="NAME", help="Publish to this exchange instead of a queue.")
 @click.option("--routing-key", metavar="KEY", help="Routing key, instead of the name of a queue.")
-@click.option("--file", "files", multiple=True, metavar="PATH",
-              type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
-              help="Read messages from a file; - is standard input.")
-@click.option("--format", "form", type=FORMAT, default="lines", show_default=True,
-              help="One message per line, one JSON object per line, or the whole input as one message.")
-@click.option("--persistent/--transient", default=None,
-              help="Whether durable queues keep the messages across a restart.  [default: persistent]")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
-              help="A header; the value is JSON, or text if it is not valid JSON.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    help="Read messages from a file; - is standard input.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=FORMAT,
+    default="lines",
+    show_default=True,
+    help="One message per line, one JSON object per line, or the whole input as one message.",
+)
+@click.option(
+    "--persistent/--transient",
+    default=None,
+    help="Whether durable queues keep the messages across a restart.  [default: persistent]",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header; the value is JSON, or text if it is not valid JSON.",
+)
 @click.option("--content-type", metavar="TEXT", help="Such as text/plain.")
 @click.option("--content-encoding", metavar="TEXT", help="Such as gzip.")
 @click.option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 to 255; higher ones come first.")
@@ -39,20 +58,40 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 @click.option("--type", "type_", metavar="TEXT", help="The application's type of message.")
 @click.option("--user-id", metavar="NAME", help="Must be the name of the logged-in user; the broker verifies it.")
 @click.option("--app-id", metavar="TEXT")
-@click.option("--mandatory/--no-mandatory", default=None,
-              help="Fail if a message is routed to no queue.  [default: only for the default exchange]")
-@click.option("--window", type=click.IntRange(min=1), default=200, show_default=True,
-              help="Maximum number of unconfirmed messages.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER",
-              help="Maximum number of messages per second.")
+@click.option(
+    "--mandatory/--no-mandatory",
+    default=None,
+    help="Fail if a message is routed to no queue.  [default: only for the default exchange]",
+)
+@click.option(
+    "--window", type=click.IntRange(min=1), default=200, show_default=True, help="Maximum number of unconfirmed messages."
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER", help="Maximum number of messages per second."
+)
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Publish each message this many times.  [default: 1]")
 @url_option
 @timeout_option
 @quiet_option
-def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | None, files: tuple[Path, ...], form: str,
-            persistent: bool | None, headers: tuple[str, ...], timestamp: str | None, type_: str | None,
-            mandatory: bool | None, window: int, rate: float | None, count: int, urls: tuple[str, ...],
-            timeout: float | None, quiet: bool, **texts: str | None) -> None:
+def publish(
+    words: tuple[str, ...],
+    exchange: str | None,
+    routing_key: str | None,
+    files: tuple[Path, ...],
+    form: str,
+    persistent: bool | None,
+    headers: tuple[str, ...],
+    timestamp: str | None,
+    type_: str | None,
+    mandatory: bool | None,
+    window: int,
+    rate: float | None,
+    count: int,
+    urls: tuple[str, ...],
+    timeout: float | None,
+    quiet: bool,
+    **texts: str | None,
+) -> None:
     """Publish messages, and exit when the broker has confirmed all of them.
 
     \b
@@ -81,10 +120,26 @@ def publish(words: tuple[str, ...], exchange: str | None, routing_key: str | Non
         properties["type"] = type_
     if timestamp is not None:
         properties["timestamp"] = _read_time(timestamp)
-    publish_all(Order(
-        urls=urls, timeout=timeout, form=form, bodies=bodies, files=files, exchange=exchange, routing_key=routing_key,
-        properties=properties, headers=read_table(headers, "--header"), persistent=persistent, mandatory=mandatory,
-        window=window, count=count, rate=rate, quiet=quiet, typed=typed))
+    publish_all(
+        Order(
+            urls=urls,
+            timeout=timeout,
+            form=form,
+            bodies=bodies,
+            files=files,
+            exchange=exchange,
+            routing_key=routing_key,
+            properties=properties,
+            headers=read_table(headers, "--header"),
+            persistent=persistent,
+            mandatory=mandatory,
+            window=window,
+            count=count,
+            rate=rate,
+            quiet=quiet,
+            typed=typed,
+        )
+    )
 
 
 def _read_time(value: str) -> datetime | int:

@@ -20,14 +20,18 @@ def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
     async def ready() -> int:
-        async with (open_connection(urls, "purge", timeout) as connection,
-                    connection.open_channel(confirms=False) as channel):
+        async with (
+            open_connection(urls, "purge", timeout) as connection,
+            connection.open_channel(confirms=False) as channel,
+        ):
             counted.append((await channel.declare_queue(queue, passive=True)).message_count)
         return 0
 
     async def drop() -> int:
-        async with (open_connection(urls, "purge", timeout) as connection,
-                    connection.open_channel(confirms=False) as channel):
+        async with (
+            open_connection(urls, "purge", timeout) as connection,
+            connection.open_channel(confirms=False) as channel,
+        ):
             counted.append(await channel.purge_queue(queue))
         return 0
 

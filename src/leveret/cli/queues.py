@@ -16,9 +16,18 @@ from leveret.cli.remote import (
 )
 
 COLUMNS = (
-    ("vhost", "vhost"), ("name", "name"), ("ready", "ready"), ("delayed", "delayed"), ("unacked", "unacked"),
-    ("leased", "leased"), ("consumers", "consumers"), ("ready_bytes", "size", size), ("durable", "durable"),
-    ("auto_delete", "auto-delete"), ("exclusive", "exclusive"), ("arguments", "arguments"),
+    ("vhost", "vhost"),
+    ("name", "name"),
+    ("ready", "ready"),
+    ("delayed", "delayed"),
+    ("unacked", "unacked"),
+    ("leased", "leased"),
+    ("consumers", "consumers"),
+    ("ready_bytes", "size", size),
+    ("durable", "durable"),
+    ("auto_delete", "auto-delete"),
+    ("exclusive", "exclusive"),
+    ("arguments", "arguments"),
 )
 
 
@@ -38,8 +47,14 @@ def queues(vhost: str | None) -> None:
 def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...]) -> None:
     """Declare a queue."""
     broker = current()
-    broker.call("queues.add", name=name, vhost=vhost, durable=not transient, auto_delete=auto_delete,
-                arguments=read_arguments(arguments))
+    broker.call(
+        "queues.add",
+        name=name,
+        vhost=vhost,
+        durable=not transient,
+        auto_delete=auto_delete,
+        arguments=read_arguments(arguments),
+    )
     click.echo(f"declared queue '{name}'")
 
 

@@ -24,6 +24,9 @@ def needing_restart(running: Config, new: Config) -> list[str]:
     for section in msgspec.structs.fields(Config):
         before, after = getattr(running, section.name), getattr(new, section.name)
         if isinstance(before, msgspec.Struct):
-            changed += [f"{section.name}.{field.name}" for field in msgspec.structs.fields(before)
-                        if getattr(before, field.name) != getattr(after, field.name)]
+            changed += [
+                f"{section.name}.{field.name}"
+                for field in msgspec.structs.fields(before)
+                if getattr(before, field.name) != getattr(after, field.name)
+            ]
     return changed

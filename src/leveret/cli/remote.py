@@ -28,20 +28,37 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Path | bool
 
 # The options of every command that talks to a broker. They may precede or follow the name of a subcommand.
 remote_options = together(
-    click.option("--data-dir", "data_dir", type=click.Path(path_type=Path), callback=_keep, expose_value=False,
-                 help="The broker's data directory."),
-    click.option("--config", "config", type=click.Path(path_type=Path), callback=_keep, expose_value=False,
-                 help="The broker's config file."),
-    click.option("--json", "json", is_flag=True, default=None, callback=_keep, expose_value=False,
-                 help="Print JSON."),
+    click.option(
+        "--data-dir",
+        "data_dir",
+        type=click.Path(path_type=Path),
+        callback=_keep,
+        expose_value=False,
+        help="The broker's data directory.",
+    ),
+    click.option(
+        "--config",
+        "config",
+        type=click.Path(path_type=Path),
+        callback=_keep,
+        expose_value=False,
+        help="The broker's config file.",
+    ),
+    click.option("--json", "json", is_flag=True, default=None, callback=_keep, expose_value=False, help="Print JSON."),
 )
 # --vhost of lists, which default to all vhosts.
 vhost_option = click.option("--vhost", help="Only this vhost.")
 # --vhost of commands about a single object.
 in_vhost_option = click.option("--vhost", default="/", show_default=True, help="The vhost.")
 # --argument NAME=VALUE, which may be given several times.
-argument_option = click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE",
-                               help="An argument; the value is JSON, or text if it is not valid JSON.")
+argument_option = click.option(
+    "--argument",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument; the value is JSON, or text if it is not valid JSON.",
+)
+
 
 def read_arguments(pairs: tuple[str, ...]) -> Item:
     """Return an argument table from NAME=VALUE strings."""
@@ -85,8 +102,10 @@ class Remote:
         if self.as_json:
             show_json(found)
         else:
-            show_table([{"detail": key.replace("_", " "), "value": value} for key, value in found.items()],
-                       (("detail", "detail"), ("value", "value")))
+            show_table(
+                [{"detail": key.replace("_", " "), "value": value} for key, value in found.items()],
+                (("detail", "detail"), ("value", "value")),
+            )
 
 
 def current() -> Remote:

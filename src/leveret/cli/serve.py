@@ -17,14 +17,30 @@ from leveret.cli.failed import Failed
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
-@click.option("--ready-file", type=click.Path(path_type=Path),
-              help="Write JSON with host, port, pid and control socket to this file when the broker listens.")
-@click.option("--accept-missing", is_flag=True,
-              help="Start although files of the data directory are missing, and lose what was in them.")
-@click.option("--drop-damaged", is_flag=True,
-              help="Start although parts of the store are damaged: log what they held, and drop them.")
-def serve(host: str | None, port: int | None, data_dir: Path | None, config_path: Path | None, log_level: str | None,
-          settings: tuple[str, ...], ready_file: Path | None, accept_missing: bool, drop_damaged: bool) -> None:
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    help="Write JSON with host, port, pid and control socket to this file when the broker listens.",
+)
+@click.option(
+    "--accept-missing",
+    is_flag=True,
+    help="Start although files of the data directory are missing, and lose what was in them.",
+)
+@click.option(
+    "--drop-damaged", is_flag=True, help="Start although parts of the store are damaged: log what they held, and drop them."
+)
+def serve(
+    host: str | None,
+    port: int | None,
+    data_dir: Path | None,
+    config_path: Path | None,
+    log_level: str | None,
+    settings: tuple[str, ...],
+    ready_file: Path | None,
+    accept_missing: bool,
+    drop_damaged: bool,
+) -> None:
     """Run a broker until SIGTERM or SIGINT. SIGHUP reloads certificates, users, vhosts and limits."""
     from leveret.broker.errors import StorageFailed
     from leveret.cli.serving import Serving

@@ -59,8 +59,9 @@ class Serving:
         salvage: As for `Composition`; only for the first start, not when a failed store is reopened.
     """
 
-    def __init__(self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None,
-                 salvage: Salvage = NOTHING_LOST) -> None:
+    def __init__(
+        self, path: Path | None, flags: Sequence[tuple[str, str]], ready_file: Path | None, salvage: Salvage = NOTHING_LOST
+    ) -> None:
         self._path = path
         self._flags = flags
         self._ready_file = ready_file
@@ -171,8 +172,13 @@ class Serving:
         log.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
         if self._ready_file is not None:
             first = composition.listeners[0].partition("://")[2]
-            ready = {"host": first.rpartition(":")[0].strip("[]"), "port": int(first.rpartition(":")[2]),
-                     "pid": os.getpid(), "control": str(control_path), "listeners": composition.listeners}
+            ready = {
+                "host": first.rpartition(":")[0].strip("[]"),
+                "port": int(first.rpartition(":")[2]),
+                "pid": os.getpid(),
+                "control": str(control_path),
+                "listeners": composition.listeners,
+            }
             # Readers that wait for the file must never see a part of it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
             temporary.write_text(json.dumps(ready) + "\n", "utf-8")
@@ -244,7 +250,10 @@ def _exit_unfinished(timeout: float) -> None:
 
     This is as safe as a power cut: everything confirmed is on disk.
     """
-    log.error("the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; nothing that was"
-              " confirmed is lost", timeout)
+    log.error(
+        "the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; nothing that was"
+        " confirmed is lost",
+        timeout,
+    )
     logging.shutdown()
     os._exit(UNFINISHED)

@@ -9,12 +9,23 @@ from leveret.cli.output import Columns
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
-    ("vhost", "vhost"), ("stage", "transaction"), ("app", "app"), ("user", "user"), ("state", "state"),
-    ("messages", "messages"), ("octets", "bytes"), ("idle", "idle"),
+    ("vhost", "vhost"),
+    ("stage", "transaction"),
+    ("app", "app"),
+    ("user", "user"),
+    ("state", "state"),
+    ("messages", "messages"),
+    ("octets", "bytes"),
+    ("idle", "idle"),
 )
 APP_COLUMNS: Columns = (
-    ("vhost", "vhost"), ("app", "app"), ("user", "user"), ("batch", "batch"), ("promoting", "committing"),
-    ("moved", "moved"), ("waits_for", "waits for"),
+    ("vhost", "vhost"),
+    ("app", "app"),
+    ("user", "user"),
+    ("batch", "batch"),
+    ("promoting", "committing"),
+    ("moved", "moved"),
+    ("waits_for", "waits for"),
 )
 
 

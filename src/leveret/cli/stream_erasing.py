@@ -19,22 +19,42 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
 
 @click.command()
 @click.argument("name")
-@click.option("--where", "conditions", multiple=True, metavar="CONDITION",
-              help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; rows must match"
-                   " all conditions.")
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; rows must match"
+    " all conditions.",
+)
 @click.option("--remove", is_flag=True, help="Remove the rows; their offsets stay unused.")
 @click.option("--drop-body", is_flag=True, help="Empty the bodies of the rows.")
-@click.option("--mask", multiple=True, metavar="WHAT",
-              help="Replace values: a JSON path into the body, header:NAME or property:NAME.")
+@click.option(
+    "--mask", multiple=True, metavar="WHAT", help="Replace values: a JSON path into the body, header:NAME or property:NAME."
+)
 @click.option("--mask-with", default="***", show_default=True, help="The replacement for --mask.")
-@click.option("--rules", "rules_path", type=click.Path(path_type=Path, dir_okay=False),
-              help="A JSON list of rules, instead of the options above; the first rule that matches a row applies.")
+@click.option(
+    "--rules",
+    "rules_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A JSON list of rules, instead of the options above; the first rule that matches a row applies.",
+)
 @click.option("--seal", is_flag=True, help="Seal unsealed messages first, so that the rules apply to all current messages.")
 @click.option("--dry-run", is_flag=True, help="Only count the rows.")
 @in_vhost_option
 @remote_options
-def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str,
-          rules_path: Path | None, seal: bool, dry_run: bool, vhost: str) -> None:
+def erase(
+    name: str,
+    conditions: tuple[str, ...],
+    remove: bool,
+    drop_body: bool,
+    mask: tuple[str, ...],
+    mask_with: str,
+    rules_path: Path | None,
+    seal: bool,
+    dry_run: bool,
+    vhost: str,
+) -> None:
     """Rewrite the sealed segments of a stream, or of all partitions of a super stream, by rules.
 
     Offsets do not change. The old files are removed after the grace period and after the read leases on them end.
@@ -47,8 +67,10 @@ def erase(name: str, conditions: tuple[str, ...], remove: bool, drop_body: bool,
         broker.call("streams.erase", name=stream, vhost=vhost, rules=rules, dry_run=dry_run, seal=seal)
         ended = _outcome(broker, stream, vhost)
         if ended["state"] == "failed":
-            raise Failed(f"the erasure of stream '{stream}' failed after {ended['segments']} segments:"
-                         f" {ended['problem']}\nThese segments stay rewritten; run the command again to continue.")
+            raise Failed(
+                f"the erasure of stream '{stream}' failed after {ended['segments']} segments:"
+                f" {ended['problem']}\nThese segments stay rewritten; run the command again to continue."
+            )
         for word in (*COUNTS, "segments", "rewritten", "unsealed"):
             outcome[word] = outcome.get(word, 0) + ended.get(word, 0)
     if broker.as_json:
@@ -72,16 +94,21 @@ def _outcome(broker: Remote, name: str, vhost: str) -> Item:
         if outcome["state"] in ("done", "failed"):
             break
         if shown:
-            click.echo(f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} to go,"
-                       f" {outcome.get('matched', 0)} rows matched ", nl=False, err=True)
+            click.echo(
+                f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} to go,"
+                f" {outcome.get('matched', 0)} rows matched ",
+                nl=False,
+                err=True,
+            )
         time.sleep(POLL_INTERVAL)
     if shown:
         click.echo("\r\x1b[K", nl=False, err=True)
     return outcome
 
 
-def _rules(path: Path | None, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...],
-           mask_with: str) -> list[Item]:
+def _rules(
+    path: Path | None, conditions: tuple[str, ...], remove: bool, drop_body: bool, mask: tuple[str, ...], mask_with: str
+) -> list[Item]:
     if path is not None:
         if conditions or remove or drop_body or mask:
             raise click.UsageError("--rules excludes --where, --remove, --drop-body and --mask")
@@ -117,8 +144,10 @@ def _conditions(texts: tuple[str, ...]) -> Item:
         elif what in ("routing-key", "selector") and equals and what.replace("-", "_") not in found:
             found[what.replace("-", "_")] = value
         else:
-            raise click.UsageError(f"--where {text!r}: expected routing-key=PATTERN or selector=SQL, each once,"
-                                   " header:NAME=TEXT, header:NAME or body:JSONPATH=TEXT")
+            raise click.UsageError(
+                f"--where {text!r}: expected routing-key=PATTERN or selector=SQL, each once,"
+                " header:NAME=TEXT, header:NAME or body:JSONPATH=TEXT"
+            )
     return found
 
 

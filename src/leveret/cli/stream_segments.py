@@ -24,8 +24,14 @@ def moment(milliseconds: int | None) -> str:
 
 
 SEGMENTS: Final = (
-    ("first", "first offset"), ("last", "last offset"), ("count", "messages"), ("body_octets", "bodies", size),
-    ("octets", "file", size), ("first_time", "from", moment), ("last_time", "to", moment), ("held_by", "read leases"),
+    ("first", "first offset"),
+    ("last", "last offset"),
+    ("count", "messages"),
+    ("body_octets", "bodies", size),
+    ("octets", "file", size),
+    ("first_time", "from", moment),
+    ("last_time", "to", moment),
+    ("held_by", "read leases"),
     ("path", "path"),
 )
 
@@ -57,8 +63,9 @@ def seal(name: str, vhost: str) -> None:
         show_json(done)
         return
     for stream in done:
-        click.echo(f"sealed stream '{stream['name']}' up to offset {stream['sealed_until']},"
-                   f" in {stream['segments']} segments")
+        click.echo(
+            f"sealed stream '{stream['name']}' up to offset {stream['sealed_until']}, in {stream['segments']} segments"
+        )
 
 
 def _seal(broker: Remote, name: str, vhost: str) -> Item:
@@ -69,6 +76,7 @@ def _seal(broker: Remote, name: str, vhost: str) -> Item:
         if stream["sealed_until"] >= begun["until"] or not begun["messages"]:
             return stream
         if stream["sealing_problem"]:
-            raise Failed(f"stream '{name}' is sealed only up to offset {stream['sealed_until']}:"
-                         f" {stream['sealing_problem']}")
+            raise Failed(
+                f"stream '{name}' is sealed only up to offset {stream['sealed_until']}: {stream['sealing_problem']}"
+            )
         time.sleep(POLL_INTERVAL)

@@ -11,8 +11,15 @@ from leveret.cli.listing import listing
 from leveret.cli.remote import Remote, current, remote_options, vhost_option
 from leveret.cli.stream_segments import POLL_INTERVAL, moment
 
-TABLES = (("vhost", "vhost"), ("name", "stream"), ("table", "table"), ("files", "files"), ("pending", "pending"),
-          ("synced", "up to date since", moment), ("problem", "problem"))
+TABLES = (
+    ("vhost", "vhost"),
+    ("name", "stream"),
+    ("table", "table"),
+    ("files", "files"),
+    ("pending", "pending"),
+    ("synced", "up to date since", moment),
+    ("problem", "problem"),
+)
 
 
 @listing("List and update the Iceberg tables of streams.", vhost_option)

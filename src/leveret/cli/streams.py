@@ -17,17 +17,37 @@ from leveret.cli.remote import (
 )
 
 COLUMNS = (
-    ("vhost", "vhost"), ("name", "name"), ("messages", "messages"), ("octets", "size", size),
-    ("first_offset", "first offset"), ("next_offset", "next offset"), ("since", "since"), ("segments", "segments"),
-    ("segment_octets", "on disk", size), ("unsealed", "unsealed"), ("readers", "readers"),
-    ("consumers", "named consumers"), ("lag", "lag"), ("arguments", "arguments"),
+    ("vhost", "vhost"),
+    ("name", "name"),
+    ("messages", "messages"),
+    ("octets", "size", size),
+    ("first_offset", "first offset"),
+    ("next_offset", "next offset"),
+    ("since", "since"),
+    ("segments", "segments"),
+    ("segment_octets", "on disk", size),
+    ("unsealed", "unsealed"),
+    ("readers", "readers"),
+    ("consumers", "named consumers"),
+    ("lag", "lag"),
+    ("arguments", "arguments"),
 )
 SUPERS = (
-    ("vhost", "vhost"), ("name", "name"), ("partitions", "partitions"), ("messages", "messages"),
-    ("octets", "size", size), ("readers", "readers"), ("consumers", "named consumers"),
+    ("vhost", "vhost"),
+    ("name", "name"),
+    ("partitions", "partitions"),
+    ("messages", "messages"),
+    ("octets", "size", size),
+    ("readers", "readers"),
+    ("consumers", "named consumers"),
 )
-CONSUMERS = (("stream", "stream"), ("consumer", "consumer"), ("next_offset", "next offset"), ("lag", "lag"),
-             ("reading", "reading"))
+CONSUMERS = (
+    ("stream", "stream"),
+    ("consumer", "consumer"),
+    ("next_offset", "next offset"),
+    ("lag", "lag"),
+    ("reading", "reading"),
+)
 
 
 @listing("List, inspect and change streams.", vhost_option)
@@ -101,8 +121,9 @@ def supers(vhost: str | None) -> None:
 @remote_options
 def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]) -> None:
     """Declare a super stream: an exchange and the streams that are its partitions."""
-    result = current().call("streams.add_super", name=name, vhost=vhost, partitions=partitions,
-                            arguments=read_arguments(arguments))
+    result = current().call(
+        "streams.add_super", name=name, vhost=vhost, partitions=partitions, arguments=read_arguments(arguments)
+    )
     click.echo(f"declared super stream '{name}' with the partitions {', '.join(result['partitions'])}")
 
 

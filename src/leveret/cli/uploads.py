@@ -10,8 +10,15 @@ from leveret.cli.output import Columns, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
-    ("vhost", "vhost"), ("identifier", "identifier"), ("kind", "kind"), ("user", "user"), ("state", "state"),
-    ("octets", "bytes"), ("announced", "announced"), ("checkpoints", "checkpoints"), ("idle", "idle"),
+    ("vhost", "vhost"),
+    ("identifier", "identifier"),
+    ("kind", "kind"),
+    ("user", "user"),
+    ("state", "state"),
+    ("octets", "bytes"),
+    ("announced", "announced"),
+    ("checkpoints", "checkpoints"),
+    ("idle", "idle"),
     ("timeout", "timeout"),
 )
 
@@ -23,8 +30,9 @@ _upload = together(
 )
 
 
-@listing("List uploads of AMQP 0-9 (staged content): incomplete ones, and complete ones that are not published.",
-         vhost_option)
+@listing(
+    "List uploads of AMQP 0-9 (staged content): incomplete ones, and complete ones that are not published.", vhost_option
+)
 def uploads(vhost: str | None) -> None:
     """List uploads with the bytes received so far, and the seconds left for the sender to resume."""
     current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)

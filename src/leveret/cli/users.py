@@ -12,9 +12,14 @@ from leveret.cli.passwords import get_password, password_file_option
 from leveret.cli.remote import current, remote_options
 
 COLUMNS = (
-    ("name", "name"), ("tags", "tags", ", ".join), ("source", "from"), ("vhosts", "vhosts", ", ".join),
-    ("max_connections", "max connections", limit), ("max_channels", "max channels", limit),
-    ("scram", "scram"), ("loopback_only", "loopback only"),
+    ("name", "name"),
+    ("tags", "tags", ", ".join),
+    ("source", "from"),
+    ("vhosts", "vhosts", ", ".join),
+    ("max_connections", "max connections", limit),
+    ("max_channels", "max channels", limit),
+    ("scram", "scram"),
+    ("loopback_only", "loopback only"),
 )
 
 
@@ -32,15 +37,22 @@ def users() -> None:
 @click.option("--max-connections", type=click.IntRange(0), default=0, help="0: limits.connections_per_user.")
 @click.option("--max-channels", type=click.IntRange(0), default=0, help="0: no limit.")
 @remote_options
-def add(name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int,
-        max_channels: int) -> None:
+def add(
+    name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int, max_channels: int
+) -> None:
     """Add a user. Ask for the password, or read it from --password-file."""
     if no_password and password_file is not None:
         raise click.UsageError("expected either --password-file or --no-password")
     broker = current()
     password = None if no_password else get_password(password_file)
-    broker.call("users.add", name=name, password=password, tags=list(tags), max_connections=max_connections,
-                max_channels=max_channels)
+    broker.call(
+        "users.add",
+        name=name,
+        password=password,
+        tags=list(tags),
+        max_connections=max_connections,
+        max_channels=max_channels,
+    )
     click.echo(f"added user '{name}'; set its permissions: leveret permissions set {name} --vhost / ...")
 
 
@@ -53,16 +65,29 @@ def add(name: str, password_file: Path | None, no_password: bool, tags: tuple[st
 @click.option("--max-connections", type=click.IntRange(0), help="0: limits.connections_per_user.")
 @click.option("--max-channels", type=click.IntRange(0), help="0: no limit.")
 @remote_options
-def change(name: str, ask: bool, password_file: Path | None, tags: tuple[str, ...], no_tags: bool,
-           max_connections: int | None, max_channels: int | None) -> None:
+def change(
+    name: str,
+    ask: bool,
+    password_file: Path | None,
+    tags: tuple[str, ...],
+    no_tags: bool,
+    max_connections: int | None,
+    max_channels: int | None,
+) -> None:
     """Change a user. Settings that are not given stay."""
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
     new_tags = [] if no_tags else list(tags) or None
     if password is None and new_tags is None and max_connections is None and max_channels is None:
         raise click.UsageError("nothing to change; see --help for the options")
-    broker.call("users.change", name=name, password=password, tags=new_tags, max_connections=max_connections,
-                max_channels=max_channels)
+    broker.call(
+        "users.change",
+        name=name,
+        password=password,
+        tags=new_tags,
+        max_connections=max_connections,
+        max_channels=max_channels,
+    )
     click.echo(f"changed user '{name}'")
 
 

@@ -10,8 +10,15 @@ from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
 
 COLUMNS = (
-    ("name", "name"), ("source", "from"), ("queues", "queues"), ("exchanges", "exchanges"), ("ready", "ready"),
-    ("unacked", "unacked"), ("connections", "connections"), ("strict", "strict"), ("max_queues", "max queues", limit),
+    ("name", "name"),
+    ("source", "from"),
+    ("queues", "queues"),
+    ("exchanges", "exchanges"),
+    ("ready", "ready"),
+    ("unacked", "unacked"),
+    ("connections", "connections"),
+    ("strict", "strict"),
+    ("max_queues", "max queues", limit),
     ("max_connections", "max connections", limit),
 )
 
@@ -35,11 +42,24 @@ def vhosts() -> None:
 @click.argument("name")
 @_settings
 @remote_options
-def add(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
-        consumer_timeout: float | None) -> None:
+def add(
+    name: str,
+    strict: bool | None,
+    max_queues: int | None,
+    max_connections: int | None,
+    qos_global: str | None,
+    consumer_timeout: float | None,
+) -> None:
     """Add a vhost. Set permissions before users can access it."""
-    current().call("vhosts.add", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
-                   qos_global=qos_global, consumer_timeout=consumer_timeout)
+    current().call(
+        "vhosts.add",
+        name=name,
+        strict=strict,
+        max_queues=max_queues,
+        max_connections=max_connections,
+        qos_global=qos_global,
+        consumer_timeout=consumer_timeout,
+    )
     click.echo(f"added vhost '{name}'; set permissions: leveret permissions set USER --vhost '{name}' ...")
 
 
@@ -47,11 +67,24 @@ def add(name: str, strict: bool | None, max_queues: int | None, max_connections:
 @click.argument("name")
 @_settings
 @remote_options
-def change(name: str, strict: bool | None, max_queues: int | None, max_connections: int | None, qos_global: str | None,
-           consumer_timeout: float | None) -> None:
+def change(
+    name: str,
+    strict: bool | None,
+    max_queues: int | None,
+    max_connections: int | None,
+    qos_global: str | None,
+    consumer_timeout: float | None,
+) -> None:
     """Change a vhost. Settings that are not given stay."""
-    current().call("vhosts.change", name=name, strict=strict, max_queues=max_queues, max_connections=max_connections,
-                   qos_global=qos_global, consumer_timeout=consumer_timeout)
+    current().call(
+        "vhosts.change",
+        name=name,
+        strict=strict,
+        max_queues=max_queues,
+        max_connections=max_connections,
+        qos_global=qos_global,
+        consumer_timeout=consumer_timeout,
+    )
     click.echo(f"changed vhost '{name}'")
 
 

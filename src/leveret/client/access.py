@@ -22,5 +22,10 @@ class Access:
     @property
     def rights(self) -> dict[str, bool]:
         """The fields of `access.request`, by name."""
-        return {"exclusive": self.exclusive, "passive": self.passive, "active": self.active, "write": self.write,
-                "read": self.read}
+        return {
+            "exclusive": self.exclusive,
+            "passive": self.passive,
+            "active": self.active,
+            "write": self.write,
+            "read": self.read,
+        }

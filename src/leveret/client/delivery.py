@@ -45,8 +45,9 @@ class Delivery(Message):
 
     __slots__ = ("_sections", "delivery_id", "link", "number", "payload", "payload_size", "state", "tag", "transaction")
 
-    def __init__(self, session: SessionCore, link: ReceiverCore, delivery_id: int, tag: bytes, payload: bytes,
-                 settled: bool) -> None:
+    def __init__(
+        self, session: SessionCore, link: ReceiverCore, delivery_id: int, tag: bytes, payload: bytes, settled: bool
+    ) -> None:
         # Not the constructor of the base class, whose messages are 0-9-1 commands.
         self._channel = session  # type: ignore[assignment]
         self.generation = session.generation
@@ -124,8 +125,9 @@ class Delivery(Message):
     def redelivered(self) -> bool:
         """Whether the message may have been delivered before, or a delivery attempt has failed."""
         sections = self.sections
-        return sections.delivery_count > 0 or (sections.header >= 0 and not sections.first_acquirer
-                                               and self.link.session.connection.addresses.form != "plain")
+        return sections.delivery_count > 0 or (
+            sections.header >= 0 and not sections.first_acquirer and self.link.session.connection.addresses.form != "plain"
+        )
 
     @property
     def delivery_count(self) -> int:
@@ -194,8 +196,14 @@ class Delivery(Message):
         """Settle with the outcome released: the message was not processed and returns to its place in the queue."""
         self.settle_as(RELEASED_STATE, transaction)
 
-    def modify(self, *, delivery_failed: bool = True, undeliverable_here: bool = False,
-               annotations: FieldTable | None = None, transaction: AnyTransaction | None = None) -> None:
+    def modify(
+        self,
+        *,
+        delivery_failed: bool = True,
+        undeliverable_here: bool = False,
+        annotations: FieldTable | None = None,
+        transaction: AnyTransaction | None = None,
+    ) -> None:
         """Settle with the outcome modified: the message returns to the queue.
 
         Args:
@@ -206,8 +214,14 @@ class Delivery(Message):
         """
         self.settle_as(Modified(delivery_failed or None, undeliverable_here or None, annotations), transaction)
 
-    def reject(self, requeue: bool = False, *, condition: str = "", description: str = "",
-               transaction: AnyTransaction | None = None) -> None:
+    def reject(
+        self,
+        requeue: bool = False,
+        *,
+        condition: str = "",
+        description: str = "",
+        transaction: AnyTransaction | None = None,
+    ) -> None:
         """Settle with the outcome rejected: the message is invalid and is dead-lettered. `requeue` releases it instead."""
         if requeue:
             self.release(transaction)

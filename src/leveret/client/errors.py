@@ -40,8 +40,9 @@ class Error(Exception):
         info: Map that accompanies the condition.
     """
 
-    def __init__(self, message: str = "", *, reply_code: int = 0, reply_text: str = "", class_id: int = 0,
-                 method_id: int = 0) -> None:
+    def __init__(
+        self, message: str = "", *, reply_code: int = 0, reply_text: str = "", class_id: int = 0, method_id: int = 0
+    ) -> None:
         super().__init__(message)
         self.reply_code = reply_code
         self.reply_text = reply_text
@@ -62,8 +63,17 @@ _AnyError = TypeVar("_AnyError", bound=Error)
 class ConnectionFailed(Error):
     """The client could not connect to `host` and `port`."""
 
-    def __init__(self, message: str = "", *, host: str = "", port: int = 0, reply_code: int = 0, reply_text: str = "",
-                 class_id: int = 0, method_id: int = 0) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        host: str = "",
+        port: int = 0,
+        reply_code: int = 0,
+        reply_text: str = "",
+        class_id: int = 0,
+        method_id: int = 0,
+    ) -> None:
         super().__init__(message, reply_code=reply_code, reply_text=reply_text, class_id=class_id, method_id=method_id)
         self.host = host
         self.port = port
@@ -139,9 +149,16 @@ class PublishFailed(Error):
         messages: The messages, each (exchange, routing key, properties, body).
     """
 
-    def __init__(self, message: str = "", *,
-                 messages: Iterable[tuple[str, str, Properties | None, bytes]] = (), reply_code: int = 0,
-                 reply_text: str = "", class_id: int = 0, method_id: int = 0) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        messages: Iterable[tuple[str, str, Properties | None, bytes]] = (),
+        reply_code: int = 0,
+        reply_text: str = "",
+        class_id: int = 0,
+        method_id: int = 0,
+    ) -> None:
         super().__init__(message, reply_code=reply_code, reply_text=reply_text, class_id=class_id, method_id=method_id)
         self.messages = [Unpublished(*message) for message in messages]
 
@@ -168,8 +185,16 @@ class Returned(PublishFailed):
 class ConsumerCancelled(Error):
     """The server cancelled a consumer because its queue was deleted or became unavailable."""
 
-    def __init__(self, message: str = "", *, consumer_tag: str = "", reply_code: int = 0, reply_text: str = "",
-                 class_id: int = 0, method_id: int = 0) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        consumer_tag: str = "",
+        reply_code: int = 0,
+        reply_text: str = "",
+        class_id: int = 0,
+        method_id: int = 0,
+    ) -> None:
         super().__init__(message, reply_code=reply_code, reply_text=reply_text, class_id=class_id, method_id=method_id)
         self.consumer_tag = consumer_tag
 
@@ -216,8 +241,11 @@ _HINTS: Final = (
     (constants.NOT_FOUND, "no queue", "expected a queue that exists: declare it first"),
     (constants.RESOURCE_LOCKED, "exclusive", "expected the connection that declared it with exclusive=True"),
     (constants.PRECONDITION_FAILED, "inequivalent", "expected the arguments of the first declaration, or passive=True"),
-    (constants.PRECONDITION_FAILED, "unknown delivery tag",
-     "expected each message to be settled once, on the channel that received it"),
+    (
+        constants.PRECONDITION_FAILED,
+        "unknown delivery tag",
+        "expected each message to be settled once, on the channel that received it",
+    ),
     (constants.PRECONDITION_FAILED, "timed out", "expected messages to be settled within the server's consumer timeout"),
     (constants.PRECONDITION_FAILED, "in use", "expected no consumers, or no if_unused"),
     (constants.PRECONDITION_FAILED, "not empty", "expected an empty queue, or no if_empty"),
@@ -250,8 +278,13 @@ def closed_error(reply_code: int, reply_text: str, class_id: int, method_id: int
 
 def protocol_error(reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> ConnectionClosed:
     """Return the exception for a server that broke the protocol, which makes the client close the connection."""
-    return ConnectionClosed(f"the server broke the protocol: {_reply(reply_code, text)}", reply_code=reply_code,
-                            reply_text=f"the server broke the protocol: {text}", class_id=class_id, method_id=method_id)
+    return ConnectionClosed(
+        f"the server broke the protocol: {_reply(reply_code, text)}",
+        reply_code=reply_code,
+        reply_text=f"the server broke the protocol: {text}",
+        class_id=class_id,
+        method_id=method_id,
+    )
 
 
 def _reply(code: int, text: str) -> str:

@@ -157,5 +157,7 @@ class Message:
 
     def __repr__(self) -> str:
         again = " redelivered" if self.redelivered else ""
-        return (f"<{type(self).__name__} {self.delivery_tag}{again}: {self.size} bytes from exchange {self.exchange!r}"
-                f" with routing key {self.routing_key!r}>")
+        return (
+            f"<{type(self).__name__} {self.delivery_tag}{again}: {self.size} bytes from exchange {self.exchange!r}"
+            f" with routing key {self.routing_key!r}>"
+        )

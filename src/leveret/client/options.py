@@ -18,12 +18,17 @@ from leveret.wire.amqp10.values import Checked
 
 _INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?", re.ASCII)
-_BOOLEANS: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False,
-                    "0": False}
+_BOOLEANS: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 # Keys of pika's `ssl_options`, and the options that they set.
-_SSL_OPTIONS: Final = {"ca_certs": "cafile", "cafile": "cafile", "certfile": "certfile", "keyfile": "keyfile",
-                       "password": "keypassword", "server_hostname": "server_name"}
+_SSL_OPTIONS: Final = {
+    "ca_certs": "cafile",
+    "cafile": "cafile",
+    "certfile": "certfile",
+    "keyfile": "keyfile",
+    "password": "keypassword",
+    "server_hostname": "server_name",
+}
 
 # The value of an option of `connect`: a text of a URL or what its reader makes of one, which checks it.
 Option: TypeAlias = Any
@@ -112,14 +117,33 @@ class _Option(NamedTuple):
 
 
 _OWN: Final = {
-    "host": _host, "port": _integer, "vhost": _unchanged, "user": _unchanged, "password": _unchanged,
-    "protocol": _unchanged, "name": _unchanged, "mechanism": _mechanism, "locale": _unchanged,
-    "heartbeat": _integer, "channel_max": _integer, "frame_max": _integer,
-    "connect_timeout": _seconds, "timeout": _seconds_or_none, "blocked_timeout": _seconds_or_none,
-    "reconnect": _boolean, "reconnect_delay": _seconds, "reconnect_max_delay": _seconds,
+    "host": _host,
+    "port": _integer,
+    "vhost": _unchanged,
+    "user": _unchanged,
+    "password": _unchanged,
+    "protocol": _unchanged,
+    "name": _unchanged,
+    "mechanism": _mechanism,
+    "locale": _unchanged,
+    "heartbeat": _integer,
+    "channel_max": _integer,
+    "frame_max": _integer,
+    "connect_timeout": _seconds,
+    "timeout": _seconds_or_none,
+    "blocked_timeout": _seconds_or_none,
+    "reconnect": _boolean,
+    "reconnect_delay": _seconds,
+    "reconnect_max_delay": _seconds,
     "reconnect_attempts": _integer,
-    "cafile": _unchanged, "certfile": _unchanged, "keyfile": _unchanged, "keypassword": _unchanged, "verify": _verify,
-    "server_name": _server_name, "addresses": _unchanged, "container_id": _unchanged,
+    "cafile": _unchanged,
+    "certfile": _unchanged,
+    "keyfile": _unchanged,
+    "keypassword": _unchanged,
+    "verify": _verify,
+    "server_name": _server_name,
+    "addresses": _unchanged,
+    "container_id": _unchanged,
 }
 _SYNONYMS: Final = {
     # pika
@@ -180,8 +204,11 @@ def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, A
             if name == "socket_timeout" and other == "stack_timeout":
                 continue
             if other is not None and not (name == "stack_timeout" and other == "socket_timeout"):
-                raise InvalidUrl(f"option {name} is given twice" if name == other else
-                                 f"options {other} and {name} set the same option; expected one of them")
+                raise InvalidUrl(
+                    f"option {name} is given twice"
+                    if name == other
+                    else f"options {other} and {name} set the same option; expected one of them"
+                )
             names[target] = name
             found[target] = setting
     return found

@@ -127,7 +127,8 @@ class Parameters:
             context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.cafile or None)
         except (OSError, ValueError) as error:
             raise self._tls_failed(
-                f"option cafile: {self.cafile!r}: {_reason(error)}; expected certificates in PEM") from error
+                f"option cafile: {self.cafile!r}: {_reason(error)}; expected certificates in PEM"
+            ) from error
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -176,8 +177,12 @@ class Parameters:
             value = getattr(self, name)
             if none and value is None:
                 continue
-            if (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= MAX_SECONDS
-                    or (value == 0 and not zero)):
+            if (
+                not isinstance(value, (int, float))
+                or isinstance(value, bool)
+                or not 0 <= value <= MAX_SECONDS
+                or (value == 0 and not zero)
+            ):
                 raise bad_option(name, value, f"seconds {'from' if zero else 'above'} 0{', or None' if none else ''}")
         if not isinstance(self.tls, (bool, ssl.SSLContext)):
             raise bad_option("tls", self.tls, "an ssl.SSLContext, True or False")
@@ -196,15 +201,19 @@ class Parameters:
             if getattr(self, name) not in choices:
                 raise bad_option(name, getattr(self, name), f"one of {', '.join(choices)}")
         if self.mechanism == "PLAIN" and ("\0" in self.user or "\0" in self.password):
-            raise InvalidUrl("options user and password: PLAIN cannot transfer NUL characters; "
-                             "expected none, or mechanism AMQPLAIN")
+            raise InvalidUrl(
+                "options user and password: PLAIN cannot transfer NUL characters; expected none, or mechanism AMQPLAIN"
+            )
         if not 1 <= len(self.locale) <= 255:
             raise bad_option("locale", self.locale, 'a name such as "en_US"')
         if 0 < self.frame_max < FRAME_MIN_SIZE:
             raise bad_option("frame_max", self.frame_max, f"0 or at least {FRAME_MIN_SIZE}")
         if self.reconnect_max_delay < self.reconnect_delay:
-            raise bad_option("reconnect_max_delay", self.reconnect_max_delay,
-                       f"at least reconnect_delay, which is {self.reconnect_delay}")
+            raise bad_option(
+                "reconnect_max_delay",
+                self.reconnect_max_delay,
+                f"at least reconnect_delay, which is {self.reconnect_delay}",
+            )
         try:
             encode_table(self.client_properties, RABBITMQ)
         except (ValueError, TypeError, AttributeError) as error:
@@ -224,14 +233,39 @@ class Parameters:
             raise InvalidUrl("option keyfile without option certfile; expected both")
 
 
-_TEXTS: Final = ("host", "vhost", "user", "password", "protocol", "name", "mechanism", "locale", "cafile", "certfile",
-                 "keyfile", "keypassword", "server_name", "addresses", "container_id")
+_TEXTS: Final = (
+    "host",
+    "vhost",
+    "user",
+    "password",
+    "protocol",
+    "name",
+    "mechanism",
+    "locale",
+    "cafile",
+    "certfile",
+    "keyfile",
+    "keypassword",
+    "server_name",
+    "addresses",
+    "container_id",
+)
 _SECRET: Final = ("password", "keypassword")
-_INTEGERS: Final = {"port": (0, 65535), "heartbeat": (0, 65535), "channel_max": (0, 65535),
-                    "frame_max": (0, 2**32 - 1), "reconnect_attempts": (0, 2**31 - 1)}
+_INTEGERS: Final = {
+    "port": (0, 65535),
+    "heartbeat": (0, 65535),
+    "channel_max": (0, 65535),
+    "frame_max": (0, 2**32 - 1),
+    "reconnect_attempts": (0, 2**31 - 1),
+}
 # Whether a time may be 0, and whether it may be None.
-_TIMES: Final = {"connect_timeout": (False, False), "timeout": (False, True), "blocked_timeout": (True, True),
-                 "reconnect_delay": (True, False), "reconnect_max_delay": (True, False)}
+_TIMES: Final = {
+    "connect_timeout": (False, False),
+    "timeout": (False, True),
+    "blocked_timeout": (True, True),
+    "reconnect_delay": (True, False),
+    "reconnect_max_delay": (True, False),
+}
 
 
 class _Password:

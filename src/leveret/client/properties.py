@@ -90,11 +90,21 @@ def encode_properties(properties: Properties) -> bytes:
         if headers is not None and not isinstance(headers, dict):
             raise TypeError("headers: expected a dict")
         return encode_basic(
-            properties.content_type, properties.content_encoding, headers, properties.delivery_mode,
-            properties.priority, properties.correlation_id, properties.reply_to,
-            None if expiration is None else _expiration(expiration), properties.message_id,
-            None if timestamp is None else _timestamp(timestamp), properties.type, properties.user_id,
-            properties.app_id, properties.cluster_id)
+            properties.content_type,
+            properties.content_encoding,
+            headers,
+            properties.delivery_mode,
+            properties.priority,
+            properties.correlation_id,
+            properties.reply_to,
+            None if expiration is None else _expiration(expiration),
+            properties.message_id,
+            None if timestamp is None else _timestamp(timestamp),
+            properties.type,
+            properties.user_id,
+            properties.app_id,
+            properties.cluster_id,
+        )
     except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise InvalidMessage(_fault(properties) or str(error)) from error
 
@@ -139,10 +149,21 @@ def from_keywords(properties: Properties | None, keywords: dict[str, PropertyVal
 def _copy(of: Properties) -> Properties:
     """Return a copy of the properties. `copy.copy` takes four times as long."""
     return Properties(
-        content_type=of.content_type, content_encoding=of.content_encoding, headers=of.headers,
-        delivery_mode=of.delivery_mode, priority=of.priority, correlation_id=of.correlation_id, reply_to=of.reply_to,
-        expiration=of.expiration, message_id=of.message_id, timestamp=of.timestamp, type=of.type, user_id=of.user_id,
-        app_id=of.app_id, cluster_id=of.cluster_id)
+        content_type=of.content_type,
+        content_encoding=of.content_encoding,
+        headers=of.headers,
+        delivery_mode=of.delivery_mode,
+        priority=of.priority,
+        correlation_id=of.correlation_id,
+        reply_to=of.reply_to,
+        expiration=of.expiration,
+        message_id=of.message_id,
+        timestamp=of.timestamp,
+        type=of.type,
+        user_id=of.user_id,
+        app_id=of.app_id,
+        cluster_id=of.cluster_id,
+    )
 
 
 def _nearest(name: str) -> str:

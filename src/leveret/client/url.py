@@ -53,8 +53,10 @@ def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[s
         raise InvalidUrl(f"the URLs select different protocols: {', '.join(sorted(selected))}; expected one")
     if protocol is None:
         if not selected <= {"auto", "0-9-1"}:
-            raise InvalidUrl(f"the URL selects protocol {hosts[0].protocol}, whose connections have another type; expected"
-                             f' argument protocol="{hosts[0].protocol}", or protocol="auto" for any')
+            raise InvalidUrl(
+                f"the URL selects protocol {hosts[0].protocol}, whose connections have another type; expected"
+                f' argument protocol="{hosts[0].protocol}", or protocol="auto" for any'
+            )
         hosts = [replace(host, protocol="0-9-1") for host in hosts]
     return hosts
 
@@ -73,8 +75,9 @@ def parse_url(url: str = "amqp://", **options: Option) -> Parameters:
     scheme, separator, rest = url.partition("://")
     tls = _SCHEMES.get(scheme.lower())
     if not separator or tls is None:
-        raise InvalidUrl(f"the URL {f'begins with {scheme[:20]!r}' if separator else 'has no scheme'}; {_EXPECTED}, "
-                         "or amqps://")
+        raise InvalidUrl(
+            f"the URL {f'begins with {scheme[:20]!r}' if separator else 'has no scheme'}; {_EXPECTED}, or amqps://"
+        )
     if "#" in rest:
         raise InvalidUrl("the URL contains '#'; expected it encoded as %23")
     rest, _, query = rest.partition("?")

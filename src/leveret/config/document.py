@@ -97,8 +97,10 @@ _PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "re
 
 def document() -> str:
     """Return the text of the page."""
-    lines = [f"| `{key}` | {_cell(value)} | {default} | {_cell(meaning)} |\n"
-             for key, value, default, meaning in _rows(schema_of(Config), "")]
+    lines = [
+        f"| `{key}` | {_cell(value)} | {default} | {_cell(meaning)} |\n"
+        for key, value, default, meaning in _rows(schema_of(Config), "")
+    ]
     return _HEAD + "".join(lines) + _TAIL
 
 

@@ -41,8 +41,11 @@ class _Tree:
         self.bases[path] = base
 
 
-def load_config(path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None,
-                flags: Sequence[tuple[str, str]] = ()) -> Config:
+def load_config(
+    path: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[tuple[str, str]] = (),
+) -> Config:
     """Load the configuration from a TOML file, `LEVERET_SECTION__KEY` variables and flags.
 
     Args:
@@ -134,8 +137,10 @@ def _refuse_single_underscore(name: str, word: str, root: Table) -> None:
     for section in (*root.keys, *RENAMED_SETTINGS):
         if f"{word}_".lower().startswith(f"{section}_"):
             key = word[len(section) + 1 :] or "KEY"
-            raise ConfigError(f"environment variable {name}: expected two underscores between section and key, "
-                              f"as in {PREFIX}{word[: len(section)]}__{key}")
+            raise ConfigError(
+                f"environment variable {name}: expected two underscores between section and key, "
+                f"as in {PREFIX}{word[: len(section)]}__{key}"
+            )
 
 
 def _path_of_words(words: list[str], root: Table) -> tuple[str, ...]:
@@ -156,8 +161,9 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
     try:
         nested: Setting = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
-        raise ConfigError(f"flag {key!r}: invalid name of a setting; expected one such as server.port or"
-                          ' users."a.b".tags') from None
+        raise ConfigError(
+            f'flag {key!r}: invalid name of a setting; expected one such as server.port or users."a.b".tags'
+        ) from None
     path: list[str] = []
     while isinstance(nested, dict):
         word, nested = next(iter(nested.items()))
@@ -176,8 +182,11 @@ def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tr
         lowered = text.strip().lower()
         value = True if lowered in _TRUE else False if lowered in _FALSE else text
     elif node.is_list:
-        value = (_toml_value(text, path, source, node.expected) if text.strip().startswith("[")
-                 else [part.strip() for part in text.split(",") if part.strip()])
+        value = (
+            _toml_value(text, path, source, node.expected)
+            if text.strip().startswith("[")
+            else [part.strip() for part in text.split(",") if part.strip()]
+        )
     elif node.of is int and node.kind == "":
         value = _number(text, int)
     elif node.of is float and node.kind == "":
@@ -235,8 +244,9 @@ def _flatten(value: Setting, root: Table, path: tuple[str, ...], source: str, ba
 
 def dotted(path: Sequence[str]) -> str:
     """Return a path in TOML notation; parts that are not bare keys are quoted."""
-    return ".".join(part if part.replace("-", "").replace("_", "").isalnum() and part.isascii() else f'"{part}"'
-                    for part in path)
+    return ".".join(
+        part if part.replace("-", "").replace("_", "").isalnum() and part.isascii() else f'"{part}"' for part in path
+    )
 
 
 def unknown_key(source: str, path: tuple[str, ...], table: Table, root: Table) -> ConfigError:

@@ -53,8 +53,9 @@ class ServerConfig(Section, frozen=True, kw_only=True):
 
     host: Annotated[
         str,
-        about("Address to listen on. `localhost` is both loopback addresses, an empty string all addresses of the "
-              "machine."),
+        about(
+            "Address to listen on. `localhost` is both loopback addresses, an empty string all addresses of the machine."
+        ),
     ] = "localhost"
     port: Annotated[int, about("Port of the plain listener; 0 picks a free one.", ge=0, le=65535)] = 5672
     plain: Annotated[
@@ -67,9 +68,9 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     data_dir: Annotated[
         FilePath, about("Directory for messages, metadata and the control socket; created if it does not exist.")
     ] = "~/.local/share/leveret"
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], about("Minimum severity to log, on stderr.")
-    ] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], about("Minimum severity to log, on stderr.")] = (
+        "info"
+    )
     log_format: Annotated[
         Literal["text", "json"], about("Log each event as one line of text, or as one JSON object per line.")
     ] = "text"
@@ -83,12 +84,15 @@ class ServerConfig(Section, frozen=True, kw_only=True):
             "are for the store, the rest for clients to answer `connection.close`. The store always gets 2 seconds. "
             "If it does not finish in time, the process exits with code 1; nothing that was confirmed is lost.",
             ge=0,
-        )
+        ),
     ] = 5.0
     slow_turn: Annotated[
         Seconds,
-        about("A turn of the event loop that takes longer is logged, with the clients whose input it handled, "
-              "and counted in `leveret status`; 0 disables this.", ge=0),
+        about(
+            "A turn of the event loop that takes longer is logged, with the clients whose input it handled, "
+            "and counted in `leveret status`; 0 disables this.",
+            ge=0,
+        ),
     ] = 0.1
     compat: Annotated[ServerCompatConfig, about("Compatibility.")] = field(default_factory=ServerCompatConfig)
 
@@ -111,8 +115,10 @@ class TlsConfig(Section, frozen=True, kw_only=True):
     ca: Annotated[FilePath | None, about("CA certificates in PEM to verify client certificates.")] = None
     verify: Annotated[
         Literal["none", "optional", "required"],
-        about("Whether to ignore client certificates (`none`), verify those that clients send (`optional`), or "
-              "require them (`required`)."),
+        about(
+            "Whether to ignore client certificates (`none`), verify those that clients send (`optional`), or "
+            "require them (`required`)."
+        ),
     ] = "none"
     min_version: Annotated[Literal["1.2", "1.3"], about("Minimum TLS version.")] = "1.2"
 
@@ -159,8 +165,9 @@ class Amqp09Config(Section, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 10.0
-    resume_channels: Annotated[int, about("Maximum number of interrupted channels per user; one more "
-                                          "ends the oldest.", ge=0)] = 100
+    resume_channels: Annotated[
+        int, about("Maximum number of interrupted channels per user; one more ends the oldest.", ge=0)
+    ] = 100
     stream_backlog: Annotated[
         Size,
         about(
@@ -183,39 +190,43 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
     ] = "guest"
     auto_create: Annotated[
         bool,
-        about("Whether a link to a name that is neither a queue nor an exchange creates a durable queue with that "
-              "name."),
+        about("Whether a link to a name that is neither a queue nor an exchange creates a durable queue with that name."),
     ] = True
-    max_frame_size: Annotated[Size, about("Maximum size in bytes of a frame that clients "
-                                          "may send.", ge=512, le=2147483647)] = (
-        131072
-    )
+    max_frame_size: Annotated[
+        Size, about("Maximum size in bytes of a frame that clients may send.", ge=512, le=2147483647)
+    ] = 131072
     sessions: Annotated[int, about("Maximum number of sessions per connection.", ge=1, le=65536)] = 256
     links: Annotated[int, about("Maximum number of links per session.", ge=1, le=65536)] = 1024
     connection_links: Annotated[int, about("Maximum number of links in all sessions of a connection.", ge=1)] = 4096
     unsettled: Annotated[
-        int, about("Maximum number of unsettled deliveries per connection; further deliveries wait until some "
-                   "are settled.", ge=64)
+        int,
+        about(
+            "Maximum number of unsettled deliveries per connection; further deliveries wait until some are settled.", ge=64
+        ),
     ] = 65_536
     idle_timeout: Annotated[
         Seconds,
-        about("Time without a frame after which a client is considered dead; 0 disables this. The broker "
-              "announces half of it to clients.", ge=0),
+        about(
+            "Time without a frame after which a client is considered dead; 0 disables this. The broker "
+            "announces half of it to clients.",
+            ge=0,
+        ),
     ] = 120.0
     link_credit: Annotated[int, about("Number of messages that a sender may send ahead.", ge=1, le=65535)] = 1000
     transaction_timeout: Annotated[
         Seconds, about("Time after which a transaction is rolled back; 0 disables this.", ge=0)
     ] = 0.0
     kept_links: Annotated[
-        int, about("Maximum number of links per user that may outlive their sessions: links with a timeout, a "
-                   "durability, or an expiry policy other than link-detach and session-end.", ge=1)
+        int,
+        about(
+            "Maximum number of links per user that may outlive their sessions: links with a timeout, a "
+            "durability, or an expiry policy other than link-detach and session-end.",
+            ge=1,
+        ),
     ] = 10_000
-    product: Annotated[
-        str, about("`product` in the properties of open. RabbitMQ's clients require its name.")
-    ] = "RabbitMQ"
+    product: Annotated[str, about("`product` in the properties of open. RabbitMQ's clients require its name.")] = "RabbitMQ"
     version: Annotated[
-        str, about("`version` in the properties of open. RabbitMQ's clients use the features of that version of "
-                   "RabbitMQ.")
+        str, about("`version` in the properties of open. RabbitMQ's clients use the features of that version of RabbitMQ.")
     ] = "4.3.0"
 
 
@@ -225,14 +236,13 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     memory_high_watermark: Annotated[
         Watermark,
         about(
-            "Memory use of the process above which publishers are blocked: a fraction of the machine's memory, or "
-            "bytes.",
+            "Memory use of the process above which publishers are blocked: a fraction of the machine's memory, or bytes.",
             ge=0,
         ),
     ] = 0.4
-    disk_free: Annotated[
-        Size, about("Free space in the data directory below which publishers are blocked.", ge=0)
-    ] = 52428800
+    disk_free: Annotated[Size, about("Free space in the data directory below which publishers are blocked.", ge=0)] = (
+        52428800
+    )
     connections: Annotated[int, about("Maximum number of open connections.", ge=0)] = 0
     unauthenticated: Annotated[
         int,
@@ -256,18 +266,24 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
         Size, about("Maximum bytes of uncommitted publishes per transaction, 1,000 beside each body.", ge=1)
     ] = 268435456
     routing_keys: Annotated[
-        int, about("Maximum number of distinct routing keys per message: its own, and those in its headers CC "
-                   "and BCC.", ge=1)
+        int,
+        about("Maximum number of distinct routing keys per message: its own, and those in its headers CC and BCC.", ge=1),
     ] = 1000
     routing_steps: Annotated[
         int,
-        about("Maximum number of comparisons with bindings, destinations and exchanges to route a message. "
-              "100,000 take about 10 ms, during which no other client is served.", ge=100),
+        about(
+            "Maximum number of comparisons with bindings, destinations and exchanges to route a message. "
+            "100,000 take about 10 ms, during which no other client is served.",
+            ge=100,
+        ),
     ] = 100000
     routing_queues: Annotated[
         int,
-        about("Maximum number of queues that a message may be routed to. 10,000 take about 10 ms, during "
-              "which other clients wait.", ge=1),
+        about(
+            "Maximum number of queues that a message may be routed to. 10,000 take about 10 ms, during "
+            "which other clients wait.",
+            ge=1,
+        ),
     ] = 10000
 
 
@@ -285,8 +301,7 @@ class StorageConfig(Section, frozen=True, kw_only=True):
     reserve: Annotated[
         Size,
         about(
-            "Disk space reserved for settlements when the disk is full. With less than this free, publishers are "
-            "blocked.",
+            "Disk space reserved for settlements when the disk is full. With less than this free, publishers are blocked.",
             ge=1048576,
         ),
     ] = 16777216
@@ -298,17 +313,14 @@ class StorageConfig(Section, frozen=True, kw_only=True):
         ),
     ] = "0600"
     body_spool_threshold: Annotated[
-        Size, about("Bodies larger than this are received into a file in the data directory instead of "
-                    "memory.", ge=4096)
+        Size, about("Bodies larger than this are received into a file in the data directory instead of memory.", ge=4096)
     ] = 1048576
 
 
 class StreamsConfig(Section, frozen=True, kw_only=True):
     """Sealing of streams: their oldest parts become Parquet files. Needs the extra `segments`."""
 
-    sealing: Annotated[
-        bool, about("Whether to seal streams. Segments that exist are served either way.")
-    ] = True
+    sealing: Annotated[bool, about("Whether to seal streams. Segments that exist are served either way.")] = True
     directory: Annotated[
         PathOrUrl | None,
         about(
@@ -323,16 +335,18 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
             "credentials. Default: they come from the environment."
         ),
     ] = None
-    segment_size: Annotated[
-        Size, about("Bytes of bodies in the unsealed part of a stream that make a segment.", ge=1)
-    ] = 64000000
+    segment_size: Annotated[Size, about("Bytes of bodies in the unsealed part of a stream that make a segment.", ge=1)] = (
+        64000000
+    )
     segment_age: Annotated[
         Seconds, about("Age of the oldest unsealed message at which a smaller part of a stream is sealed too.", gt=0)
     ] = 600.0
     merge_below: Annotated[
         Annotated[Size, Meta(ge=0)] | None,
-        about("Segments with fewer bytes of bodies are merged with their neighbours. Default: a quarter of "
-              "`streams.segment_size`."),
+        about(
+            "Segments with fewer bytes of bodies are merged with their neighbours. Default: a quarter of "
+            "`streams.segment_size`."
+        ),
     ] = None
     grace: Annotated[
         Seconds,
@@ -359,13 +373,18 @@ class SinkTransactionsConfig(Section, frozen=True, kw_only=True):
     max_bytes: Annotated[Size, about("Maximum bytes of bodies per sink transaction.", ge=1)] = 17179869184
     max_per_vhost: Annotated[int, about("Maximum number of sink transactions per vhost.", ge=1)] = 10_000
     max_apps: Annotated[
-        int, about("Maximum number of sinks per vhost whose last batch is stored; only `leveret sink-transactions "
-                   "forget` removes one.", ge=1)
+        int,
+        about(
+            "Maximum number of sinks per vhost whose last batch is stored; only `leveret sink-transactions "
+            "forget` removes one.",
+            ge=1,
+        ),
     ] = 10_000
     timeout: Annotated[
         Seconds,
-        about("Time after which an unused sink transaction is aborted: no publish, prepare or commit; 0 "
-              "disables this.", ge=0),
+        about(
+            "Time after which an unused sink transaction is aborted: no publish, prepare or commit; 0 disables this.", ge=0
+        ),
     ] = 86400.0
 
 
@@ -385,8 +404,11 @@ class DtxConfig(Section, frozen=True, kw_only=True):
 
     timeout: Annotated[
         Seconds,
-        about("Time after which an unprepared branch is rolled back, unless its coordinator sets another one; "
-              "0 disables this. A prepared branch waits for its coordinator, or for `leveret dtx`.", ge=0),
+        about(
+            "Time after which an unprepared branch is rolled back, unless its coordinator sets another one; "
+            "0 disables this. A prepared branch waits for its coordinator, or for `leveret dtx`.",
+            ge=0,
+        ),
     ] = 300.0
     max_branches: Annotated[int, about("Maximum number of branches per vhost.", ge=1)] = 10_000
     max_bytes: Annotated[
@@ -428,16 +450,14 @@ class UserLimitsConfig(Section, frozen=True, kw_only=True):
     max_connections: Annotated[
         int, about("Maximum number of connections of the user; 0: `limits.connections_per_user`.", ge=0)
     ] = 0
-    max_channels: Annotated[int, about("Maximum number of channels in all connections of the user; 0: no "
-                                       "limit.", ge=0)] = 0
+    max_channels: Annotated[int, about("Maximum number of channels in all connections of the user; 0: no limit.", ge=0)] = 0
 
 
 class UserConfig(Section, frozen=True, kw_only=True):
     """A user. It has at most one of the three forms of a password; EXTERNAL and ANONYMOUS need none."""
 
     password: Annotated[str | None, about("Password in plain text.")] = None
-    password_hash: Annotated[str | None, about("Argon2id hash of the password, as printed by `leveret users "
-                                               "hash`.")] = None
+    password_hash: Annotated[str | None, about("Argon2id hash of the password, as printed by `leveret users hash`.")] = None
     password_file: Annotated[FilePath | None, about("File whose first line is the password.")] = None
     tags: Annotated[list[Name], about("Labels; `administrator` may manage the broker.")] = field(default_factory=list)
     permissions: Annotated[
@@ -449,9 +469,9 @@ class UserConfig(Section, frozen=True, kw_only=True):
 class CompatConfig(Section, frozen=True, kw_only=True):
     """Whether to follow the specification or RabbitMQ when they differ."""
 
-    strict: Annotated[
-        bool, about("Follow the text of the specification even if clients rely on RabbitMQ's deviation.")
-    ] = False
+    strict: Annotated[bool, about("Follow the text of the specification even if clients rely on RabbitMQ's deviation.")] = (
+        False
+    )
 
 
 class VhostLimitsConfig(Section, frozen=True, kw_only=True):
@@ -465,11 +485,15 @@ class RealmConfig(Section, frozen=True, kw_only=True):
     """A realm of AMQP 0-9: resources, and the users who may request tickets for them. `*` means all users."""
 
     resources: Annotated[
-        str, about("Regular expression for the full names of the exchanges and queues of the realm; the default "
-                   "exchange has an empty name.")
+        str,
+        about(
+            "Regular expression for the full names of the exchanges and queues of the realm; the default "
+            "exchange has an empty name."
+        ),
     ] = ".*"
     exclusive: Annotated[list[Name], about("Users who may reserve the realm for one channel.")] = field(
-        default_factory=list)
+        default_factory=list
+    )
     passive: Annotated[list[Name], about("Users who may declare passively.")] = field(default_factory=list)
     active: Annotated[list[Name], about("Users who may declare, bind and delete.")] = field(default_factory=list)
     write: Annotated[list[Name], about("Users who may publish.")] = field(default_factory=list)
@@ -488,8 +512,9 @@ class VhostConfig(Section, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     consumer_timeout: Annotated[
         Seconds,
-        about("Time within which a consumer must acknowledge a delivery; otherwise its channel is closed. 0: "
-              "no limit.", ge=0),
+        about(
+            "Time within which a consumer must acknowledge a delivery; otherwise its channel is closed. 0: no limit.", ge=0
+        ),
     ] = 0.0
 
 
@@ -509,9 +534,11 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     """Events on the exchange `amq.leveret.events`."""
 
     sample: Annotated[
-        int, about("Publish one of this many events of the same kind and queue (or exchange); it says how many it "
-                   "stands for.",
-                   ge=1)
+        int,
+        about(
+            "Publish one of this many events of the same kind and queue (or exchange); it says how many it stands for.",
+            ge=1,
+        ),
     ] = 1
 
 

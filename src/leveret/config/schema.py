@@ -78,8 +78,17 @@ def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: Se
     kind = next((meta.extra["kind"] for meta in metas if meta.extra and "kind" in meta.extra), "")
     assert not kind or kind in READERS
     description = next((meta.description for meta in reversed(metas) if meta.description), "")
-    return Key(name, full, bare, kind, typing.get_origin(bare) is list, name in ("password", "password_hash"), default,
-               description, _expected(bare, kind, metas))
+    return Key(
+        name,
+        full,
+        bare,
+        kind,
+        typing.get_origin(bare) is list,
+        name in ("password", "password_hash"),
+        default,
+        description,
+        _expected(bare, kind, metas),
+    )
 
 
 def _strip(annotation: Any) -> tuple[Any, list[msgspec.Meta]]:

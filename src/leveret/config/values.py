@@ -76,5 +76,10 @@ def read_path_or_url(value: Setting, base: str) -> Setting:
     return value if isinstance(value, str) and "://" in value else read_path(value, base)
 
 
-READERS = {"size": read_size, "watermark": read_watermark, "seconds": read_seconds, "path": read_path,
-           "path_or_url": read_path_or_url}
+READERS = {
+    "size": read_size,
+    "watermark": read_watermark,
+    "seconds": read_seconds,
+    "path": read_path,
+    "path_or_url": read_path_or_url,
+}

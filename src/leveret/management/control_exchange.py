@@ -62,8 +62,9 @@ class Envelopes(Protocol):
 class Requests(RequestHandler):
     """Executes requests. `session` returns a connection by its number, None if it is closed."""
 
-    def __init__(self, broker: Broker, users: UserStore, session: Callable[[int], RequestingSession | None],
-                 envelopes: Envelopes) -> None:
+    def __init__(
+        self, broker: Broker, users: UserStore, session: Callable[[int], RequestingSession | None], envelopes: Envelopes
+    ) -> None:
         self._broker = broker
         self._users = users
         self._session = session
@@ -94,8 +95,11 @@ class Requests(RequestHandler):
         if queue is None:
             return None
         owner = queue.exclusive_owner
-        if owner is session or name.startswith(DIRECT_REPLY) or (owner is None and queue.temporary
-                                                                 and not queue.auto_delete):
+        if (
+            owner is session
+            or name.startswith(DIRECT_REPLY)
+            or (owner is None and queue.temporary and not queue.auto_delete)
+        ):
             return queue
         return queue if self._users.may(session.user, vhost.name, "write", "") else None
 
@@ -143,8 +147,9 @@ class _Reply(CommitWaiter):
 
     def resolve(self, outcome: Reply | BrokerError) -> None:
         if isinstance(outcome, BrokerError):
-            self._body = encode_json({"version": VERSION, "ok": False, "error": {
-                "condition": outcome.condition, "message": plain(str(outcome))}})
+            self._body = encode_json(
+                {"version": VERSION, "ok": False, "error": {"condition": outcome.condition, "message": plain(str(outcome))}}
+            )
         else:
             self._body = encode_json({"version": VERSION, "ok": True, **fields_of(outcome)})
         self._requests.wait(self)
@@ -160,8 +165,9 @@ def _perform(message: Message, envelopes: Envelopes, context: VhostContext) -> R
     name = message.routing_key
     operation = VHOST_OPERATIONS.get(name)
     if operation is None:
-        raise NotImplementedByBroker(f"unknown operation '{plain(name)}'; expected one of"
-                                     f" {', '.join(sorted(VHOST_OPERATIONS))}")
+        raise NotImplementedByBroker(
+            f"unknown operation '{plain(name)}'; expected one of {', '.join(sorted(VHOST_OPERATIONS))}"
+        )
     try:
         given = msgspec.json.decode(envelopes.content(message), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -65,8 +65,10 @@ def plain(value: ReplyValue) -> Json:
 
 def fields_of(reply: msgspec.Struct) -> dict[str, ReplyValue]:
     """Return the fields of a reply that are set, by their names in JSON."""
-    found = ((name, getattr(reply, field))
-             for name, field in zip(reply.__struct_encode_fields__, reply.__struct_fields__, strict=True))
+    found = (
+        (name, getattr(reply, field))
+        for name, field in zip(reply.__struct_encode_fields__, reply.__struct_fields__, strict=True)
+    )
     return {name: value for name, value in found if value is not msgspec.UNSET}
 
 

@@ -34,10 +34,21 @@ class ManagedBroker:
         links: The links of AMQP 1.0.
     """
 
-    def __init__(self, broker: Broker, users: UserStore, *, sessions: Callable[[], Iterable[ConnectedSession]],
-                 config: Config, config_name: str, apply_vhost: Callable[[str, VhostConfig], Vhost],
-                 facts: Callable[[], ProcessInfo], alarm: Callable[[], str], executor: Executor | None = None,
-                 vhost_settings: dict[str, VhostConfig] | None = None, links: LinkRegistry) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        users: UserStore,
+        *,
+        sessions: Callable[[], Iterable[ConnectedSession]],
+        config: Config,
+        config_name: str,
+        apply_vhost: Callable[[str, VhostConfig], Vhost],
+        facts: Callable[[], ProcessInfo],
+        alarm: Callable[[], str],
+        executor: Executor | None = None,
+        vhost_settings: dict[str, VhostConfig] | None = None,
+        links: LinkRegistry,
+    ) -> None:
         self.broker = broker
         self.users = users
         self.sessions = sessions

@@ -106,9 +106,11 @@ class DirectoryCheck:
             raise StorageFailed(f"{database} is a database, but not one of leveret's")
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT_VERSION:
-            raise StorageFailed(f"{database} has format version {version}, and this version of leveret reads up to"
-                                f" {FORMAT_VERSION}; check it with the leveret that wrote it, or a later one")
-        for verdict, in connection.execute("PRAGMA integrity_check(20)"):
+            raise StorageFailed(
+                f"{database} has format version {version}, and this version of leveret reads up to"
+                f" {FORMAT_VERSION}; check it with the leveret that wrote it, or a later one"
+            )
+        for (verdict,) in connection.execute("PRAGMA integrity_check(20)"):
             if verdict != "ok":
                 self.damaged.append(f"{database}: {verdict}")
         check = LogCheck(connection)
@@ -132,13 +134,19 @@ class DirectoryCheck:
             fault = self._segment_fault(segment)
             if fault:
                 stream = "/".join(metadata.split_key(key)[:2])
-                self.damaged.append(f"segment {segment.path} of stream {stream} (offsets {segment.first} to {segment.last})"
-                                    f" is damaged: {fault}")
+                self.damaged.append(
+                    f"segment {segment.path} of stream {stream} (offsets {segment.first} to {segment.last})"
+                    f" is damaged: {fault}"
+                )
         self.counts["segments"] = {"files": len(known), "octets": total}
         if "://" not in self.segments:
             directories = {path.split("/", 1)[0] for path in known}
-            paths = {str((Path(base) / name).relative_to(self.segments)) for directory in directories
-                     for base, _, names in os.walk(Path(self.segments, directory)) for name in names}
+            paths = {
+                str((Path(base) / name).relative_to(self.segments))
+                for directory in directories
+                for base, _, names in os.walk(Path(self.segments, directory))
+                for name in names
+            }
             self._note_others(SEGMENTS, paths - known, "beside the segments are in no manifest")
 
     def _segment_fault(self, segment: Segment) -> str:
@@ -183,8 +191,10 @@ class DirectoryCheck:
             except OSError:
                 size = -1
             if size < expected:
-                self.damaged.append(f"upload '{identifier}' of user '{user}' in vhost '{vhost}' has {max(size, 0)} bytes,"
-                                    f" expected {expected} as at its last checkpoint")
+                self.damaged.append(
+                    f"upload '{identifier}' of user '{user}' in vhost '{vhost}' has {max(size, 0)} bytes,"
+                    f" expected {expected} as at its last checkpoint"
+                )
         self.counts["staged"] = {"contents": len(known)}
         directory = self.path / UPLOAD_DIRECTORY
         others = {path.name for path in directory.iterdir()} - known if directory.is_dir() else set()
@@ -194,7 +204,8 @@ class DirectoryCheck:
         """Files that no definition names."""
         kept = {name for name in others if place in self._salvaged or metadata.make_key(place, name) in self._kept}
         if kept:
-            self.notes.append(f"{len(kept)} files {what}: the broker keeps them, because lost parts of the log may have"
-                              " named them")
+            self.notes.append(
+                f"{len(kept)} files {what}: the broker keeps them, because lost parts of the log may have named them"
+            )
         if others - kept:
             self.notes.append(f"{len(others - kept)} files {what}: the broker removes them")

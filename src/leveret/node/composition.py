@@ -79,8 +79,14 @@ class Composition:
         StorageFailed: The store cannot be opened. It is closed after any error.
     """
 
-    def __init__(self, config: Config, config_name: str, on_failure: Callable[[], None], owner: str = "",
-                 salvage: Salvage = NOTHING_LOST) -> None:
+    def __init__(
+        self,
+        config: Config,
+        config_name: str,
+        on_failure: Callable[[], None],
+        owner: str = "",
+        salvage: Salvage = NOTHING_LOST,
+    ) -> None:
         self.config = config
         self.config_name = config_name
         self.listeners: list[str] = []
@@ -90,8 +96,13 @@ class Composition:
         # The configuration is validated before the store is opened.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
-        users = UserStore(self._put, loopback_users=config.auth.loopback_users, declared_in=config_name,
-                          owner=owner, keyring=Keyring(config.auth.mechanisms))
+        users = UserStore(
+            self._put,
+            loopback_users=config.auth.loopback_users,
+            declared_in=config_name,
+            owner=owner,
+            keyring=Keyring(config.auth.mechanisms),
+        )
         try:
             users.declare(declared)
         except PreconditionFailed as error:
@@ -122,43 +133,62 @@ class Composition:
         else:
             self.broker.seal_streams(store, segment_settings(config.streams))
         sinks = config.sink_transactions
-        self.broker.sink_transaction_settings = SinkTransactionSettings(sinks.max_bytes, round(sinks.timeout * 1000),
-                                                                        sinks.max_per_vhost, sinks.max_apps)
+        self.broker.sink_transaction_settings = SinkTransactionSettings(
+            sinks.max_bytes, round(sinks.timeout * 1000), sinks.max_per_vhost, sinks.max_apps
+        )
         uploads = config.uploads
-        self.broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes,
-                                                       round(uploads.timeout * 1000))
+        self.broker.uploads.settings = UploadSettings(
+            uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000)
+        )
         if self.on_disk:
             self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
             self.broker.uploads.place = self.staged_files
-        self.broker.branch_settings = BranchSettings(round(config.dtx.timeout * 1000), config.dtx.max_branches,
-                                                     config.dtx.max_bytes)
+        self.broker.branch_settings = BranchSettings(
+            round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
+        )
         self.broker.header_readers.update(header_readers())
         for format, policy in content_policies().items():
             self.broker.content_policies[format] = policy
         self.services = Services(
-            self.broker, users, _session_settings(config), mechanisms=list(config.auth.mechanisms),
-            anonymous_user=config.auth.anonymous_user, external_name=config.auth.external_name,
+            self.broker,
+            users,
+            _session_settings(config),
+            mechanisms=list(config.auth.mechanisms),
+            anonymous_user=config.auth.anonymous_user,
+            external_name=config.auth.external_name,
             server_properties={"version": __version__},
         )
-        self.protocols = Protocols(self.services, amqp10=_amqp10_settings(config.amqp10),
-                                   amqp09=_amqp09_settings(config.amqp09))
+        self.protocols = Protocols(
+            self.services, amqp10=_amqp10_settings(config.amqp10), amqp09=_amqp09_settings(config.amqp09)
+        )
         self.vhost_settings = stored_vhosts(recovery.metadata)
         for state in self.services.states:
             state.recover(recovery)
         self.broker.recover(recovery)
         self._apply_vhosts()
         self.server = Server(
-            self.protocols, handshake_timeout=config.server.handshake_timeout,
+            self.protocols,
+            handshake_timeout=config.server.handshake_timeout,
             shutdown_timeout=config.server.shutdown_timeout,
-            memory_limit=memory_limit(config.limits.memory_high_watermark), disk_free=config.limits.disk_free,
-            data_path=config.server.data_path if self.on_disk else None, on_failure=on_failure,
+            memory_limit=memory_limit(config.limits.memory_high_watermark),
+            disk_free=config.limits.disk_free,
+            data_path=config.server.data_path if self.on_disk else None,
+            on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
         )
         self._apply_admission_limits()
         self.managed = ManagedBroker(
-            self.broker, users, sessions=lambda: self.services.sessions, config=config, config_name=self.config_name,
-            apply_vhost=self.apply_vhost, facts=self.facts, alarm=lambda: self.services.alarm,
-            executor=self.server.executor, vhost_settings=self.vhost_settings, links=self.protocols.amqp10.termini,
+            self.broker,
+            users,
+            sessions=lambda: self.services.sessions,
+            config=config,
+            config_name=self.config_name,
+            apply_vhost=self.apply_vhost,
+            facts=self.facts,
+            alarm=lambda: self.services.alarm,
+            executor=self.server.executor,
+            vhost_settings=self.vhost_settings,
+            links=self.protocols.amqp10.termini,
         )
         self.admin = Admin(self.managed)
         self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())
@@ -228,8 +258,12 @@ class Composition:
             self.staged_files.keep_free = config.limits.disk_free
         self._apply_vhosts()
         for name in sorted(removed - {DEFAULT_VHOST}):
-            log.warning("vhost '%s' was removed from %s: it stays, without the settings from there; `leveret vhosts delete`"
-                        " deletes it", name, self.config_name)
+            log.warning(
+                "vhost '%s' was removed from %s: it stays, without the settings from there; `leveret vhosts delete`"
+                " deletes it",
+                name,
+                self.config_name,
+            )
         self.broker.end_turn()
 
     def _apply_admission_limits(self) -> None:
@@ -256,12 +290,19 @@ class Composition:
     def facts(self) -> ProcessInfo:
         """Return the state of the process for `leveret status`."""
         return ProcessInfo(
-            version=__version__, build=str(build_info()), pid=os.getpid(),
-            uptime=round(time.monotonic() - self._started, 3), listeners=list(self.listeners),
-            data_dir=str(self.config.server.data_path), config=self.config_name, engine=self.config.storage.engine,
-            memory=resident_bytes(), memory_limit=self.server.watch.memory_limit,
+            version=__version__,
+            build=str(build_info()),
+            pid=os.getpid(),
+            uptime=round(time.monotonic() - self._started, 3),
+            listeners=list(self.listeners),
+            data_dir=str(self.config.server.data_path),
+            config=self.config_name,
+            engine=self.config.storage.engine,
+            memory=resident_bytes(),
+            memory_limit=self.server.watch.memory_limit,
             slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
-            longest_turn=round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0)
+            longest_turn=round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
+        )
 
 
 def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
@@ -270,8 +311,14 @@ def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
     storage = config.storage
     if storage.engine != MEMORY:
         make_data_directory(path)
-    return make_logs(storage.engine, path, synchronous=storage.synchronous.upper(), reserve=storage.reserve,
-                     disk_free=config.limits.disk_free, salvage=salvage)
+    return make_logs(
+        storage.engine,
+        path,
+        synchronous=storage.synchronous.upper(),
+        reserve=storage.reserve,
+        disk_free=config.limits.disk_free,
+        salvage=salvage,
+    )
 
 
 def make_data_directory(path: Path) -> None:
@@ -280,8 +327,10 @@ def make_data_directory(path: Path) -> None:
         disk.make_directories(path)
         disk.sync_to_root(path)
     except OSError as error:
-        raise StorageFailed(f"cannot create the data directory {path}: {error.strerror}; choose another one with"
-                            " --data-dir or 'server.data_dir'") from None
+        raise StorageFailed(
+            f"cannot create the data directory {path}: {error.strerror}; choose another one with"
+            " --data-dir or 'server.data_dir'"
+        ) from None
 
 
 def make_tls(tls: TlsConfig) -> ServerTls | None:
@@ -297,23 +346,37 @@ def tls_settings(tls: TlsConfig) -> TlsSettings | None:
     password = None
     if tls.key_password_file is not None:
         password = read_password(Path(tls.key_password_file), "tls.key_password_file")
-    return TlsSettings(Path(tls.cert), Path(tls.key) if tls.key else None, password, Path(tls.ca) if tls.ca else None,
-                       tls.verify, tls.min_version)
+    return TlsSettings(
+        Path(tls.cert),
+        Path(tls.key) if tls.key else None,
+        password,
+        Path(tls.ca) if tls.ca else None,
+        tls.verify,
+        tls.min_version,
+    )
 
 
 def _session_settings(config: Config) -> SessionSettings:
     settings = SessionSettings(
-        frame_max=config.amqp.frame_max, channel_max=config.amqp.channel_max, heartbeat=config.amqp.heartbeat,
-        max_message_size=config.amqp.max_message_size, spool_threshold=config.storage.body_spool_threshold,
-        qos_spec=config.amqp.qos_global == "spec", strict=config.server.compat.strict,
+        frame_max=config.amqp.frame_max,
+        channel_max=config.amqp.channel_max,
+        heartbeat=config.amqp.heartbeat,
+        max_message_size=config.amqp.max_message_size,
+        spool_threshold=config.storage.body_spool_threshold,
+        qos_spec=config.amqp.qos_global == "spec",
+        strict=config.server.compat.strict,
     )
     _apply_limits(settings, config.limits)
     return settings
 
 
 def _amqp09_settings(config: Amqp09Config) -> Amqp09Settings:
-    return Amqp09Settings(known_hosts=",".join(config.known_hosts), redirect=config.redirect,
-                          resume_timeout=config.resume_timeout, resume_channels=config.resume_channels)
+    return Amqp09Settings(
+        known_hosts=",".join(config.known_hosts),
+        redirect=config.redirect,
+        resume_timeout=config.resume_timeout,
+        resume_channels=config.resume_channels,
+    )
 
 
 def _make_realms(realms: dict[str, RealmConfig]) -> Realms:
@@ -330,11 +393,20 @@ def _make_realms(realms: dict[str, RealmConfig]) -> Realms:
 
 def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
     return Amqp10Settings(
-        anonymous_user=config.anonymous_user, auto_create=config.auto_create, max_frame_size=config.max_frame_size,
-        sessions=config.sessions, links=config.links, idle_timeout=config.idle_timeout, link_credit=config.link_credit,
-        transaction_timeout=config.transaction_timeout, kept_links=config.kept_links,
-        product=config.product, version=config.version, connection_links=config.connection_links,
-        unsettled=config.unsettled)
+        anonymous_user=config.anonymous_user,
+        auto_create=config.auto_create,
+        max_frame_size=config.max_frame_size,
+        sessions=config.sessions,
+        links=config.links,
+        idle_timeout=config.idle_timeout,
+        link_credit=config.link_credit,
+        transaction_timeout=config.transaction_timeout,
+        kept_links=config.kept_links,
+        product=config.product,
+        version=config.version,
+        connection_links=config.connection_links,
+        unsettled=config.unsettled,
+    )
 
 
 def _apply_limits(settings: SessionSettings, limits: LimitsConfig) -> None:

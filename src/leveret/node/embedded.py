@@ -59,9 +59,16 @@ class Broker:
         StartFailed: On entry: the port is taken, or the data directory is in use or cannot be opened.
     """
 
-    def __init__(self, *, host: str | None = None, port: int | None = None, data_dir: str | os.PathLike[str] | None = None,
-                 config: Mapping[str, Setting] | str | os.PathLike[str] | None = None, accept_missing: bool = False,
-                 drop_damaged: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: Mapping[str, Setting] | str | os.PathLike[str] | None = None,
+        accept_missing: bool = False,
+        drop_damaged: bool = False,
+    ) -> None:
         self._salvage = Salvage(accept_missing, drop_damaged)
         self._config, self._config_name, self._owner = _combine(host, port, data_dir, config)
         self._entered = False
@@ -78,8 +85,9 @@ class Broker:
         self._running = running
         return running
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         running, self._running = self._running, None
         assert isinstance(running, AsyncBroker)
         try:
@@ -156,8 +164,17 @@ class AsyncBroker(RunningBroker):
         """
         await self._node.call("vhosts.delete", name=name)
 
-    async def add_user(self, name: str, password: str, *, vhosts: Iterable[str] = ("/",), configure: str = ".*",
-                       write: str = ".*", read: str = ".*", tags: Iterable[str] = ()) -> None:
+    async def add_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        vhosts: Iterable[str] = ("/",),
+        configure: str = ".*",
+        write: str = ".*",
+        read: str = ".*",
+        tags: Iterable[str] = (),
+    ) -> None:
         """Add a user with permissions in each of the vhosts. Permissions are regular expressions for names.
 
         Raises:
@@ -193,8 +210,17 @@ class SyncBroker(RunningBroker):
         """
         self._thread.run(self._node.call("vhosts.delete", name=name))
 
-    def add_user(self, name: str, password: str, *, vhosts: Iterable[str] = ("/",), configure: str = ".*",
-                 write: str = ".*", read: str = ".*", tags: Iterable[str] = ()) -> None:
+    def add_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        vhosts: Iterable[str] = ("/",),
+        configure: str = ".*",
+        write: str = ".*",
+        read: str = ".*",
+        tags: Iterable[str] = (),
+    ) -> None:
         """Add a user with permissions in each of the vhosts. Permissions are regular expressions for names.
 
         Raises:
@@ -207,8 +233,9 @@ class SyncBroker(RunningBroker):
         self._thread.stop()
 
 
-async def _add_user(node: Node, name: str, password: str, vhosts: list[str], permissions: tuple[str, str, str],
-                    tags: list[str]) -> None:
+async def _add_user(
+    node: Node, name: str, password: str, vhosts: list[str], permissions: tuple[str, str, str], tags: list[str]
+) -> None:
     configure, write, read = permissions
     await node.call("users.add", name=name, password=password, tags=tags)
     try:
@@ -219,8 +246,12 @@ async def _add_user(node: Node, name: str, password: str, vhosts: list[str], per
         raise
 
 
-def _combine(host: str | None, port: int | None, data_dir: str | os.PathLike[str] | None,
-             config: Mapping[str, Setting] | str | os.PathLike[str] | None) -> tuple[Config, str, str]:
+def _combine(
+    host: str | None,
+    port: int | None,
+    data_dir: str | os.PathLike[str] | None,
+    config: Mapping[str, Setting] | str | os.PathLike[str] | None,
+) -> tuple[Config, str, str]:
     """Return the configuration, its name in messages, and the owner."""
     given = {"host": host, "port": port, "data_dir": data_dir}
     arguments = ("argument", {"server": {key: value for key, value in given.items() if value is not None}})
@@ -231,8 +262,9 @@ def _combine(host: str | None, port: int | None, data_dir: str | os.PathLike[str
     engine = MEMORY if probe.server.data_path == _NOWHERE else SQLITE
     combined = combine_config(("default", {**_DEFAULTS, "storage": {"engine": engine}}), (name, layer), arguments)
     if engine == MEMORY and combined.storage.engine != MEMORY:
-        raise ConfigError(f"{name}: 'storage.engine' is '{combined.storage.engine}', which needs a data directory; set"
-                          " data_dir too")
+        raise ConfigError(
+            f"{name}: 'storage.engine' is '{combined.storage.engine}', which needs a data directory; set data_dir too"
+        )
     if combined.users:
         return combined, name, ""
     owner = UserConfig(password=OWNER_PASSWORD, tags=[ADMINISTRATOR])

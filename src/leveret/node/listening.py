@@ -66,8 +66,10 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
 def _failure(address: str, port: int, tls: bool, error: OSError) -> StartFailed:
     section = "tls" if tls else "server"
     flag = "" if tls else ", --port"
-    return StartFailed(f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; change"
-                       f" '{section}.host' or '{section}.port'{flag} (0 picks a free port)")
+    return StartFailed(
+        f"cannot listen on {bracketed(address)}:{port}: {error.strerror or error}; change"
+        f" '{section}.host' or '{section}.port'{flag} (0 picks a free port)"
+    )
 
 
 def addresses_of(host: str) -> list[str]:

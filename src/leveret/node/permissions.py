@@ -21,16 +21,27 @@ def warn_about_permissions(config: Config, on_disk: bool) -> None:
     """Log a warning for files with messages or secrets that other users can access."""
     if on_disk:
         directory = config.server.data_path
-        exposed = sorted(str(path.relative_to(directory)) for path in (*directory.iterdir(), *_uploads(directory))
-                         if _mode(path) & _FORBIDDEN_IN_DATA_DIR)
+        exposed = sorted(
+            str(path.relative_to(directory))
+            for path in (*directory.iterdir(), *_uploads(directory))
+            if _mode(path) & _FORBIDDEN_IN_DATA_DIR
+        )
         if exposed:
-            log.warning("other users can read or change files in the data directory %s: %s; expected mode 0600, to"
-                        " correct it: chmod go= %s", directory, ", ".join(exposed[:20]),
-                        " ".join(str(directory / name) for name in exposed[:20]))
+            log.warning(
+                "other users can read or change files in the data directory %s: %s; expected mode 0600, to"
+                " correct it: chmod go= %s",
+                directory,
+                ", ".join(exposed[:20]),
+                " ".join(str(directory / name) for name in exposed[:20]),
+            )
     for key, path in _secrets(config):
         if _mode(path) & _FORBIDDEN_IN_CONFIG:
-            log.warning("'%s': other users can read or change %s, which has mode %04o; expected 0640 or less", key, path,
-                        _mode(path))
+            log.warning(
+                "'%s': other users can read or change %s, which has mode %04o; expected 0640 or less",
+                key,
+                path,
+                _mode(path),
+            )
 
 
 def _uploads(directory: Path) -> Iterator[Path]:
@@ -50,9 +61,12 @@ def _mode(path: Path) -> int:
 
 def _secrets(config: Config) -> Iterator[tuple[str, Path]]:
     """Return the names and values of the settings that name files with secrets."""
-    named = {"tls.key": config.tls.key, "tls.key_password_file": config.tls.key_password_file,
-             "streams.storage_options_file": config.streams.storage_options_file,
-             "streams.iceberg_properties_file": config.streams.iceberg_properties_file}
+    named = {
+        "tls.key": config.tls.key,
+        "tls.key_password_file": config.tls.key_password_file,
+        "streams.storage_options_file": config.streams.storage_options_file,
+        "streams.iceberg_properties_file": config.streams.iceberg_properties_file,
+    }
     named |= {f"users.{name}.password_file": user.password_file for name, user in config.users.items()}
     for key, path in named.items():
         if path is not None:

@@ -15,7 +15,7 @@ from leveret.storage.sqlite import SqliteLog
 # Directories in the data directory.
 DIRECTORY = "streams"
 UNFINISHED = "unfinished"
-EXTRA = "the extra `segments` is not installed (pip install \"leveret[segments]\")"
+EXTRA = 'the extra `segments` is not installed (pip install "leveret[segments]")'
 
 
 def make_store(config: Config, log: Log) -> SegmentStore | str:
@@ -42,8 +42,7 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     # Imported here because a broker without sealed streams does not need it.
     from leveret.segments.process import SealerProcess
 
-    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog,
-                         mode)
+    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
 
 
 def _catalog(config: Config, directory: str) -> dict[str, str] | None:
@@ -52,8 +51,9 @@ def _catalog(config: Config, directory: str) -> dict[str, str] | None:
     if not streams.iceberg:
         return None
     if find_spec("pyiceberg") is None:
-        raise ConfigError("'streams.iceberg' is true, but the extra `iceberg` is not installed (pip install"
-                          " \"leveret[iceberg]\")")
+        raise ConfigError(
+            "'streams.iceberg' is true, but the extra `iceberg` is not installed (pip install \"leveret[iceberg]\")"
+        )
     if streams.iceberg_properties_file is None:
         return default_properties(directory, config.server.data_path)
     try:
@@ -65,6 +65,11 @@ def _catalog(config: Config, directory: str) -> dict[str, str] | None:
 def segment_settings(streams: StreamsConfig) -> SegmentSettings:
     """Return the settings of sealing, with times in milliseconds."""
     merge_below = streams.segment_size // 4 if streams.merge_below is None else streams.merge_below
-    return SegmentSettings(streams.sealing, streams.segment_size, round(streams.segment_age * 1000),
-                           round(streams.grace * 1000), merge_below,
-                           round(streams.iceberg_delay * 1000) if streams.iceberg else -1)
+    return SegmentSettings(
+        streams.sealing,
+        streams.segment_size,
+        round(streams.segment_age * 1000),
+        round(streams.grace * 1000),
+        merge_below,
+        round(streams.iceberg_delay * 1000) if streams.iceberg else -1,
+    )

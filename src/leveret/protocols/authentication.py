@@ -26,15 +26,26 @@ class Authentication:
     busy     a thread is checking a password: the client must wait
     """
 
-    def __init__(self, peer: Peer, services: Services, enabled: list[str], anonymous_user: str | None,
-                 decode_table: Callable[[bytes], FieldTable] | None = None) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        services: Services,
+        enabled: list[str],
+        anonymous_user: str | None,
+        decode_table: Callable[[bytes], FieldTable] | None = None,
+    ) -> None:
         users = services.users
         self._peer = peer
         self._users = users
         self._queue = services.logins
-        self._context = Context(certificate=peer.certificate, external_name=services.external_name,
-                                anonymous_user=anonymous_user, decode_table=decode_table,
-                                scram_keys=users.scram_keys, scram_ready=users.scram_ready())
+        self._context = Context(
+            certificate=peer.certificate,
+            external_name=services.external_name,
+            anonymous_user=anonymous_user,
+            decode_table=decode_table,
+            scram_keys=users.scram_keys,
+            scram_ready=users.scram_ready(),
+        )
         self.offered = offered(enabled, self._context)
         self.busy = False
         self._mechanism: Mechanism | None = None
@@ -123,11 +134,24 @@ class Authentication:
             self._verified(name, verdict, b"")
             return
         key = users.digest(name, password)
-        self._wait_for(name, key, lambda: users.verify(name, password), lambda result: self._verified(name, result, b""),
-                       preferred=users.was_right(key), backs_off=True)
+        self._wait_for(
+            name,
+            key,
+            lambda: users.verify(name, password),
+            lambda result: self._verified(name, result, b""),
+            preferred=users.was_right(key),
+            backs_off=True,
+        )
 
-    def _wait_for(self, name: str, key: bytes, function: Callable[[], Result], done: Callable[[Result], None],
-                  preferred: bool = False, backs_off: bool = False) -> None:
+    def _wait_for(
+        self,
+        name: str,
+        key: bytes,
+        function: Callable[[], Result],
+        done: Callable[[Result], None],
+        preferred: bool = False,
+        backs_off: bool = False,
+    ) -> None:
         """Run something slow in a thread, when its turn comes.
 
         Args:
@@ -151,8 +175,9 @@ class Authentication:
             else:
                 self._ran(done, result)
 
-        self._queue.submit(self._host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost),
-                           preferred=preferred)
+        self._queue.submit(
+            self._host, name, key, function, Waiter(self._peer.run_blocking, ran, self.is_lost), preferred=preferred
+        )
 
     def _ran(self, done: Callable[[Result], None], result: Result) -> None:
         if self.is_lost():

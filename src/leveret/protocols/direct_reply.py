@@ -20,5 +20,6 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 def make_queue(vhost: Vhost) -> Queue:
     """A queue for direct replies, under a name that cannot be guessed."""
-    return vhost.add_reply_queue(f"{REPLY_TO}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}",
-                                 QueueSettings({}, {}))
+    return vhost.add_reply_queue(
+        f"{REPLY_TO}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}", QueueSettings({}, {})
+    )

@@ -11,5 +11,9 @@ from leveret.protocols.convert.to_amqp0 import Amqp10HeaderReader
 
 def header_readers() -> dict[int, HeaderReader]:
     basic = BasicHeaderReader()
-    return {FORMAT_AMQP0: basic, FORMAT_BASIC_AMQP09: basic, FORMAT_CLASS_AMQP09: ClassHeaderReader(),
-            FORMAT_AMQP1: Amqp10HeaderReader()}
+    return {
+        FORMAT_AMQP0: basic,
+        FORMAT_BASIC_AMQP09: basic,
+        FORMAT_CLASS_AMQP09: ClassHeaderReader(),
+        FORMAT_AMQP1: Amqp10HeaderReader(),
+    }

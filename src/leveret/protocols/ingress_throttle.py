@@ -87,8 +87,11 @@ class IngressThrottle(CommitWaiter):
 
         Large bodies in the spool count only if the publisher has sent such a body (`spooled`).
         """
-        if store.pending_bytes > MAX_UNCOMMITTED and COMMIT not in self.reasons and (
-                spooled or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED):
+        if (
+            store.pending_bytes > MAX_UNCOMMITTED
+            and COMMIT not in self.reasons
+            and (spooled or store.pending_bytes - store.pending_spooled > MAX_UNCOMMITTED)
+        ):
             self.pause(COMMIT)
             store.wait(self)
 

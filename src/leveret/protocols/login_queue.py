@@ -46,8 +46,12 @@ class TooManyLogins(Exception):
 class Waiter:
     """Who asks for a check: `run` executes it in a thread, `done` gets its result, an exception included."""
 
-    def __init__(self, run: Callable[[Callable[[], Result], Callable[[Result], None]], None],
-                 done: Callable[[Result], None], is_lost: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        run: Callable[[Callable[[], Result], Callable[[Result], None]], None],
+        done: Callable[[Result], None],
+        is_lost: Callable[[], bool],
+    ) -> None:
         self.run = run
         self.done = done
         self.is_lost = is_lost
@@ -92,8 +96,9 @@ class LoginQueue:
         self._sizes: dict[str, int] = {}
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
-    def submit(self, host: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter, *,
-               preferred: bool = False) -> None:
+    def submit(
+        self, host: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter, *, preferred: bool = False
+    ) -> None:
         """Have `function` called in a thread when its turn comes; False from it is a wrong password.
 
         Args:
@@ -127,8 +132,9 @@ class LoginQueue:
         if len(waiting) > MAX_WAITING_PER_USER:
             self._refuse(address, check.name, f"{MAX_WAITING_PER_USER} passwords of this user wait for their check")
         elif size > MAX_WAITING_PER_ADDRESS:
-            self._refuse(address, next(iter(users)), f"{MAX_WAITING_PER_ADDRESS} logins from this address wait for their"
-                                                     " check")
+            self._refuse(
+                address, next(iter(users)), f"{MAX_WAITING_PER_ADDRESS} logins from this address wait for their check"
+            )
         elif self.waiting > MAX_WAITING:
             busiest = max(self._sizes, key=self._sizes.__getitem__)
             self._refuse(busiest, next(iter(self._addresses[busiest])), f"{MAX_WAITING} logins wait for their check")

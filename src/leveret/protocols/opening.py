@@ -18,8 +18,9 @@ from leveret.protocols.session import Session
 class Protocols:
     """The protocols that a server speaks."""
 
-    def __init__(self, services: Services, *, amqp10: Amqp10Settings | None = None,
-                 amqp09: Amqp09Settings | None = None) -> None:
+    def __init__(
+        self, services: Services, *, amqp10: Amqp10Settings | None = None, amqp09: Amqp09Settings | None = None
+    ) -> None:
         self.services = services
         self.amqp10 = Amqp10State(services, amqp10)
         self.amqp09 = Amqp09State(services, amqp09)

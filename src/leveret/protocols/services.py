@@ -36,10 +36,22 @@ class SessionSettings:
                      (`server.compat.strict`)
     """
 
-    def __init__(self, *, frame_max: int = 131072, channel_max: int = 2047, heartbeat: int = 60,
-                 max_message_size: int = 134217728, spool_threshold: int = 1 << 20, max_transaction: int = 256 << 20,
-                 qos_spec: bool = False, connections: int = 0, connections_per_user: int = 0,
-                 consumers_per_channel: int = 0, unacked_per_channel: int = 0, strict: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        frame_max: int = 131072,
+        channel_max: int = 2047,
+        heartbeat: int = 60,
+        max_message_size: int = 134217728,
+        spool_threshold: int = 1 << 20,
+        max_transaction: int = 256 << 20,
+        qos_spec: bool = False,
+        connections: int = 0,
+        connections_per_user: int = 0,
+        consumers_per_channel: int = 0,
+        unacked_per_channel: int = 0,
+        strict: bool = False,
+    ) -> None:
         self.frame_max = frame_max
         self.channel_max = channel_max
         self.heartbeat = heartbeat
@@ -71,9 +83,17 @@ class Services:
     states      what the connections of each protocol share
     """
 
-    def __init__(self, broker: Broker, users: UserStore, settings: SessionSettings, *,
-                 mechanisms: list[str] | None = None, anonymous_user: str | None = None,
-                 external_name: str = "common-name", server_properties: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        users: UserStore,
+        settings: SessionSettings,
+        *,
+        mechanisms: list[str] | None = None,
+        anonymous_user: str | None = None,
+        external_name: str = "common-name",
+        server_properties: dict[str, Any] | None = None,
+    ) -> None:
         self.broker = broker
         self.users = users
         users.on_change = self._users_changed
@@ -156,15 +176,16 @@ class Services:
         """Raise `refused` if the user or the vhost is at its limit of connections, or ResourceError if the broker is."""
         limit = vhost.settings.max_connections
         if 0 <= limit <= vhost.connections:
-            raise refused(f"vhost '{vhost.name}' has {limit} connections, the maximum; the setting is"
-                          f" vhosts.{vhost.name}.limits.max_connections")
+            raise refused(
+                f"vhost '{vhost.name}' has {limit} connections, the maximum; the setting is"
+                f" vhosts.{vhost.name}.limits.max_connections"
+            )
         known = self.users.get(user)
         limit = self.settings.connections_per_user
         if known is not None and known.limits.max_connections:
             limit = known.limits.max_connections
         if limit and self.by_user.get(user, 0) >= limit:
-            raise refused(f"user '{user}' has {limit} connections, the maximum; the setting is"
-                          " limits.connections_per_user")
+            raise refused(f"user '{user}' has {limit} connections, the maximum; the setting is limits.connections_per_user")
         limit = self.settings.connections
         if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
             raise ResourceError(f"the broker has {limit} connections, the maximum; the setting is limits.connections")
@@ -186,8 +207,9 @@ class Services:
         """Raise NotAllowed where the user's connections have as many channels as they may, of whatever protocol."""
         self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
-            raise NotAllowed(f"user '{user}' has {limit} channels, the maximum; the setting is"
-                             f" users.{user}.limits.max_channels")
+            raise NotAllowed(
+                f"user '{user}' has {limit} channels, the maximum; the setting is users.{user}.limits.max_channels"
+            )
 
     def set_alarm(self, reason: str) -> None:
         """Stop or release the publishers of all sessions, in steps."""

@@ -48,12 +48,12 @@ class VhostSession(Session):
             return found
         route: Route = vhost.route(address)
         if route.exchange.internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost"
-                                f" '{self.vhost_name}'")
+            raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost '{self.vhost_name}'")
         self.check("write", route.exchange_name)
         if route.owner and route.owner != self.user:
-            raise AccessRefused(f"the sink transaction of '{route.exchange_name}' in vhost '{self.vhost_name}' belongs to"
-                                f" another user")
+            raise AccessRefused(
+                f"the sink transaction of '{route.exchange_name}' in vhost '{self.vhost_name}' belongs to another user"
+            )
         self.routes[address] = route
         return route
 
@@ -69,8 +69,9 @@ class VhostSession(Session):
         """Raise AccessRefused unless the user may do something with the exchange or queue."""
         may = self.services.users.may
         if not any(may(self.user, self.vhost_name, operation, resource) for operation in OPERATIONS):
-            raise AccessRefused(f"access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user"
-                                f" '{self.user}'")
+            raise AccessRefused(
+                f"access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user '{self.user}'"
+            )
 
     def check(self, operation: str, resource: str) -> None:
         """Raise AccessRefused unless the user may configure, write or read the exchange or queue."""
@@ -83,8 +84,10 @@ class VhostSession(Session):
         if key in self.allowed:
             return
         if not users.may(self.user, self.vhost_name, operation, resource):
-            raise AccessRefused(f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
-                                f" refused for user '{self.user}'")
+            raise AccessRefused(
+                f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
+                f" refused for user '{self.user}'"
+            )
         if len(self.allowed) >= MAX_ROUTES:
             self.allowed.clear()
         self.allowed.add(key)

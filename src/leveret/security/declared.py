@@ -39,9 +39,7 @@ def _declared(name: str, config: UserConfig) -> DeclaredUser:
         name=name,
         password_hash=config.password_hash or "",
         tags=tuple(config.tags),
-        permissions={
-            vhost: Permission(one.configure, one.write, one.read) for vhost, one in config.permissions.items()
-        },
+        permissions={vhost: Permission(one.configure, one.write, one.read) for vhost, one in config.permissions.items()},
         limits=UserLimits(config.limits.max_connections, config.limits.max_channels),
     )
     return DeclaredUser(user=user, password=password)

@@ -17,8 +17,7 @@ LANES = 1
 
 # Dummy hash for users without one, so that the check costs the same; it matches no known password.
 DUMMY_HASH = (
-    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
-    "$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bGV2ZXJldC1uby1zYWx0IQ$bm8gcGFzc3dvcmQgaGFzIHRoaXMgaGFzaCwgZXZlci4"
 )
 
 # Maximum number of cached digests per verdict, and the seconds for which a verdict replaces a hash.

@@ -15,8 +15,10 @@ from typing import Final
 try:
     import re2
 except ImportError as error:
-    raise ImportError("google-re2 is not installed; Leveret matches patterns with it and has no fallback: install a wheel"
-                      " of it (pip install --only-binary google-re2 google-re2)") from error
+    raise ImportError(
+        "google-re2 is not installed; Leveret matches patterns with it and has no fallback: install a wheel"
+        " of it (pip install --only-binary google-re2 google-re2)"
+    ) from error
 
 # Characters of a pattern.
 MAX_PATTERN_LENGTH: Final = 1024
@@ -168,12 +170,14 @@ def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
         end, _ = _scan(text, start + len(_NEGATION))
         if end == len(text):
             raise ValueError("is not a regular expression of RE2: missing ): " + text[start:])
-        negated.append(text[start + len(_NEGATION):end])
+        negated.append(text[start + len(_NEGATION) : end])
         start = end + 1
     end, alternatives = _scan(text, start)
     if alternatives and end == len(text):
-        raise ValueError("uses a negative lookahead '(?!' in one of several alternatives, which RE2 does not support; put"
-                         " the alternatives behind it into parentheses")
+        raise ValueError(
+            "uses a negative lookahead '(?!' in one of several alternatives, which RE2 does not support; put"
+            " the alternatives behind it into parentheses"
+        )
     return negated, text[start:]
 
 

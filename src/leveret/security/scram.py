@@ -58,7 +58,8 @@ class Keyring:
         for mechanism in self.mechanisms:
             try:
                 salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
-                    password.decode("utf-8"), self.iterations, self.salt(mechanism, name))
+                    password.decode("utf-8"), self.iterations, self.salt(mechanism, name)
+                )
             except (ScramException, UnicodeDecodeError):
                 return {}
             keys[mechanism] = ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
@@ -67,8 +68,12 @@ class Keyring:
     def fake(self, mechanism: str, name: str) -> ScramKeys:
         """Return keys that match no password, with the salt and the cost of real ones."""
         size = KEY_BYTES[mechanism]
-        return ScramKeys(salt=self.salt(mechanism, name), iterations=self.iterations,
-                         stored_key=secrets.token_bytes(size), server_key=secrets.token_bytes(size))
+        return ScramKeys(
+            salt=self.salt(mechanism, name),
+            iterations=self.iterations,
+            stored_key=secrets.token_bytes(size),
+            server_key=secrets.token_bytes(size),
+        )
 
     def complete(self, keys: Keys | None) -> bool:
         """Return whether these are all possible keys of a password."""

@@ -94,9 +94,16 @@ class UserStore:
     generation   grows with every change: callers that cache results of `may` drop them when it differs
     """
 
-    def __init__(self, put: Put | None = None, *, loopback_users: Iterable[str] = (DEFAULT_USER,),
-                 declared_in: str = "the configuration", owner: str = "", hasher: Hasher | None = None,
-                 keyring: Keyring | None = None) -> None:
+    def __init__(
+        self,
+        put: Put | None = None,
+        *,
+        loopback_users: Iterable[str] = (DEFAULT_USER,),
+        declared_in: str = "the configuration",
+        owner: str = "",
+        hasher: Hasher | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
         self.generation = 0
         # Called whenever `generation` grows.
         self.on_change: Callable[[], None] | None = None
@@ -140,12 +147,18 @@ class UserStore:
                     _check_permissions(name, user.permissions)
                 except PreconditionFailed as error:
                     log.warning("%s; it allows nothing until it is set again", error)
-        names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                 for kind, name in dropped if kind == KIND and name not in self._stored]
+        names = [
+            name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            for kind, name in dropped
+            if kind == KIND and name not in self._stored
+        ]
         if dropped and not self._stored and not names:
-            log.warning("no user is left, and a dropped damaged definition may have been one: the default user stays"
-                        " disabled; add users with `leveret users add`, or enable it with"
-                        " `leveret users delete %s`", DEFAULT_USER)
+            log.warning(
+                "no user is left, and a dropped damaged definition may have been one: the default user stays"
+                " disabled; add users with `leveret users add`, or enable it with"
+                " `leveret users delete %s`",
+                DEFAULT_USER,
+            )
             names.append(DEFAULT_USER)
         for name in names:
             self._stored[name] = User(name=name)
@@ -257,8 +270,13 @@ class UserStore:
             user = self.get(name)
             verdict = self._check(name, password)
             self._verdicts.put(digest, verdict)
-            if (verdict and self.keyring.mechanisms and user is not None and user.password_hash
-                    and not self.keyring.complete(self._keys_of(user))):
+            if (
+                verdict
+                and self.keyring.mechanisms
+                and user is not None
+                and user.password_hash
+                and not self.keyring.complete(self._keys_of(user))
+            ):
                 self._make(user, user.password_hash, password)
         return verdict
 
@@ -302,8 +320,7 @@ class UserStore:
     def scram_ready(self) -> bool:
         """Return whether every user whose password SCRAM supports can use it."""
         if self._ready is None:
-            self._ready = all(not user.password_hash or self.keyring.complete(self._keys_of(user))
-                              for user in self.users())
+            self._ready = all(not user.password_hash or self.keyring.complete(self._keys_of(user)) for user in self.users())
         return self._ready
 
     def has_scram(self, user: User) -> bool:
@@ -362,17 +379,25 @@ class UserStore:
         _check_permissions(user.name, user.permissions)
         self._store(user)
 
-    def change(self, name: str, *, secret: Secret | None = None, tags: Iterable[str] | None = None,
-               limits: UserLimits | None = None) -> None:
+    def change(
+        self,
+        name: str,
+        *,
+        secret: Secret | None = None,
+        tags: Iterable[str] | None = None,
+        limits: UserLimits | None = None,
+    ) -> None:
         """Change the given properties. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
         user = self._changeable(name)
-        self._store(msgspec.structs.replace(
-            user,
-            password_hash=user.password_hash if secret is None else secret.password_hash,
-            scram=user.scram if secret is None else secret.scram,
-            tags=user.tags if tags is None else tuple(tags),
-            limits=user.limits if limits is None else limits,
-        ))
+        self._store(
+            msgspec.structs.replace(
+                user,
+                password_hash=user.password_hash if secret is None else secret.password_hash,
+                scram=user.scram if secret is None else secret.scram,
+                tags=user.tags if tags is None else tuple(tags),
+                limits=user.limits if limits is None else limits,
+            )
+        )
 
     def set_permission(self, name: str, vhost: str, permission: Permission | None) -> None:
         """Set the user's permissions in a vhost, or remove them with None."""
@@ -436,8 +461,10 @@ class UserStore:
 def _read_user(name: str, value: bytes) -> User:
     found = msgspec.json.decode(value, type=_Record).format
     if found > FORMAT:
-        raise StorageFailed(f"user '{name}' is stored in format {found}, and this version supports up to {FORMAT}; it was"
-                            " written by a later version of Leveret")
+        raise StorageFailed(
+            f"user '{name}' is stored in format {found}, and this version supports up to {FORMAT}; it was"
+            " written by a later version of Leveret"
+        )
     return msgspec.json.decode(value, type=User)
 
 

@@ -104,8 +104,24 @@ def _parse(data: bytes) -> Record:
         pos += 1 + data[pos]
     if pos != len(data):
         return EMPTY_RECORD
-    return (content_type, content_encoding, durable, priority, correlation_id, reply_to, ttl, message_id, timestamp, kind,
-            user_id, app_id, table, None, None, -1)
+    return (
+        content_type,
+        content_encoding,
+        durable,
+        priority,
+        correlation_id,
+        reply_to,
+        ttl,
+        message_id,
+        timestamp,
+        kind,
+        user_id,
+        app_id,
+        table,
+        None,
+        None,
+        -1,
+    )
 
 
 def decode(table: bytes) -> JsonObject | None:

@@ -14,8 +14,21 @@ from leveret.wire.amqp10.sections import Sections
 from leveret.wire.amqp10.values import Checked, ULong
 
 # In the order of the section.
-NAMES: Final = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-                "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
+NAMES: Final = (
+    "message_id",
+    "user_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
 NO_FIELDS: Final[list[Checked]] = [None] * len(NAMES)
 
 _IDENTIFIER: Final = frozenset((codes.STRING_8, codes.ULONG, codes.SMALL_ULONG, codes.UUID, codes.BINARY_8))
@@ -23,8 +36,21 @@ _STRING: Final = frozenset((codes.STRING_8,))
 _SYMBOL: Final = frozenset((codes.SYMBOL_8,))
 _TIMESTAMP: Final = frozenset((codes.TIMESTAMP,))
 # Format codes that the fast path accepts, by field.
-_COMMON_CODES: Final = (_IDENTIFIER, frozenset((codes.BINARY_8,)), _STRING, _STRING, _STRING, _IDENTIFIER, _SYMBOL, _SYMBOL,
-                 _TIMESTAMP, _TIMESTAMP, _STRING, frozenset((codes.SMALL_UINT, codes.UINT)), _STRING)
+_COMMON_CODES: Final = (
+    _IDENTIFIER,
+    frozenset((codes.BINARY_8,)),
+    _STRING,
+    _STRING,
+    _STRING,
+    _IDENTIFIER,
+    _SYMBOL,
+    _SYMBOL,
+    _TIMESTAMP,
+    _TIMESTAMP,
+    _STRING,
+    frozenset((codes.SMALL_UINT, codes.UINT)),
+    _STRING,
+)
 
 
 def fields_of(sections: Sections) -> list[Checked]:

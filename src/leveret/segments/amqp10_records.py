@@ -37,10 +37,12 @@ def parse(header: bytes) -> Record:
         sections = split(header)
     except _DECODE_ERRORS:
         return EMPTY_RECORD
-    application = _map(message.application_properties, sections, sections.application_properties,
-                       sections.application_properties_end)
-    annotations = _map(message.message_annotations, sections, sections.message_annotations,
-                       sections.message_annotations_end)
+    application = _map(
+        message.application_properties, sections, sections.application_properties, sections.application_properties_end
+    )
+    annotations = _map(
+        message.message_annotations, sections, sections.message_annotations, sections.message_annotations_end
+    )
     deaths = None
     count: Json = sections.delivery_count
     if annotations:
@@ -48,24 +50,55 @@ def parse(header: bytes) -> Record:
         count = annotations.get(DELIVERY_COUNT, count)
         if not _DELIVERY_ANNOTATIONS.isdisjoint(annotations):
             annotations = {name: value for name, value in annotations.items() if name not in _DELIVERY_ANNOTATIONS}
-    (message_id, user_id, to, subject, reply_to, correlation_id, content_type, content_encoding, expiry, creation, group_id,
-     group_sequence, reply_to_group_id) = fields_of(sections)
+    (
+        message_id,
+        user_id,
+        to,
+        subject,
+        reply_to,
+        correlation_id,
+        content_type,
+        content_encoding,
+        expiry,
+        creation,
+        group_id,
+        group_sequence,
+        reply_to_group_id,
+    ) = fields_of(sections)
     message_id_text, message_id_type = _identifier(message_id)
     correlation_id_text, correlation_id_type = _identifier(correlation_id)
     amqp10 = (
-        message_id_type, correlation_id_type, _text(to), _text(group_id), group_sequence, _text(reply_to_group_id),
+        message_id_type,
+        correlation_id_type,
+        _text(to),
+        _text(group_id),
+        group_sequence,
+        _text(reply_to_group_id),
         micros_of_ms(expiry),
-        _json(_map(message.delivery_annotations, sections, sections.delivery_annotations,
-                   sections.delivery_annotations_end)),
-        _json(annotations), _json(application),
+        _json(
+            _map(message.delivery_annotations, sections, sections.delivery_annotations, sections.delivery_annotations_end)
+        ),
+        _json(annotations),
+        _json(application),
         _json(_map(message.footer, sections, sections.footer, sections.footer_end)),
     )
     return (
-        _text(content_type), _text(content_encoding), sections.durable,
-        sections.priority if sections.priority >= 0 else None, correlation_id_text, _text(reply_to),
-        sections.ttl if sections.ttl >= 0 else None, message_id_text, micros_of_ms(creation), _text(subject),
-        user_id.decode("utf-8", "replace") if user_id is not None else None, None, application, amqp10,
-        {DEATHS: deaths, DELIVERY_COUNT: count}, footer_start_of(sections),
+        _text(content_type),
+        _text(content_encoding),
+        sections.durable,
+        sections.priority if sections.priority >= 0 else None,
+        correlation_id_text,
+        _text(reply_to),
+        sections.ttl if sections.ttl >= 0 else None,
+        message_id_text,
+        micros_of_ms(creation),
+        _text(subject),
+        user_id.decode("utf-8", "replace") if user_id is not None else None,
+        None,
+        application,
+        amqp10,
+        {DEATHS: deaths, DELIVERY_COUNT: count},
+        footer_start_of(sections),
     )
 
 

@@ -40,5 +40,5 @@ def read_properties(path: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):
-        raise ValueError(f"{path}: expected names with strings, numbers or booleans, such as uri = \"...\"")
+        raise ValueError(f'{path}: expected names with strings, numbers or booleans, such as uri = "..."')
     return {str(name): str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}

@@ -47,12 +47,30 @@ class Rows:
         delivery_counts: None to take them from the headers, as in streams.
     """
 
-    __slots__ = ("addresses", "bodies", "delivery_counts", "formats", "headers", "offsets", "overlays", "redelivered",
-                 "times")
+    __slots__ = (
+        "addresses",
+        "bodies",
+        "delivery_counts",
+        "formats",
+        "headers",
+        "offsets",
+        "overlays",
+        "redelivered",
+        "times",
+    )
 
-    def __init__(self, offsets: list[int], times: list[int] | None, formats: list[int] | int, addresses: list[bytes],
-                 headers: list[bytes], bodies: list[bytes], overlays: list[bytes] | None = None,
-                 redelivered: list[bool] | None = None, delivery_counts: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        offsets: list[int],
+        times: list[int] | None,
+        formats: list[int] | int,
+        addresses: list[bytes],
+        headers: list[bytes],
+        bodies: list[bytes],
+        overlays: list[bytes] | None = None,
+        redelivered: list[bool] | None = None,
+        delivery_counts: list[int] | None = None,
+    ) -> None:
         self.offsets = offsets
         self.times = times
         self.formats = formats
@@ -75,8 +93,9 @@ def make_columns(rows: Rows, names: Collection[str] = schema.FILE_COLUMNS) -> di
     return _Columns(rows, frozenset(names)).build()
 
 
-def make_batch(rows: Rows, names: Collection[str] = schema.COLUMNS, queue: str | None = None,
-               partition: int = 0) -> pa.RecordBatch:
+def make_batch(
+    rows: Rows, names: Collection[str] = schema.COLUMNS, queue: str | None = None, partition: int = 0
+) -> pa.RecordBatch:
     """Build a batch of the named columns, in the order of the table schema.
 
     Args:
@@ -92,8 +111,9 @@ def make_batch(rows: Rows, names: Collection[str] = schema.COLUMNS, queue: str |
     return with_source(columns, len(rows), names, queue, partition)
 
 
-def with_source(columns: dict[str, pa.Array], count: int, names: Collection[str], queue: str | None,
-                partition: int) -> pa.RecordBatch:
+def with_source(
+    columns: dict[str, pa.Array], count: int, names: Collection[str], queue: str | None, partition: int
+) -> pa.RecordBatch:
     """Build a batch from columns, adding `queue` and `partition` if they are among the names."""
     if "queue" in names:
         columns["queue"] = pa.repeat(pa.scalar(queue, pa.string()), count)
@@ -150,13 +170,18 @@ class _Columns:
             self.columns["offset"] = pa.array(rows.offsets, pa.int64())
         if "append_time" in names:
             times = rows.times
-            self.columns["append_time"] = (pa.nulls(count, schema.TIMESTAMP) if times is None
-                                           else pa.array([time * 1000 for time in times], schema.TIMESTAMP))
+            self.columns["append_time"] = (
+                pa.nulls(count, schema.TIMESTAMP)
+                if times is None
+                else pa.array([time * 1000 for time in times], schema.TIMESTAMP)
+            )
         if "protocol" in names:
             same = self.only_amqp0 or isinstance(rows.formats, int)
             self.columns["protocol"] = (
-                pa.repeat(PROTOCOLS[self.formats[0]] if count else "", count) if same
-                else pa.array([PROTOCOLS[number] for number in self.formats], pa.string()))
+                pa.repeat(PROTOCOLS[self.formats[0]] if count else "", count)
+                if same
+                else pa.array([PROTOCOLS[number] for number in self.formats], pa.string())
+            )
         if "redelivered" in names:
             given = rows.redelivered
             self.columns["redelivered"] = pa.repeat(False, count) if given is None else pa.array(given, pa.bool_())
@@ -202,9 +227,14 @@ class _Columns:
         if self.only_amqp0:
             keys: list[Any] = [header[at:] for header in headers]
         else:
-            keys = [(header,) if number == FORMAT_AMQP1
-                    else to_basic(header)[at:] if number == FORMAT_CLASS_AMQP09 else header[at:]
-                    for header, number in zip(headers, self.formats, strict=True)]
+            keys = [
+                (header,)
+                if number == FORMAT_AMQP1
+                else to_basic(header)[at:]
+                if number == FORMAT_CLASS_AMQP09
+                else header[at:]
+                for header, number in zip(headers, self.formats, strict=True)
+            ]
         if self.overlays is not None:
             keys = [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]
         return keys
@@ -213,8 +243,11 @@ class _Columns:
         distinct, indices = _distinct(self._header_keys())
         records = [_record(key) for key in distinct]
         if not self.only_amqp0:
-            self.footers = {key[0]: record[r.FOOTER] for key, record in zip(distinct, records, strict=True)
-                            if type(key) is tuple and len(key) == 1}
+            self.footers = {
+                key[0]: record[r.FOOTER]
+                for key, record in zip(distinct, records, strict=True)
+                if type(key) is tuple and len(key) == 1
+            }
         fields = list(zip(*records, strict=True)) or [()] * len(EMPTY_RECORD)
         names = self.names
         for at, name in enumerate(PROPERTY_NAMES):
@@ -255,7 +288,9 @@ class _Columns:
             counts = self.rows.delivery_counts
             self.columns["delivery_count"] = (
                 pa.array([table.delivery_count for table in tables], pa.int32()).take(of_rows).fill_null(0)
-                if counts is None else pa.array(counts, pa.int32()))
+                if counts is None
+                else pa.array(counts, pa.int32())
+            )
 
     # Bodies
 
@@ -288,11 +323,14 @@ class _Columns:
 
     def _amqp10(self, kinds: list[str | None] | None) -> pa.Array:
         if kinds is None:
-            return _NO_STRUCTS.slice(0, self.count) if self.count <= len(_NO_STRUCTS) else pa.nulls(self.count,
-                                                                                                    schema.AMQP10)
+            return (
+                _NO_STRUCTS.slice(0, self.count) if self.count <= len(_NO_STRUCTS) else pa.nulls(self.count, schema.AMQP10)
+            )
         present = [item if item is not None else (None,) * (schema.AMQP10.num_fields - 1) for item in self.amqp10]
-        children = [_spread(_array(values, schema.AMQP10.field(at).type), self.indices)
-                    for at, values in enumerate(zip(*present, strict=True))]
+        children = [
+            _spread(_array(values, schema.AMQP10.field(at).type), self.indices)
+            for at, values in enumerate(zip(*present, strict=True))
+        ]
         children.append(_array(kinds, pa.string()))
         absent = pa.array([number != FORMAT_AMQP1 for number in self.formats], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=list(schema.AMQP10), mask=absent)
@@ -315,8 +353,11 @@ def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
     changes = {name: value for name, value in overlay.headers.items() if name != r.OFFSET}
     if is_amqp10:
         broker_fields = dict(fields[r.BROKER_FIELDS] or {})
-        broker_fields.update((name, amqp10_records.overlay_to_json(value)) for name, value in changes.items()
-                     if name in (r.DEATHS, r.DELIVERY_COUNT))
+        broker_fields.update(
+            (name, amqp10_records.overlay_to_json(value))
+            for name, value in changes.items()
+            if name in (r.DEATHS, r.DELIVERY_COUNT)
+        )
         fields[r.BROKER_FIELDS] = broker_fields
         if fields[r.AMQP10] is not None:
             struct = list(fields[r.AMQP10])
@@ -370,8 +411,9 @@ def _header_maps(tables: list[HeaderValues]) -> pa.Array:
     if not keys:
         return pa.nulls(len(tables), schema.HEADERS)
     offsets.append(len(keys))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, pa.string()),
-                                   pa.array(values, pa.string()))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string())
+    )
 
 
 def _is_utf8(address: bytes) -> bool:

@@ -114,8 +114,9 @@ def list_names(directory: str, options: Options | None = None) -> list[str]:
             return sorted(entry.name for entry in os.scandir(path) if entry.is_file())
         filesystem, place = url_to_fs(directory, **(options or {}))
         filesystem.invalidate_cache()
-        return sorted(str(item["name"]).rsplit("/", 1)[-1] for item in filesystem.ls(place, detail=True)
-                      if item["type"] == "file")
+        return sorted(
+            str(item["name"]).rsplit("/", 1)[-1] for item in filesystem.ls(place, detail=True) if item["type"] == "file"
+        )
     except FileNotFoundError:
         return []
     except Exception as error:
@@ -131,8 +132,9 @@ def list_tree(directory: str, options: Options | None = None) -> list[str]:
     path = local_path(directory)
     try:
         if path is not None:
-            return sorted(os.path.relpath(os.path.join(base, name), path)
-                          for base, _, names in os.walk(path) for name in names)
+            return sorted(
+                os.path.relpath(os.path.join(base, name), path) for base, _, names in os.walk(path) for name in names
+            )
         filesystem, place = url_to_fs(directory, **(options or {}))
         filesystem.invalidate_cache()
         start = place.rstrip("/") + "/"

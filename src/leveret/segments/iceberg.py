@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ROOT: Final = "default"
 # Properties of new tables: how much table history is kept.
 PROPERTIES: Final = {
-    "write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
     "write.parquet.compression-codec": "zstd",
 }
 # Table property with the stream that the table belongs to.
@@ -135,8 +136,10 @@ class IcebergTables:
             return self._catalog.create_table(name, schema=schema.FILE_SCHEMA, properties={**PROPERTIES, OWNER: owner})
         if table.properties.get(OWNER) != owner:
             other = table.properties.get(OWNER) or "another application"
-            raise IcebergError(f"table {'.'.join(name)} belongs to {other}, not to {owner}; names of streams with"
-                               " a table must differ in more than punctuation")
+            raise IcebergError(
+                f"table {'.'.join(name)} belongs to {other}, not to {owner}; names of streams with"
+                " a table must differ in more than punctuation"
+            )
         known = {field.name for field in table.schema().fields}
         if not known.issuperset(schema.FILE_COLUMNS):
             with table.update_schema() as update:
@@ -162,8 +165,11 @@ class IcebergTables:
         before = datetime.now(UTC) - self._snapshots_kept
         limit = int(before.timestamp() * 1000)
         current = table.current_snapshot()
-        old = [snapshot for snapshot in table.snapshots()
-               if snapshot.timestamp_ms < limit and (current is None or snapshot.snapshot_id != current.snapshot_id)]
+        old = [
+            snapshot
+            for snapshot in table.snapshots()
+            if snapshot.timestamp_ms < limit and (current is None or snapshot.snapshot_id != current.snapshot_id)
+        ]
         if not old:
             return
         unneeded = _metadata_of(table, old)

@@ -9,8 +9,10 @@ from typing import Final
 from leveret.segments.typed_json import Json
 
 # .NAME, .*, [NUMBER], [*], ['NAME'] or ["NAME"].
-_STEP: Final = re.compile(r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<any>\*)|\[(?P<number>\d+)\]|\[(?P<each>\*)\]"""
-                          r"""|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]""")
+_STEP: Final = re.compile(
+    r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<any>\*)|\[(?P<number>\d+)\]|\[(?P<each>\*)\]"""
+    r"""|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]"""
+)
 
 # A name, an index, or None for all elements.
 Step = str | int | None

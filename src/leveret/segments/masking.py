@@ -23,8 +23,14 @@ from leveret.wire.amqp10.values import Checked, Described, Map, Pairs
 _BASIC = 60
 _SIZE = slice(4, 12)
 # Columns to the AMQP 1.0 properties that they are built from.
-_AMQP10_FIELDS = {"content_type": "content_type", "correlation_id": "correlation_id", "reply_to": "reply_to",
-           "message_id": "message_id", "type": "subject", "user_id": "user_id"}
+_AMQP10_FIELDS = {
+    "content_type": "content_type",
+    "correlation_id": "correlation_id",
+    "reply_to": "reply_to",
+    "message_id": "message_id",
+    "type": "subject",
+    "user_id": "user_id",
+}
 
 
 def apply_rule(rule: CompiledRule, stored: StoredMessage, encoding: str | None, counts: Counts) -> StoredMessage | None:
@@ -66,7 +72,8 @@ def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, count
         stored = _mask_headers(rule.mask_headers, mask, stored)
     if rule.mask_properties:
         stored = (_mask_amqp0_properties if stored.format != FORMAT_AMQP1 else _mask_amqp10_properties)(
-            rule.mask_properties, mask, stored)
+            rule.mask_properties, mask, stored
+        )
     return stored
 
 
@@ -147,8 +154,12 @@ def _mask_headers(names: list[str], mask: str, stored: StoredMessage) -> StoredM
     changed = _mask_pairs(message.application_properties(sections), names, mask)
     if changed is None:
         return stored
-    return _replace_section(stored, sections.application_properties, sections.application_properties_end,
-                         bytes((0, 0x53, descriptors.APPLICATION_PROPERTIES)) + encode_pairs(changed))
+    return _replace_section(
+        stored,
+        sections.application_properties,
+        sections.application_properties_end,
+        bytes((0, 0x53, descriptors.APPLICATION_PROPERTIES)) + encode_pairs(changed),
+    )
 
 
 def _mask_pairs(found: Checked, names: list[str], mask: str) -> Pairs | None:
@@ -194,8 +205,11 @@ def _mask_amqp10_properties(names: list[str], mask: str, stored: StoredMessage) 
     fields = message.properties(sections)
     if fields is None:
         return stored
-    found = [_AMQP10_FIELDS[name] for name in names
-             if name in _AMQP10_FIELDS and getattr(fields, _AMQP10_FIELDS[name]) is not None]
+    found = [
+        _AMQP10_FIELDS[name]
+        for name in names
+        if name in _AMQP10_FIELDS and getattr(fields, _AMQP10_FIELDS[name]) is not None
+    ]
     if not found:
         return stored
     for name in found:
@@ -207,5 +221,3 @@ def _replace_section(stored: StoredMessage, begin: int, end: int, encoded: bytes
     header = stored.header[:begin] + encoded + stored.header[end:]
     at = stored.headers_at
     return stored._replace(header=header, headers_at=at + len(header) - len(stored.header) if at >= 0 else at)
-
-

@@ -88,13 +88,26 @@ class SealerProcess(SegmentStore):
         mode: Mode of local segment files.
     """
 
-    def __init__(self, directory: str, database: Path, spool: Spool | None, unfinished: Path,
-                 options_file: str | None = None, catalog: dict[str, str] | None = None,
-                 mode: int = disk.PRIVATE_FILE) -> None:
+    def __init__(
+        self,
+        directory: str,
+        database: Path,
+        spool: Spool | None,
+        unfinished: Path,
+        options_file: str | None = None,
+        catalog: dict[str, str] | None = None,
+        mode: int = disk.PRIVATE_FILE,
+    ) -> None:
         self.directory = directory
         self.spool = spool
-        self._setup = Setup(directory=directory, database=str(database), spool=str(unfinished), options_file=options_file,
-                            catalog=catalog, mode=mode)
+        self._setup = Setup(
+            directory=directory,
+            database=str(database),
+            spool=str(unfinished),
+            options_file=options_file,
+            catalog=catalog,
+            mode=mode,
+        )
         self._post: Callable[[Callable[[], None]], None] = _drop_callback
         self._outbox: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._pending: dict[int, _Request] = {}
@@ -158,8 +171,11 @@ class SealerProcess(SegmentStore):
             if process is None or process.poll() is not None:
                 if request.fields["op"] == process_frames.ABANDON:
                     continue
-                self._restart_delay = 0.0 if time.monotonic() - began > _MIN_UPTIME else min(
-                    max(2 * self._restart_delay, _MIN_RESTART_DELAY), _MAX_RESTART_DELAY)
+                self._restart_delay = (
+                    0.0
+                    if time.monotonic() - began > _MIN_UPTIME
+                    else min(max(2 * self._restart_delay, _MIN_RESTART_DELAY), _MAX_RESTART_DELAY)
+                )
                 if self._stopping.wait(self._restart_delay):
                     break
                 began = time.monotonic()
@@ -183,8 +199,12 @@ class SealerProcess(SegmentStore):
             _end(process)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(python_command("leveret.segments.process_main"), stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, process_group=0 if os.name == "posix" else None)
+        return subprocess.Popen(
+            python_command("leveret.segments.process_main"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0 if os.name == "posix" else None,
+        )
 
     def _start_process(self) -> subprocess.Popen[bytes] | None:
         try:
@@ -199,8 +219,12 @@ class SealerProcess(SegmentStore):
         with contextlib.suppress(OSError):
             process.stdin.write(process_frames.encode(self._setup))
         try:
-            threading.Thread(target=self._read, args=(process, process.stdout, self._generation),
-                             name="leveret-segments-replies", daemon=True).start()
+            threading.Thread(
+                target=self._read,
+                args=(process, process.stdout, self._generation),
+                name="leveret-segments-replies",
+                daemon=True,
+            ).start()
         except RuntimeError as error:
             log.error("the thread that reads the sealer process's replies cannot be started: %s", error)
             process.kill()
@@ -291,8 +315,9 @@ class SealerProcess(SegmentStore):
             located.release()
             return
         job.located.append(located)
-        self._send_job(job, {"op": process_frames.PART, "runs": located.runs.tobytes(), "first": first,
-                             "times": list(times)})
+        self._send_job(
+            job, {"op": process_frames.PART, "runs": located.runs.tobytes(), "first": first, "times": list(times)}
+        )
         if len(job.located) < _WINDOW:
             task.next_part()
 
@@ -344,8 +369,9 @@ class SealerProcess(SegmentStore):
 
         self._request({"op": process_frames.READ, "segment": segment.entry(), "first": first, "last": last}, replied)
 
-    def merge(self, sources: list[Segment], directory: str, stream: str,
-              done: Callable[[Written | None, str, str], None]) -> None:
+    def merge(
+        self, sources: list[Segment], directory: str, stream: str, done: Callable[[Written | None, str, str], None]
+    ) -> None:
         def replied(reply: Reply, _: list[Loaded]) -> None:
             if reply.written is not None:
                 done(_to_written(reply.written), "", "")
@@ -353,8 +379,16 @@ class SealerProcess(SegmentStore):
                 kind, text = reply.error if reply.error is not None else (FAILED, "no reply")
                 done(None, kind, text)
 
-        self._request({"op": process_frames.MERGE, "sources": [segment.entry() for segment in sources],
-                       "directory": directory, "stream": stream}, replied, tries=1)
+        self._request(
+            {
+                "op": process_frames.MERGE,
+                "sources": [segment.entry() for segment in sources],
+                "directory": directory,
+                "stream": stream,
+            },
+            replied,
+            tries=1,
+        )
 
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
         def replied(reply: Reply, _: list[Loaded]) -> None:
@@ -391,8 +425,18 @@ class _ReplyCallback:
 
 
 def _to_written(fields: Request) -> Written:
-    return Written(fields["id"], fields["path"], fields["count"], fields["octets"], fields["body_octets"], fields["crc32"],
-                   list(fields["groups"]), fields["schema_version"], fields["footer_octets"], fields["footer_crc32"])
+    return Written(
+        fields["id"],
+        fields["path"],
+        fields["count"],
+        fields["octets"],
+        fields["body_octets"],
+        fields["crc32"],
+        list(fields["groups"]),
+        fields["schema_version"],
+        fields["footer_octets"],
+        fields["footer_crc32"],
+    )
 
 
 def _ignore(reply: Reply, loaded: list[Loaded]) -> None:

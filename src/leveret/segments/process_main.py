@@ -122,8 +122,17 @@ class Sealer:
         if columns.formats.count(columns.formats[0]) == count:
             formats = columns.formats[0]
         overlays = columns.overlays if any(columns.overlays) else None
-        self.writers[number][1].append(Rows(list(range(first, first + count)), spread, formats, columns.addresses,
-                                            columns.headers, columns.bodies, overlays))
+        self.writers[number][1].append(
+            Rows(
+                list(range(first, first + count)),
+                spread,
+                formats,
+                columns.addresses,
+                columns.headers,
+                columns.bodies,
+                overlays,
+            )
+        )
 
     def _abort(self, number: int) -> None:
         found = self.writers.pop(number, None)
@@ -223,8 +232,18 @@ def _entry(directory: str, segment: Segment) -> Request:
 
 
 def _row_fields(row: StoredMessage) -> Record:
-    return (row.offset, row.time, row.format, row.address, row.header, row.headers_at, row.body, row.overlay, row.priority,
-            row.persistent)
+    return (
+        row.offset,
+        row.time,
+        row.format,
+        row.address,
+        row.header,
+        row.headers_at,
+        row.body,
+        row.overlay,
+        row.priority,
+        row.persistent,
+    )
 
 
 def _error(error: Exception, directory: str) -> tuple[str, str]:

@@ -29,8 +29,18 @@ BATCH_ROWS: Final = 8192
 _MAX_BUFFERED_BYTES: Final = 1 << 20
 _CACHED_NULL_ROWS: Final = 65_536
 # The columns that a message is restored from.
-MESSAGE_COLUMNS: Final = ("offset", "append_time", "protocol", "exchange", "routing_key", "durable", "priority", "body",
-                          "raw_header", "raw_overlay")
+MESSAGE_COLUMNS: Final = (
+    "offset",
+    "append_time",
+    "protocol",
+    "exchange",
+    "routing_key",
+    "durable",
+    "priority",
+    "body",
+    "raw_header",
+    "raw_overlay",
+)
 
 
 class StoredMessage(NamedTuple):
@@ -98,8 +108,11 @@ class SegmentReader:
             metadata = self._parquet.metadata.metadata or {}
             self.version = int(metadata[schema.VERSION_KEY])
             if self.version > schema.SCHEMA_VERSION:
-                raise SegmentTooNew(url, f"its schema version is {self.version}, and this version of Leveret reads up to"
-                                    f" {schema.SCHEMA_VERSION}: upgrade Leveret to read it")
+                raise SegmentTooNew(
+                    url,
+                    f"its schema version is {self.version}, and this version of Leveret reads up to"
+                    f" {schema.SCHEMA_VERSION}: upgrade Leveret to read it",
+                )
             self.first = int(metadata[schema.FIRST_KEY])
             self.last = int(metadata[schema.LAST_KEY])
             self.stream = metadata[schema.STREAM_KEY].decode("utf-8", "replace")
@@ -144,8 +157,12 @@ class SegmentReader:
         wanted = {"rows": count, "first offset": self.first, "last offset": self.last}
         if expected is not None:
             found |= {"schema version": self.version}
-            wanted = {"rows": expected.count, "first offset": expected.first, "last offset": expected.last,
-                      "schema version": expected.schema_version}
+            wanted = {
+                "rows": expected.count,
+                "first offset": expected.first,
+                "last offset": expected.last,
+                "schema version": expected.schema_version,
+            }
         for name, value in wanted.items():
             if found[name] != value:
                 raise _mismatch(self.url, name, found[name], value)
@@ -171,8 +188,15 @@ class SegmentReader:
         """Read the whole file. Raises SegmentDamaged if its checksum differs."""
         self._check_crc(files.checksum(self.url, self.options), crc32)
 
-    def read(self, columns: Collection[str] = schema.COLUMNS, first: int = 0, last: int | None = None,
-             queue: str | None = None, partition: int = 0, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        columns: Collection[str] = schema.COLUMNS,
+        first: int = 0,
+        last: int | None = None,
+        queue: str | None = None,
+        partition: int = 0,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield batches of the named columns, in the order of the table schema.
 
         Args:
@@ -205,8 +229,9 @@ class SegmentReader:
         """
         return list(self._batches(list(MESSAGE_COLUMNS), first, last, BATCH_ROWS))
 
-    def messages(self, first: int = 0, last: int | None = None,
-                 batch_rows: int = BATCH_ROWS) -> Iterator[list[StoredMessage]]:
+    def messages(
+        self, first: int = 0, last: int | None = None, batch_rows: int = BATCH_ROWS
+    ) -> Iterator[list[StoredMessage]]:
         """Yield the messages with the offsets from `first` to `last` (inclusive), byte for byte as they were published.
 
         Raises:
@@ -222,8 +247,9 @@ class SegmentReader:
     def file_batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield all rows with all columns of the file schema, for rewriting the file."""
         for batch in self._batches([name for name in schema.FILE_COLUMNS if name in self._filled], 0, None, batch_rows):
-            yield pa.RecordBatch.from_arrays([_typed_column(batch, name) for name in schema.FILE_COLUMNS],
-                                             schema=schema.FILE_SCHEMA)
+            yield pa.RecordBatch.from_arrays(
+                [_typed_column(batch, name) for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA
+            )
 
     def _batches(self, names: list[str], first: int, last: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the named columns that the file has; also `offset` if rows have to be filtered."""
@@ -236,8 +262,9 @@ class SegmentReader:
             if not whole and "offset" not in present:
                 present.append("offset")
             try:
-                for batch in self._parquet.iter_batches(batch_rows, row_groups=[group], columns=present or ["offset"],
-                                                        use_threads=False):
+                for batch in self._parquet.iter_batches(
+                    batch_rows, row_groups=[group], columns=present or ["offset"], use_threads=False
+                ):
                     if not whole:
                         batch = slice_offsets(batch, first, end)
                     if batch.num_rows:
@@ -250,25 +277,59 @@ class SegmentReader:
 
 def rebuild(batch: pa.RecordBatch) -> list[StoredMessage]:
     """Restore the messages of a batch with MESSAGE_COLUMNS. Raises ValueError if the columns do not fit together."""
-    columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in MESSAGE_COLUMNS
-                                     if name != "append_time"}
+    columns: dict[str, list[Any]] = {
+        name: batch.column(name).to_pylist() for name in MESSAGE_COLUMNS if name != "append_time"
+    }
     times = batch.column("append_time").cast(pa.int64()).to_pylist()
     found: list[StoredMessage] = []
     for offset, time, protocol, exchange, key, durable, priority, body, raw, overlay in zip(
-            columns["offset"], times, columns["protocol"], columns["exchange"], columns["routing_key"], columns["durable"],
-            columns["priority"], columns["body"], columns["raw_header"], columns["raw_overlay"], strict=True):
+        columns["offset"],
+        times,
+        columns["protocol"],
+        columns["exchange"],
+        columns["routing_key"],
+        columns["durable"],
+        columns["priority"],
+        columns["body"],
+        columns["raw_header"],
+        columns["raw_overlay"],
+        strict=True,
+    ):
         address = _address(exchange, key)
         if overlay is not None:
             address = decode_overlay(overlay).address or address
         kind = _format(protocol, raw)
         if kind != FORMAT_AMQP1:
-            found.append(StoredMessage(offset, (time or 0) // 1000, kind, address, raw,
-                                -1 if kind == FORMAT_CLASS_AMQP09 else headers_at(raw), body, overlay,
-                                -1 if priority is None else priority, bool(durable)))
+            found.append(
+                StoredMessage(
+                    offset,
+                    (time or 0) // 1000,
+                    kind,
+                    address,
+                    raw,
+                    -1 if kind == FORMAT_CLASS_AMQP09 else headers_at(raw),
+                    body,
+                    overlay,
+                    -1 if priority is None else priority,
+                    bool(durable),
+                )
+            )
         else:
             header, at, whole = unfold(raw, body)
-            found.append(StoredMessage(offset, (time or 0) // 1000, kind, address, header, at, whole, overlay,
-                                -1 if priority is None else priority, bool(durable)))
+            found.append(
+                StoredMessage(
+                    offset,
+                    (time or 0) // 1000,
+                    kind,
+                    address,
+                    header,
+                    at,
+                    whole,
+                    overlay,
+                    -1 if priority is None else priority,
+                    bool(durable),
+                )
+            )
     return found
 
 

@@ -58,12 +58,21 @@ class DeliveredBatch:
         if any_facts:
             formats = [fact & FORMAT_MASK for fact in any_facts]
         self.rows = Rows(
-            offsets.tolist(), times.tolist(), formats, addresses, headers, bodies,
-            [_encode_overlay(overlay) if fact & HAS_OVERLAY else b""
-             for overlay, fact in zip(overlays, any_facts, strict=True)]
-            if any_facts else None,
+            offsets.tolist(),
+            times.tolist(),
+            formats,
+            addresses,
+            headers,
+            bodies,
+            [
+                _encode_overlay(overlay) if fact & HAS_OVERLAY else b""
+                for overlay, fact in zip(overlays, any_facts, strict=True)
+            ]
+            if any_facts
+            else None,
             [fact & REDELIVERED != 0 for fact in any_facts] if any_facts else None,
-            counts.tolist() if any(counts) else None)
+            counts.tolist() if any(counts) else None,
+        )
 
 
 def _encode_overlay(overlay: bytes) -> bytes:

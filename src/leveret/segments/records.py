@@ -32,8 +32,20 @@ FOOTER: Final = 15
 Record = tuple[Any, ...]
 EMPTY_RECORD: Final[Record] = (*(None,) * 15, -1)
 
-PROPERTY_NAMES: Final = ("content_type", "content_encoding", "durable", "priority", "correlation_id", "reply_to", "ttl_ms",
-                         "message_id", "timestamp", "type", "user_id", "app_id")
+PROPERTY_NAMES: Final = (
+    "content_type",
+    "content_encoding",
+    "durable",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "ttl_ms",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+)
 
 OFFSET: Final = "x-stream-offset"
 DEATHS: Final = "x-death"
@@ -88,11 +100,13 @@ def _death(item: JsonObject) -> JsonObject:
     count = found.get("count")
     keys = found.get("routing-keys")
     return {
-        "queue": _string(found.get("queue")), "reason": _string(found.get("reason")),
+        "queue": _string(found.get("queue")),
+        "reason": _string(found.get("reason")),
         "count": count if type(count) is int and -_MAX_INT64 <= count <= _MAX_INT64 else None,
         "exchange": _string(found.get("exchange")),
         "routing_keys": [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None,
-        "time": _micros(found.get("time")), "original_expiration": _string(found.get("original-expiration")),
+        "time": _micros(found.get("time")),
+        "original_expiration": _string(found.get("original-expiration")),
     }
 
 

@@ -39,8 +39,9 @@ def merge(sources: Sequence[SegmentReader], writer: SegmentWriter) -> Segment:
         raise
 
 
-def rewrite(source: SegmentReader, rules: Sequence[CompiledRule],
-            writer: SegmentWriter | None) -> tuple[Segment | None, Counts]:
+def rewrite(
+    source: SegmentReader, rules: Sequence[CompiledRule], writer: SegmentWriter | None
+) -> tuple[Segment | None, Counts]:
     """Apply rules to a segment, to each row the first rule that it meets.
 
     The new file covers the offsets of the source, whichever rows remain.
@@ -79,8 +80,9 @@ def rewrite(source: SegmentReader, rules: Sequence[CompiledRule],
         raise
 
 
-def _apply_rules(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Counts,
-                 url: str) -> list[StoredMessage] | None:
+def _apply_rules(
+    batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Counts, url: str
+) -> list[StoredMessage] | None:
     """Return the rows as the rules leave them, None if no rule matches any row."""
     counts.rows += batch.num_rows
     by_row: dict[int, CompiledRule] = {}
@@ -94,8 +96,7 @@ def _apply_rules(batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: C
     try:
         for number, stored in enumerate(rebuild(batch)):
             rule_of_row = by_row.get(number)
-            kept = stored if rule_of_row is None else apply_rule(
-                    rule_of_row, stored, encodings[number].as_py(), counts)
+            kept = stored if rule_of_row is None else apply_rule(rule_of_row, stored, encodings[number].as_py(), counts)
             if kept is not None:
                 found.append(kept)
     except (WireError, DecodeError, EncodeError, EncodeError1, ValueError, IndexError) as error:
@@ -108,6 +109,12 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _rows(messages: list[StoredMessage]) -> Rows:
-    return Rows([item.offset for item in messages], [item.time for item in messages], [item.format for item in messages],
-                [item.address for item in messages], [item.header for item in messages], [item.body for item in messages],
-                [item.overlay or b"" for item in messages])
+    return Rows(
+        [item.offset for item in messages],
+        [item.time for item in messages],
+        [item.format for item in messages],
+        [item.address for item in messages],
+        [item.header for item in messages],
+        [item.body for item in messages],
+        [item.overlay or b"" for item in messages],
+    )

@@ -15,16 +15,39 @@ from leveret.selectors import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, MessageVi
 from leveret.wire.amqp10.values import Decimal32, Decimal64, Decimal128, Value
 
 _HEADER: Final = {"durable": "durable", "priority": "priority", "ttl": "ttl_ms", "delivery-count": "delivery_count"}
-_PROPERTIES: Final = {"subject": "type", "reply-to": "reply_to", "content-type": "content_type",
-                      "content-encoding": "content_encoding", "to": "to", "group-id": "group_id",
-                      "group-sequence": "group_sequence", "reply-to-group-id": "reply_to_group_id"}
+_PROPERTIES: Final = {
+    "subject": "type",
+    "reply-to": "reply_to",
+    "content-type": "content_type",
+    "content-encoding": "content_encoding",
+    "to": "to",
+    "group-id": "group_id",
+    "group-sequence": "group_sequence",
+    "reply-to-group-id": "reply_to_group_id",
+}
 _TIMES: Final = {"creation-time": "timestamp", "absolute-expiry-time": "absolute_expiry_time"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _IDENTIFIERS: Final = {"message-id": "message_id", "correlation-id": "correlation_id"}
-COLUMNS: Final = ("exchange", "routing_key", "durable", "priority", "ttl_ms", "delivery_count", "type", "reply_to",
-                  "content_type", "content_encoding", "user_id", "timestamp", "message_id", "correlation_id", "app_id",
-                  "headers_json", "amqp10")
+COLUMNS: Final = (
+    "exchange",
+    "routing_key",
+    "durable",
+    "priority",
+    "ttl_ms",
+    "delivery_count",
+    "type",
+    "reply_to",
+    "content_type",
+    "content_encoding",
+    "user_id",
+    "timestamp",
+    "message_id",
+    "correlation_id",
+    "app_id",
+    "headers_json",
+    "amqp10",
+)
 
 # A row by the names of its columns, as Arrow gives it: `schema` says what type each of them has.
 Row: TypeAlias = dict[str, Any]

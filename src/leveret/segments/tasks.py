@@ -37,8 +37,14 @@ class SegmentLocation:
         mode: Mode of local segment files.
     """
 
-    def __init__(self, root: str, options: Options | None = None, spool: str | None = None,
-                 catalog: Mapping[str, str] | None = None, mode: int = disk.PRIVATE_FILE) -> None:
+    def __init__(
+        self,
+        root: str,
+        options: Options | None = None,
+        spool: str | None = None,
+        catalog: Mapping[str, str] | None = None,
+        mode: int = disk.PRIVATE_FILE,
+    ) -> None:
         self.root = root
         self.options = options
         self.spool = spool
@@ -108,8 +114,13 @@ def _rewrite(location: SegmentLocation, arguments: bytes) -> bytes:
     rules = compile_rules(wanted.rules)
     directory = files.join(location.root, wanted.directory)
     with open_verified(files.join(location.root, wanted.segment.path), location.options, wanted.segment) as source:
-        writer = None if wanted.dry_run else SegmentWriter(directory, wanted.stream, location.options, location.spool,
-                                                           location.local_root(), location.mode)
+        writer = (
+            None
+            if wanted.dry_run
+            else SegmentWriter(
+                directory, wanted.stream, location.options, location.spool, location.local_root(), location.mode
+            )
+        )
         rewritten, counts = rewrite(source, rules, writer)
     if rewritten is not None:
         rewritten = msgspec.structs.replace(rewritten, path=f"{wanted.directory}/{rewritten.path}")
@@ -120,8 +131,9 @@ def _sync_table(location: SegmentLocation, arguments: bytes) -> bytes:
     wanted = msgspec.json.decode(arguments, type=TableArguments)
     name = iceberg.identifier(wanted.vhost, wanted.stream)
     done = location.tables().sync(name, [files.join(location.root, path) for path in wanted.paths], wanted.owner)
-    return msgspec.json.encode({"table": ".".join(name), "added": done.added, "removed": done.removed,
-                                "snapshot": done.snapshot})
+    return msgspec.json.encode(
+        {"table": ".".join(name), "added": done.added, "removed": done.removed, "snapshot": done.snapshot}
+    )
 
 
 def _drop_table(location: SegmentLocation, arguments: bytes) -> bytes:
@@ -131,5 +143,7 @@ def _drop_table(location: SegmentLocation, arguments: bytes) -> bytes:
 
 
 TASKS: Final[dict[str, Callable[[SegmentLocation, bytes], bytes]]] = {
-    REWRITE: _rewrite, SYNC_TABLE: _sync_table, DROP_TABLE: _drop_table,
+    REWRITE: _rewrite,
+    SYNC_TABLE: _sync_table,
+    DROP_TABLE: _drop_table,
 }

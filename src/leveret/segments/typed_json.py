@@ -68,19 +68,49 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _YEAR_10000: Final = 253402300800
 # Integer types of field tables: their keys, and how RabbitMQ's dialect encodes each key (tag, format).
 _AMQP0_INTEGERS: Final = {
-    dialects.INT8: "$byte", dialects.UINT8: "$ubyte", dialects.INT16: "$short", dialects.UINT16: "$ushort",
-    dialects.UINT32: "$uint", dialects.UINT64: "$ulong"}
-_AMQP0_PACKING: Final = {"$byte": (b"b", ">b"), "$ubyte": (b"B", ">B"), "$short": (b"s", ">h"), "$ushort": (b"u", ">H"),
-                   "$int": (b"I", ">i"), "$uint": (b"i", ">I"), "$long": (b"l", ">q"), "$ulong": (b"l", ">q")}
+    dialects.INT8: "$byte",
+    dialects.UINT8: "$ubyte",
+    dialects.INT16: "$short",
+    dialects.UINT16: "$ushort",
+    dialects.UINT32: "$uint",
+    dialects.UINT64: "$ulong",
+}
+_AMQP0_PACKING: Final = {
+    "$byte": (b"b", ">b"),
+    "$ubyte": (b"B", ">B"),
+    "$short": (b"s", ">h"),
+    "$ushort": (b"u", ">H"),
+    "$int": (b"I", ">i"),
+    "$uint": (b"i", ">I"),
+    "$long": (b"l", ">q"),
+    "$ulong": (b"l", ">q"),
+}
 _AMQP10_CLASSES: Final[dict[str, type[int]]] = {
-    "$byte": Byte, "$ubyte": UByte, "$short": Short, "$ushort": UShort, "$int": Int, "$uint": UInt, "$long": int,
-    "$ulong": ULong}
+    "$byte": Byte,
+    "$ubyte": UByte,
+    "$short": Short,
+    "$ushort": UShort,
+    "$int": Int,
+    "$uint": UInt,
+    "$long": int,
+    "$ulong": ULong,
+}
 _AMQP10_KEYS: Final[dict[type, str]] = {kind: key for key, kind in _AMQP10_CLASSES.items() if kind is not int}
-_RANGES: Final = {"$byte": (-1 << 7, 1 << 7), "$ubyte": (0, 1 << 8), "$short": (-1 << 15, 1 << 15),
-                  "$ushort": (0, 1 << 16), "$int": (-1 << 31, 1 << 31), "$uint": (0, 1 << 32),
-                  "$long": (-1 << 63, 1 << 63), "$ulong": (0, 1 << 64)}
+_RANGES: Final = {
+    "$byte": (-1 << 7, 1 << 7),
+    "$ubyte": (0, 1 << 8),
+    "$short": (-1 << 15, 1 << 15),
+    "$ushort": (0, 1 << 16),
+    "$int": (-1 << 31, 1 << 31),
+    "$uint": (0, 1 << 32),
+    "$long": (-1 << 63, 1 << 63),
+    "$ulong": (0, 1 << 64),
+}
 _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]] = {
-    "$decimal32": Decimal32, "$decimal64": Decimal64, "$decimal128": Decimal128}
+    "$decimal32": Decimal32,
+    "$decimal64": Decimal64,
+    "$decimal128": Decimal128,
+}
 
 
 Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]

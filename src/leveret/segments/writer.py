@@ -27,8 +27,21 @@ SUFFIX: Final = ".parquet"
 TEMPORARY_SUFFIX: Final = ".unfinished"
 
 # Columns with repeated values. For others, Parquet would build a dictionary and then discard it.
-_DICTIONARY_COLUMNS: Final = ["protocol", "exchange", "routing_key", "content_type", "content_encoding", "reply_to", "type",
-                      "user_id", "app_id", "headers.key_value.key", "headers.key_value.value", "headers_json", "raw_header"]
+_DICTIONARY_COLUMNS: Final = [
+    "protocol",
+    "exchange",
+    "routing_key",
+    "content_type",
+    "content_encoding",
+    "reply_to",
+    "type",
+    "user_id",
+    "app_id",
+    "headers.key_value.key",
+    "headers.key_value.value",
+    "headers_json",
+    "raw_header",
+]
 # Columns that readers skip row groups by. For others, bounds would only put message data into the footer.
 _STATISTICS_COLUMNS: Final = ["offset", "append_time", "exchange", "routing_key"]
 
@@ -111,8 +124,15 @@ class SegmentWriter:
         mode: Mode of a local file; modes of directories are derived from it.
     """
 
-    def __init__(self, directory: str, stream: str, options: Options | None = None, spool: str | None = None,
-                 root: str | None = None, mode: int = disk.PRIVATE_FILE) -> None:
+    def __init__(
+        self,
+        directory: str,
+        stream: str,
+        options: Options | None = None,
+        spool: str | None = None,
+        root: str | None = None,
+        mode: int = disk.PRIVATE_FILE,
+    ) -> None:
         self.directory = directory
         self.stream = stream
         self.options = options
@@ -135,8 +155,9 @@ class SegmentWriter:
                 _widen_directories(local, self._root, disk.directory_mode(mode))
             elif spool is not None:
                 disk.make_directories(spool)
-            self._temporary = os.path.join(local if local is not None else spool or tempfile.gettempdir(),
-                                           f".{self.id}{TEMPORARY_SUFFIX}")
+            self._temporary = os.path.join(
+                local if local is not None else spool or tempfile.gettempdir(), f".{self.id}{TEMPORARY_SUFFIX}"
+            )
             self._output = _Output(self._temporary, mode if local is not None else disk.PRIVATE_FILE)
         except OSError as error:
             raise SegmentError(directory, f"no file can be created there: {error.strerror}") from error
@@ -192,8 +213,12 @@ class SegmentWriter:
             return
         buffered, self._buffered = self._buffered, []
         table = pa.Table.from_arrays(
-            [pa.chunked_array([columns[name] for columns in buffered], type=schema.FILE_SCHEMA.field(name).type)
-             for name in schema.FILE_COLUMNS], schema=schema.FILE_SCHEMA)
+            [
+                pa.chunked_array([columns[name] for columns in buffered], type=schema.FILE_SCHEMA.field(name).type)
+                for name in schema.FILE_COLUMNS
+            ],
+            schema=schema.FILE_SCHEMA,
+        )
         self._null = {name for name in self._null if table.column(name).null_count == self._buffered_rows}
         try:
             if self._writer is None:
@@ -212,9 +237,16 @@ class SegmentWriter:
             codecs["body"] = "none"
         return pq.ParquetWriter(
             pa.PythonFile(self._output, mode="w"),
-            schema.FILE_SCHEMA.with_metadata({schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
-                                              schema.STREAM_KEY: self.stream.encode("utf-8", "replace")}),
-            compression=codecs, use_dictionary=_DICTIONARY_COLUMNS, write_statistics=_STATISTICS_COLUMNS, version="2.6",
+            schema.FILE_SCHEMA.with_metadata(
+                {
+                    schema.VERSION_KEY: str(schema.SCHEMA_VERSION).encode(),
+                    schema.STREAM_KEY: self.stream.encode("utf-8", "replace"),
+                }
+            ),
+            compression=codecs,
+            use_dictionary=_DICTIONARY_COLUMNS,
+            write_statistics=_STATISTICS_COLUMNS,
+            version="2.6",
             write_page_checksum=True,
         )
 
@@ -239,10 +271,14 @@ class SegmentWriter:
             self._write_group()
             if self._writer is None:
                 self._writer = self._open_writer()
-            self._writer.add_key_value_metadata({
-                schema.FIRST_KEY: str(self.first).encode(), schema.LAST_KEY: str(self.last).encode(),
-                schema.COUNT_KEY: str(self.count).encode(),
-                schema.NULL_COLUMNS_KEY: ",".join(sorted(self._null)).encode()})
+            self._writer.add_key_value_metadata(
+                {
+                    schema.FIRST_KEY: str(self.first).encode(),
+                    schema.LAST_KEY: str(self.last).encode(),
+                    schema.COUNT_KEY: str(self.count).encode(),
+                    schema.NULL_COLUMNS_KEY: ",".join(sorted(self._null)).encode(),
+                }
+            )
             self._writer.close()
             self._output.close()
             footer_octets, footer_crc32 = _footer_size_and_crc(self._temporary)
@@ -259,10 +295,22 @@ class SegmentWriter:
         except BaseException:
             self.abort()
             raise
-        return Segment(id=self.id, path=name, first=self.first, last=self.last, count=self.count,
-                       octets=self._output.size, body_octets=self.body_octets, first_time=self.first_time,
-                       last_time=self.last_time, schema_version=schema.SCHEMA_VERSION, crc32=self._output.crc32,
-                       groups=tuple(self.groups), footer_octets=footer_octets, footer_crc32=footer_crc32)
+        return Segment(
+            id=self.id,
+            path=name,
+            first=self.first,
+            last=self.last,
+            count=self.count,
+            octets=self._output.size,
+            body_octets=self.body_octets,
+            first_time=self.first_time,
+            last_time=self.last_time,
+            schema_version=schema.SCHEMA_VERSION,
+            crc32=self._output.crc32,
+            groups=tuple(self.groups),
+            footer_octets=footer_octets,
+            footer_crc32=footer_crc32,
+        )
 
     def abort(self) -> None:
         """Discard everything; no file is left."""

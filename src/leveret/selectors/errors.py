@@ -26,8 +26,10 @@ class SelectorError(ValueError):
 
     def __str__(self) -> str:
         found = self.text[self.position : self.position + EXCERPT]
-        return f"position {self.position}: expected {self.expected}, found {found!r}" if found else (
-            f"position {self.position}: expected {self.expected}"
+        return (
+            f"position {self.position}: expected {self.expected}, found {found!r}"
+            if found
+            else (f"position {self.position}: expected {self.expected}")
         )
 
 

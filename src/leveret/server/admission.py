@@ -146,8 +146,14 @@ class Admission:
             return
         self._report_due = now + REPORT_INTERVAL
         origin, limit = (f" from {host}", self.per_address) if setting == PER_ADDRESS else ("", self.total)
-        log.warning("%d sockets%s have not opened a connection ('%s'): %s, %d times since the last report", limit, origin,
-                    setting, action, self._unreported)
+        log.warning(
+            "%d sockets%s have not opened a connection ('%s'): %s, %d times since the last report",
+            limit,
+            origin,
+            setting,
+            action,
+            self._unreported,
+        )
         self._unreported = 0
 
 

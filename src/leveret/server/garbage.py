@@ -35,8 +35,12 @@ class Collector:
         blocks: Returns the number of allocated blocks of memory.
     """
 
-    def __init__(self, threshold: int, clock: Callable[[], float] = time.monotonic,
-                 blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+    def __init__(
+        self,
+        threshold: int,
+        clock: Callable[[], float] = time.monotonic,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
         self._threshold = threshold
         self._clock = clock
         self._blocks = blocks

@@ -44,8 +44,9 @@ class Listener:
         paused: Whether it accepts no sockets because only reserved descriptors are free.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket,
-                 take: Callable[[socket.socket, str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listening: socket.socket, take: Callable[[socket.socket, str], None]
+    ) -> None:
         self.address: tuple[str, int] = listening.getsockname()[:2]
         self.paused = False
         self._loop = loop
@@ -101,6 +102,11 @@ class Listener:
         now = time.monotonic()
         if now >= self._report_due:
             self._report_due = now + REPORT_INTERVAL
-            log.warning("not accepting sockets on %s:%d: %s; raise the limit of open files (ulimit -n, LimitNOFILE), which"
-                        " is %d with %d reserved", *self.address, reason, resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-                        resource.getrlimit(resource.RLIMIT_NOFILE)[0] - highest_descriptor())
+            log.warning(
+                "not accepting sockets on %s:%d: %s; raise the limit of open files (ulimit -n, LimitNOFILE), which"
+                " is %d with %d reserved",
+                *self.address,
+                reason,
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0] - highest_descriptor(),
+            )

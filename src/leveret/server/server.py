@@ -47,9 +47,18 @@ class Server:
         tls: The TLS context for clients of plain listeners that request TLS; None refuses them.
     """
 
-    def __init__(self, protocols: Protocols, *, handshake_timeout: float = 10.0, shutdown_timeout: float = 5.0,
-                 memory_limit: int = 0, disk_free: int = 0, data_path: Path | None = None,
-                 on_failure: Callable[[], None] | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        protocols: Protocols,
+        *,
+        handshake_timeout: float = 10.0,
+        shutdown_timeout: float = 5.0,
+        memory_limit: int = 0,
+        disk_free: int = 0,
+        data_path: Path | None = None,
+        on_failure: Callable[[], None] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.protocols = protocols
         self.services = services = protocols.services
         self.broker = services.broker

@@ -39,8 +39,14 @@ class TlsProtocol(SSLProtocol):
 
     max_size = 0
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BufferedProtocol, context: ssl.SSLContext,
-                 handshake: asyncio.Future[None], timeout: float) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: asyncio.BufferedProtocol,
+        context: ssl.SSLContext,
+        handshake: asyncio.Future[None],
+        timeout: float,
+    ) -> None:
         super().__init__(loop, protocol, context, handshake, server_side=True, ssl_handshake_timeout=ceil(timeout))
 
     def get_buffer(self, n: int) -> Any:

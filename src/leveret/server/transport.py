@@ -146,6 +146,7 @@ class SocketPeer(Peer):
 def _nothing() -> None:
     """Do nothing: the callback of a closed socket."""
 
+
 # A transport of the event loop, with the private parts that its public interface lacks.
 SelectorTransport: TypeAlias = Any
 
@@ -218,8 +219,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         if self._transport is not None:
-            log.warning("%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
-                        _shown(self._transport.get_extra_info("peername")), self._sockets.handshake_timeout)
+            log.warning(
+                "%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
+                _shown(self._transport.get_extra_info("peername")),
+                self._sockets.handshake_timeout,
+            )
             self._transport.abort()
 
     def _opened(self) -> None:
@@ -306,8 +310,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def _not_tls(self) -> None:
         transport = self._transport
         assert transport is not None
-        log.info("%s: TLS failed: expected a ClientHello, got %r", _shown(transport.get_extra_info("peername")),
-                 self._first[:HEADER_SIZE])
+        log.info(
+            "%s: TLS failed: expected a ClientHello, got %r",
+            _shown(transport.get_extra_info("peername")),
+            self._first[:HEADER_SIZE],
+        )
         self._first = b""
         self._ignoring = True
         transport.close()

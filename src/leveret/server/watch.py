@@ -89,9 +89,15 @@ class Watch:
         self._memory = ResidentMemory()
         self._checking_peers = False
         self._steps: list[tuple[Callable[[], None], Failures]] = [
-            (step, Failures(log, f"the watch ({what})")) for what, step in (
-                ("memory", self._check_memory), ("paging out", self.broker.page_down), ("disk", self._check_disk),
-                ("sockets that are not read", self._check_peers), ("alarms", self._set_alarm))]
+            (step, Failures(log, f"the watch ({what})"))
+            for what, step in (
+                ("memory", self._check_memory),
+                ("paging out", self.broker.page_down),
+                ("disk", self._check_disk),
+                ("sockets that are not read", self._check_peers),
+                ("alarms", self._set_alarm),
+            )
+        ]
 
     def close(self) -> None:
         """Stop the watch."""

@@ -26,8 +26,12 @@ class Watchdog(selectors.DefaultSelector):
         longest: The seconds of the longest turn.
     """
 
-    def __init__(self, threshold: float, clock: Callable[[], float] = time.monotonic,
-                 processor: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        threshold: float,
+        clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
+    ) -> None:
         super().__init__()
         self.threshold = threshold
         self._describe: Callable[[], str] | None = None
@@ -66,5 +70,9 @@ class Watchdog(selectors.DefaultSelector):
         if not 0 < self.threshold < took or not self._began or describe is None:
             return
         self.slow += 1
-        log.warning("a turn of the event loop took %d ms, of which at most %d ms on the CPU ('server.slow_turn'): %s",
-                    round(took * 1000), round(most * 1000), describe())
+        log.warning(
+            "a turn of the event loop took %d ms, of which at most %d ms on the CPU ('server.slow_turn'): %s",
+            round(took * 1000),
+            round(most * 1000),
+            describe(),
+        )

@@ -95,11 +95,22 @@ class Endpoint:
 
 def endpoint_of(settings: Settings) -> Endpoint:
     """Return the endpoint of the options. Raises OptionError for an invalid URL or an unreadable file."""
-    tls = {"cafile": settings.tls_ca_file, "certfile": settings.tls_cert_file, "keyfile": settings.tls_key_file,
-           "server_name": settings.tls_server_name, "verify": None if settings.tls_verify else False}
-    endpoint = Endpoint(settings.url, "", settings.protocol, settings.vhost, settings.password_file,
-                    tuple((name, value) for name, value in tls.items() if value is not None),
-                    settings.tls_key_password_file)
+    tls = {
+        "cafile": settings.tls_ca_file,
+        "certfile": settings.tls_cert_file,
+        "keyfile": settings.tls_key_file,
+        "server_name": settings.tls_server_name,
+        "verify": None if settings.tls_verify else False,
+    }
+    endpoint = Endpoint(
+        settings.url,
+        "",
+        settings.protocol,
+        settings.vhost,
+        settings.password_file,
+        tuple((name, value) for name, value in tls.items() if value is not None),
+        settings.tls_key_password_file,
+    )
     parameters = endpoint.parameters()
     scheme = "amqps" if parameters.uses_tls else "amqp"
     host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
@@ -118,8 +129,10 @@ def _read_secret(option: str, path: str) -> str:
             return file.read().rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise OptionError(f"option {option}: {path!r} cannot be read ({reason}); expected a file with the password that "
-                          "the driver and all workers can read") from None
+        raise OptionError(
+            f"option {option}: {path!r} cannot be read ({reason}); expected a file with the password that "
+            "the driver and all workers can read"
+        ) from None
 
 
 def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> AnyConnection:
@@ -170,8 +183,9 @@ class ControlClient:
         reconnect_timeout: Seconds that the broker may be unreachable.
     """
 
-    def __init__(self, endpoint: Endpoint, name: str = "leveret-spark",
-                 reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
+    def __init__(
+        self, endpoint: Endpoint, name: str = "leveret-spark", reconnect_timeout: float = RECONNECT_TIMEOUT
+    ) -> None:
         self.endpoint = endpoint
         self.name = name
         self.reconnect_timeout = reconnect_timeout
@@ -187,8 +201,12 @@ class ControlClient:
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         body = json.dumps({"version": REQUEST_VERSION, **given}).encode()
-        answer = self._with_channel(operation, lambda channel: channel.request(
-            body, operation, CONTROL_EXCHANGE, content_type="application/json", timeout=within))
+        answer = self._with_channel(
+            operation,
+            lambda channel: channel.request(
+                body, operation, CONTROL_EXCHANGE, content_type="application/json", timeout=within
+            ),
+        )
         try:
             reply = json.loads(answer.body)
             if reply["ok"]:
@@ -226,16 +244,20 @@ class ControlClient:
                     self._channel = connection.open_channel()
                 return call(self._channel)
             except (NotFound, Returned) as error:
-                raise RequestRefused(operation, "not-implemented", f"{self.endpoint} has no exchange {CONTROL_EXCHANGE}: "
-                                     f"it is not Leveret, or an older version ({error})") from None
+                raise RequestRefused(
+                    operation,
+                    "not-implemented",
+                    f"{self.endpoint} has no exchange {CONTROL_EXCHANGE}: it is not Leveret, or an older version ({error})",
+                ) from None
             except ChannelClosed as error:
                 self._channel = None
                 raise RequestRefused(operation, "channel-closed", str(error)) from None
             except (ConnectionClosed, ConnectionFailed, Timeout) as error:
                 self.close()
                 if time.monotonic() > deadline:
-                    raise BrokerUnreachable(f"{operation}: no reply from {self.endpoint} within "
-                                            f"{self.reconnect_timeout:g} s: {error}") from None
+                    raise BrokerUnreachable(
+                        f"{operation}: no reply from {self.endpoint} within {self.reconnect_timeout:g} s: {error}"
+                    ) from None
 
     def _ensure_connected(self, deadline: float) -> AnyConnection:
         if self._connection is not None and self._connection.is_open:

@@ -33,16 +33,19 @@ def finish(query: StreamingQuery) -> int:
         raise SparkError(f"query {query.name or query.id} is running; stop it or wait for its end (awaitTermination)")
     execution = getattr(query, "_jsq", None)
     if execution is None:
-        raise SparkError("the query runs in Spark Connect, which gives no access to its plan and checkpoint; expected a "
-                         "query of a session in this process")
+        raise SparkError(
+            "the query runs in Spark Connect, which gives no access to its plan and checkpoint; expected a "
+            "query of a session in this process"
+        )
     execution = execution.streamingQuery()
     latest = execution.commitLog().getLatestBatchId()
     if not latest.isDefined():
         return 0
     logged = execution.offsetLog().get(latest.get())
     if not logged.isDefined():
-        raise SparkError(f"the checkpoint of query {query.name or query.id} has no offsets for its last batch, "
-                         f"{latest.get()}")
+        raise SparkError(
+            f"the checkpoint of query {query.name or query.id} has no offsets for its last batch, {latest.get()}"
+        )
     offsets = logged.get().offsets()
     finished = 0
     for stream, options in _sources(execution):

@@ -47,8 +47,12 @@ log = logging.getLogger("leveret.spark")
 _RANGES: Final = "ranges"
 _RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "columns")
 # Options of Spark's Parquet reader that override the session's: no file is skipped silently, no time is shifted.
-STRICT_OPTIONS: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "datetimeRebaseMode": "CORRECTED",
-                  "parquet.page.verify-checksum.enabled": "true"}
+STRICT_OPTIONS: Final = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
 # Characters that Spark interprets as a glob pattern in paths.
 GLOB_CHARACTERS: Final = frozenset("{}[]*?\\")
 # Schemes whose names differ between fsspec and Hadoop.
@@ -81,8 +85,9 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
     try:
         target = find_target(settings, control, False)
         if target.mode != STREAM:
-            raise OptionError(f"option {target.kind}: {target.name!r} is not a stream; use "
-                              "spark.read.format(\"amqp\") to read a queue")
+            raise OptionError(
+                f'option {target.kind}: {target.name!r} is not a stream; use spark.read.format("amqp") to read a queue'
+            )
         parts = ranges_of(settings, target, control)
         if settings.history != "amqp":
             file_pin = FilePin(uuid.uuid4().hex, _seconds(pin_for))
@@ -117,6 +122,7 @@ def _seconds(pin_for: str) -> float:
 
 
 # Files
+
 
 def _readable_prefix(part: Slice, settings: Settings) -> Slice:
     """Return the leading part of a slice that is sealed in contiguous segments whose files match the manifest."""
@@ -195,6 +201,7 @@ def _path(url: str) -> str:
 
 # Messages that are not in files
 
+
 class FixedRangesSource(AmqpDataSource):
     """The data source with ranges that are determined already."""
 
@@ -213,8 +220,9 @@ class FixedRangesSource(AmqpDataSource):
         return table_schema(read_options({name: value for name, value in self.options.items() if name != _RANGES}).columns)
 
 
-def _from_data_source(spark: SparkSession, given: dict[str, str], parts: Sequence[Slice],
-                      columns: Sequence[str]) -> DataFrame:
+def _from_data_source(
+    spark: SparkSession, given: dict[str, str], parts: Sequence[Slice], columns: Sequence[str]
+) -> DataFrame:
     spark.dataSource.register(FixedRangesSource)
     options = {name: value for name, value in given.items() if name.lower() not in _RANGE_OPTIONS}
     ranges = json.dumps([[part.stream, part.partition, part.id, part.first, part.stop] for part in parts if part.count])

@@ -56,123 +56,344 @@ class Option(NamedTuple):
 
 OPTIONS: Final = (
     # Connection
-    Option("url", "URL", "amqp://localhost", _ALL,
-           "The broker: `amqp://user:password@host:port/vhost`, or `amqps://` for TLS.", values.text),
-    Option("protocol", "0-9-1, 1.0", "0-9-1", _ALL,
-           "Protocol to use with the broker. Both give the same rows.", values.choice("0-9-1", "1.0")),
+    Option(
+        "url",
+        "URL",
+        "amqp://localhost",
+        _ALL,
+        "The broker: `amqp://user:password@host:port/vhost`, or `amqps://` for TLS.",
+        values.text,
+    ),
+    Option(
+        "protocol",
+        "0-9-1, 1.0",
+        "0-9-1",
+        _ALL,
+        "Protocol to use with the broker. Both give the same rows.",
+        values.choice("0-9-1", "1.0"),
+    ),
     Option("vhost", "text", None, _ALL, "The vhost. Overrides the URL.", values.text),
-    Option("passwordFile", "path", None, _ALL,
-           "File with the password, which every process that connects reads. Overrides the URL. Without it and without a "
-           "password in the URL, the environment variable `LEVERET_PASSWORD` is used.", values.text),
+    Option(
+        "passwordFile",
+        "path",
+        None,
+        _ALL,
+        "File with the password, which every process that connects reads. Overrides the URL. Without it and without a "
+        "password in the URL, the environment variable `LEVERET_PASSWORD` is used.",
+        values.text,
+    ),
     Option("tls.caFile", "path", None, _ALL, "CA certificates to trust, in PEM, instead of the system's.", values.text),
     Option("tls.certFile", "path", None, _ALL, "Client certificate, in PEM.", values.text),
-    Option("tls.keyFile", "path", None, _ALL,
-           "Key of the client certificate, in PEM, if it is not in the same file.", values.text),
+    Option(
+        "tls.keyFile",
+        "path",
+        None,
+        _ALL,
+        "Key of the client certificate, in PEM, if it is not in the same file.",
+        values.text,
+    ),
     Option("tls.keyPasswordFile", "path", None, _ALL, "File with the password of the key.", values.text),
-    Option("tls.serverName", "text", None, _ALL,
-           "Name in the broker's certificate, if it differs from the host name.", values.text),
+    Option(
+        "tls.serverName",
+        "text",
+        None,
+        _ALL,
+        "Name in the broker's certificate, if it differs from the host name.",
+        values.text,
+    ),
     Option("tls.verify", "true, false", "true", _ALL, "Whether to verify the broker's certificate.", values.boolean),
     # What is read
     Option("queue", "text", None, _READS, "Queue to read.", values.text),
     Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
     Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
-    Option("streamPattern", "regular expression", None, (STREAM,),
-           "Streams to read: all whose whole name matches, including streams declared later.", values.pattern),
-    Option("mode", "stream, lease, spool, browse", None, _READS,
-           "How to read. By default the type of the queue decides: `stream` for a stream, `lease` (in `readStream`) or "
-           "`browse` (in `read`) for a classic queue, `spool` for a queue of another broker.", values.choice(*_READS)),
-    Option("consumerName", "text", None, (STREAM,),
-           "Name under which the broker stores the start position and the progress of a query. Required in a "
-           "`readStream` if `startingOffsets` is `latest`.", values.text),
+    Option(
+        "streamPattern",
+        "regular expression",
+        None,
+        (STREAM,),
+        "Streams to read: all whose whole name matches, including streams declared later.",
+        values.pattern,
+    ),
+    Option(
+        "mode",
+        "stream, lease, spool, browse",
+        None,
+        _READS,
+        "How to read. By default the type of the queue decides: `stream` for a stream, `lease` (in `readStream`) or "
+        "`browse` (in `read`) for a classic queue, `spool` for a queue of another broker.",
+        values.choice(*_READS),
+    ),
+    Option(
+        "consumerName",
+        "text",
+        None,
+        (STREAM,),
+        "Name under which the broker stores the start position and the progress of a query. Required in a "
+        "`readStream` if `startingOffsets` is `latest`.",
+        values.text,
+    ),
     Option("lease", "text", None, (LEASE,), "Name of the lease on a queue; one query at a time holds it.", values.text),
-    Option("leaseTimeout", "time", None, (LEASE,),
-           "Time after which messages that were leased for a query and never read return to the queue, if the query does "
-           "not come back. By default they stay until the lease is released by hand.", values.duration),
+    Option(
+        "leaseTimeout",
+        "time",
+        None,
+        (LEASE,),
+        "Time after which messages that were leased for a query and never read return to the queue, if the query does "
+        "not come back. By default they stay until the lease is released by hand.",
+        values.duration,
+    ),
     # Where it begins and ends
-    Option("startingOffsets", "earliest, latest, JSON", None, (STREAM,),
-           "Where a `read`, or a query without a checkpoint, starts; as JSON, offsets by stream, with -2 for earliest "
-           "and -1 for latest. The default is `latest` in `readStream` and `earliest` in `read`.",
-           values.offsets("earliest", "latest")),
-    Option("startingTimestamp", "time", None, (STREAM,),
-           "Start with messages appended at this time or later, as precisely as the broker records times: milliseconds "
-           "since 1970 or ISO 8601.", values.timestamp),
-    Option("endingOffsets", "latest, JSON", "latest", (STREAM,),
-           "Where a `read` ends; as JSON, offsets by stream, exclusive.", values.offsets("latest")),
+    Option(
+        "startingOffsets",
+        "earliest, latest, JSON",
+        None,
+        (STREAM,),
+        "Where a `read`, or a query without a checkpoint, starts; as JSON, offsets by stream, with -2 for earliest "
+        "and -1 for latest. The default is `latest` in `readStream` and `earliest` in `read`.",
+        values.offsets("earliest", "latest"),
+    ),
+    Option(
+        "startingTimestamp",
+        "time",
+        None,
+        (STREAM,),
+        "Start with messages appended at this time or later, as precisely as the broker records times: milliseconds "
+        "since 1970 or ISO 8601.",
+        values.timestamp,
+    ),
+    Option(
+        "endingOffsets",
+        "latest, JSON",
+        "latest",
+        (STREAM,),
+        "Where a `read` ends; as JSON, offsets by stream, exclusive.",
+        values.offsets("latest"),
+    ),
     # Limits of a batch
-    Option("maxMessagesPerTrigger", "integer", None, _TRIGGERED,
-           "Maximum number of messages in a micro-batch.", values.integer(1)),
-    Option("maxBytesPerTrigger", "bytes", None, _TRIGGERED,
-           "Maximum bytes of bodies in a micro-batch, counting those known before it is read; at least one message.",
-           values.size),
-    Option("minMessagesPerTrigger", "integer", None, _TRIGGERED,
-           "A micro-batch waits for this many messages, or for `maxTriggerDelay`.", values.integer(1)),
-    Option("maxTriggerDelay", "time", "15m", _TRIGGERED,
-           "How long `minMessagesPerTrigger` may delay a micro-batch.", values.duration),
-    Option("minPartitions", "integer", None, (STREAM, LEASE),
-           "Minimum number of tasks per batch, if it has that many messages. By default a small batch is one task, and a "
-           "large one as many as the driver's machine has processors.", values.integer(1, 100_000)),
-    Option("failOnDataLoss", "true, false", "true", (STREAM,),
-           "Whether a query fails if retention removed messages before they were read. Otherwise it counts and skips "
-           "them; `read` then needs `lossDirectory`.", values.boolean),
-    Option("lossDirectory", "path", None, (STREAM,),
-           "Directory that the driver and all workers share. With `failOnDataLoss` `false`, tasks write a JSON file "
-           "there for each skipped range of offsets.", values.text),
+    Option(
+        "maxMessagesPerTrigger",
+        "integer",
+        None,
+        _TRIGGERED,
+        "Maximum number of messages in a micro-batch.",
+        values.integer(1),
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "bytes",
+        None,
+        _TRIGGERED,
+        "Maximum bytes of bodies in a micro-batch, counting those known before it is read; at least one message.",
+        values.size,
+    ),
+    Option(
+        "minMessagesPerTrigger",
+        "integer",
+        None,
+        _TRIGGERED,
+        "A micro-batch waits for this many messages, or for `maxTriggerDelay`.",
+        values.integer(1),
+    ),
+    Option(
+        "maxTriggerDelay",
+        "time",
+        "15m",
+        _TRIGGERED,
+        "How long `minMessagesPerTrigger` may delay a micro-batch.",
+        values.duration,
+    ),
+    Option(
+        "minPartitions",
+        "integer",
+        None,
+        (STREAM, LEASE),
+        "Minimum number of tasks per batch, if it has that many messages. By default a small batch is one task, and a "
+        "large one as many as the driver's machine has processors.",
+        values.integer(1, 100_000),
+    ),
+    Option(
+        "failOnDataLoss",
+        "true, false",
+        "true",
+        (STREAM,),
+        "Whether a query fails if retention removed messages before they were read. Otherwise it counts and skips "
+        "them; `read` then needs `lossDirectory`.",
+        values.boolean,
+    ),
+    Option(
+        "lossDirectory",
+        "path",
+        None,
+        (STREAM,),
+        "Directory that the driver and all workers share. With `failOnDataLoss` `false`, tasks write a JSON file "
+        "there for each skipped range of offsets.",
+        values.text,
+    ),
     # Contents of a row
-    Option("columns", "names", None, _READS,
-           "Columns to read, separated by commas; others are not built. The default is all.", values.names),
-    Option("routingKeyFilter", "pattern", None, (STREAM,),
-           "Read only messages whose routing key matches a topic exchange pattern (`orders.*.eu`, `audit.#`).",
-           values.text),
-    Option("headersFormat", "both, map, json", "both", _READS,
-           "Which of the columns `headers` and `headers_json` to fill; the other is null.",
-           values.choice("both", "map", "json")),
+    Option(
+        "columns",
+        "names",
+        None,
+        _READS,
+        "Columns to read, separated by commas; others are not built. The default is all.",
+        values.names,
+    ),
+    Option(
+        "routingKeyFilter",
+        "pattern",
+        None,
+        (STREAM,),
+        "Read only messages whose routing key matches a topic exchange pattern (`orders.*.eu`, `audit.#`).",
+        values.text,
+    ),
+    Option(
+        "headersFormat",
+        "both, map, json",
+        "both",
+        _READS,
+        "Which of the columns `headers` and `headers_json` to fill; the other is null.",
+        values.choice("both", "map", "json"),
+    ),
     # Transfer
-    Option("history", "auto, segments, amqp", "auto", (STREAM,),
-           "Where to read sealed messages: from the broker's segment files if they can be opened (`auto`), only from "
-           "them (`segments`), or never (`amqp`).", values.choice("auto", "segments", "amqp")),
-    Option("storageOptionsFile", "path", None, (STREAM,),
-           "TOML file (JSON if its name ends with `.json`) with options for the file system of the segments' URL, such "
-           "as credentials. Every process that reads segments reads it. By default the options come from the "
-           "environment.", values.text),
-    Option("spoolDir", "path", None, (SPOOL,),
-           "Directory that stores messages of another broker until they are committed; all workers must see it.",
-           values.text),
-    Option("prefetch", "integer", None, _READS,
-           "Maximum number of deliveries in transit to a task.", values.integer(1, 65535)),
-    Option("arrowBatchRows", "integer", str(BATCH_ROWS), _READS,
-           "Maximum number of rows in an Arrow batch for Spark.", values.integer(1, 1_000_000)),
+    Option(
+        "history",
+        "auto, segments, amqp",
+        "auto",
+        (STREAM,),
+        "Where to read sealed messages: from the broker's segment files if they can be opened (`auto`), only from "
+        "them (`segments`), or never (`amqp`).",
+        values.choice("auto", "segments", "amqp"),
+    ),
+    Option(
+        "storageOptionsFile",
+        "path",
+        None,
+        (STREAM,),
+        "TOML file (JSON if its name ends with `.json`) with options for the file system of the segments' URL, such "
+        "as credentials. Every process that reads segments reads it. By default the options come from the "
+        "environment.",
+        values.text,
+    ),
+    Option(
+        "spoolDir",
+        "path",
+        None,
+        (SPOOL,),
+        "Directory that stores messages of another broker until they are committed; all workers must see it.",
+        values.text,
+    ),
+    Option(
+        "prefetch", "integer", None, _READS, "Maximum number of deliveries in transit to a task.", values.integer(1, 65535)
+    ),
+    Option(
+        "arrowBatchRows",
+        "integer",
+        str(BATCH_ROWS),
+        _READS,
+        "Maximum number of rows in an Arrow batch for Spark.",
+        values.integer(1, 1_000_000),
+    ),
     # Sinks
-    Option("exchange", "text", None, (SINK,),
-           "Exchange for all rows; overrides the column `exchange`. An empty string is the default exchange.",
-           values.anything),
-    Option("routingKey", "text", None, (SINK,),
-           "Routing key for all rows; overrides the column `routing_key`.", values.anything),
-    Option("guarantee", "exactly-once, at-least-once", None, (SINK,),
-           "`exactly-once` uses sink transactions and needs Leveret; `at-least-once` publishes with confirms to any "
-           "broker. The default is exactly-once if it is possible.", values.choice("exactly-once", "at-least-once")),
+    Option(
+        "exchange",
+        "text",
+        None,
+        (SINK,),
+        "Exchange for all rows; overrides the column `exchange`. An empty string is the default exchange.",
+        values.anything,
+    ),
+    Option(
+        "routingKey",
+        "text",
+        None,
+        (SINK,),
+        "Routing key for all rows; overrides the column `routing_key`.",
+        values.anything,
+    ),
+    Option(
+        "guarantee",
+        "exactly-once, at-least-once",
+        None,
+        (SINK,),
+        "`exactly-once` uses sink transactions and needs Leveret; `at-least-once` publishes with confirms to any "
+        "broker. The default is exactly-once if it is possible.",
+        values.choice("exactly-once", "at-least-once"),
+    ),
     Option("sinkName", "text", None, (SINK,), "Distinguishes the sinks of one query.", values.text),
-    Option("txnAppId", "text", None, (SINK,),
-           "For batch writes and `foreachBatch`: name of the writer. Together with `txnVersion` it makes a repeated "
-           "write take effect once.", values.text),
-    Option("txnVersion", "integer", None, (SINK,),
-           "Number of the write; each is greater than the one before.", values.integer(0)),
-    Option("maxInFlight", "integer", "1000", (SINK,),
-           "Maximum number of unconfirmed publishes per task.", values.integer(1, 1_000_000)),
-    Option("maxRate", "messages a second", None, (SINK,),
-           "Maximum publish rate per task; a write has as many tasks as the DataFrame has partitions.", values.rate),
-    Option("maxMessageBytes", "bytes", "128m", (SINK,),
-           "Maximum body size that the broker accepts, in bytes; `onError` applies to larger rows.", values.size),
-    Option("onUnroutable", "fail, drop, dead-letter", "fail", (SINK,),
-           "What to do with a row that no queue takes. Dropped rows are counted.",
-           values.choice("fail", "drop", "dead-letter")),
-    Option("onError", "fail, drop, dead-letter", "fail", (SINK,),
-           "What to do with a row that cannot be published. Dropped rows are counted.",
-           values.choice("fail", "drop", "dead-letter")),
-    Option("deadLetterExchange", "text", None, (SINK,),
-           "Exchange for `dead-letter`. An empty string is the default exchange, for which `deadLetterRoutingKey` names "
-           "a queue.", values.anything),
-    Option("deadLetterRoutingKey", "text", None, (SINK,),
-           "Routing key of dead letters. The default is the row's own.", values.text),
+    Option(
+        "txnAppId",
+        "text",
+        None,
+        (SINK,),
+        "For batch writes and `foreachBatch`: name of the writer. Together with `txnVersion` it makes a repeated "
+        "write take effect once.",
+        values.text,
+    ),
+    Option(
+        "txnVersion",
+        "integer",
+        None,
+        (SINK,),
+        "Number of the write; each is greater than the one before.",
+        values.integer(0),
+    ),
+    Option(
+        "maxInFlight",
+        "integer",
+        "1000",
+        (SINK,),
+        "Maximum number of unconfirmed publishes per task.",
+        values.integer(1, 1_000_000),
+    ),
+    Option(
+        "maxRate",
+        "messages a second",
+        None,
+        (SINK,),
+        "Maximum publish rate per task; a write has as many tasks as the DataFrame has partitions.",
+        values.rate,
+    ),
+    Option(
+        "maxMessageBytes",
+        "bytes",
+        "128m",
+        (SINK,),
+        "Maximum body size that the broker accepts, in bytes; `onError` applies to larger rows.",
+        values.size,
+    ),
+    Option(
+        "onUnroutable",
+        "fail, drop, dead-letter",
+        "fail",
+        (SINK,),
+        "What to do with a row that no queue takes. Dropped rows are counted.",
+        values.choice("fail", "drop", "dead-letter"),
+    ),
+    Option(
+        "onError",
+        "fail, drop, dead-letter",
+        "fail",
+        (SINK,),
+        "What to do with a row that cannot be published. Dropped rows are counted.",
+        values.choice("fail", "drop", "dead-letter"),
+    ),
+    Option(
+        "deadLetterExchange",
+        "text",
+        None,
+        (SINK,),
+        "Exchange for `dead-letter`. An empty string is the default exchange, for which `deadLetterRoutingKey` names "
+        "a queue.",
+        values.anything,
+    ),
+    Option(
+        "deadLetterRoutingKey",
+        "text",
+        None,
+        (SINK,),
+        "Routing key of dead letters. The default is the row's own.",
+        values.text,
+    ),
 )
 
 BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
@@ -251,8 +472,10 @@ class Settings:
         for name in sorted(self.given):
             option = BY_NAME[name.lower()]
             if mode not in option.modes and SINK not in option.modes:
-                raise OptionError(f"option {name}: not valid in mode {mode}, only in mode {' or '.join(option.modes)} (see "
-                                  "option mode and the type of the queue)")
+                raise OptionError(
+                    f"option {name}: not valid in mode {mode}, only in mode {' or '.join(option.modes)} (see "
+                    "option mode and the type of the queue)"
+                )
 
 
 def read_options(options: Mapping[str, str]) -> Settings:

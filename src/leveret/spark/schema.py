@@ -37,11 +37,15 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
     expected = table_schema(columns)
     for got, wanted in zip(schema.fields, expected.fields, strict=False):
         if got.name != wanted.name or not _same(got.dataType, wanted.dataType):
-            raise OptionError(f"the schema of the read has {got.name} {got.dataType.simpleString()}, but the source has "
-                              f"{wanted.name} {wanted.dataType.simpleString()}; set no schema (option columns selects)")
+            raise OptionError(
+                f"the schema of the read has {got.name} {got.dataType.simpleString()}, but the source has "
+                f"{wanted.name} {wanted.dataType.simpleString()}; set no schema (option columns selects)"
+            )
     if len(schema.fields) != len(expected.fields):
-        raise OptionError(f"the schema of the read has {len(schema.fields)} columns, but the source has "
-                          f"{len(expected.fields)}; set no schema (option columns selects)")
+        raise OptionError(
+            f"the schema of the read has {len(schema.fields)} columns, but the source has "
+            f"{len(expected.fields)}; set no schema (option columns selects)"
+        )
 
 
 def _same(one: Any, other: Any) -> bool:

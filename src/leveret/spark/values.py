@@ -37,10 +37,12 @@ def anything(value: str) -> str:
 
 def integer(low: int, high: int = 2**63 - 1) -> Reader:
     """Parse integers between two bounds, inclusive."""
+
     def read(value: str) -> int:
         if not _INTEGER.fullmatch(value.strip()) or not low <= int(value) <= high:
             raise InvalidValue(f"an integer of at least {low}" if high == 2**63 - 1 else f"an integer from {low} to {high}")
         return int(value)
+
     return read
 
 
@@ -80,11 +82,13 @@ def boolean(value: str) -> bool:
 
 def choice(*choices: str) -> Reader:
     """Accept one of the texts, in any case."""
+
     def read(value: str) -> str:
         found = value.strip().lower()
         if found not in choices:
             raise InvalidValue(", ".join(choices[:-1]) + f" or {choices[-1]}")
         return found
+
     return read
 
 
@@ -124,11 +128,12 @@ def offsets(*keywords: str) -> Reader:
 
     As in Kafka, the number -2 means earliest and -1 latest.
     """
+
     def read(value: str) -> str | dict[str, int]:
         stripped = value.strip()
         if stripped.lower() in keywords:
             return stripped.lower()
-        expected = f"{' or '.join(keywords)}, or offsets by stream in JSON such as {{\"orders-0\": 17}}"
+        expected = f'{" or ".join(keywords)}, or offsets by stream in JSON such as {{"orders-0": 17}}'
         try:
             found = json.loads(stripped)
         except ValueError:
@@ -143,6 +148,7 @@ def offsets(*keywords: str) -> Reader:
                 raise InvalidValue(f"{expected}; the value of {name!r} is not an offset")
             result[name] = offset
         return result
+
     return read
 
 

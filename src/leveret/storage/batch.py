@@ -110,8 +110,19 @@ class Commit:
     pending_bytes  bytes that are no longer pending once the commit returns; `spooled`: the part in the spool
     """
 
-    __slots__ = ("chunks", "copies", "dead_chunks", "deletes", "images", "marks", "next_row", "number", "pending_bytes",
-                 "puts", "spooled")
+    __slots__ = (
+        "chunks",
+        "copies",
+        "dead_chunks",
+        "deletes",
+        "images",
+        "marks",
+        "next_row",
+        "number",
+        "pending_bytes",
+        "puts",
+        "spooled",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -127,8 +138,16 @@ class Commit:
         self.spooled = 0
 
     def empty(self) -> bool:
-        return not (self.images or self.copies or self.deletes or self.chunks or self.dead_chunks or self.puts
-                    or self.marks or self.next_row)
+        return not (
+            self.images
+            or self.copies
+            or self.deletes
+            or self.chunks
+            or self.dead_chunks
+            or self.puts
+            or self.marks
+            or self.next_row
+        )
 
 
 def words_to_bytes(words: array[int]) -> bytes:
@@ -173,8 +192,14 @@ def encode_index(entries: bytes, links: Links | None, slots: bytearray) -> bytes
     for slot, (first, last) in links.chunks.items():
         pairs.append(slot << 32 | (last - first + 1))
         pairs.append(first)
-    return b"".join((index_head(count, len(links.targets), identities, len(links.chunks)), entries,
-                     words_to_bytes(links.targets), words_to_bytes(pairs)))
+    return b"".join(
+        (
+            index_head(count, len(links.targets), identities, len(links.chunks)),
+            entries,
+            words_to_bytes(links.targets),
+            words_to_bytes(pairs),
+        )
+    )
 
 
 def seal(draft: Draft, settled: bytes) -> RowImage:

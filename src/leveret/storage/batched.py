@@ -97,8 +97,15 @@ class BatchedLog(Log):
     def store(self, entry: Entry) -> None:
         message = entry.message
         body = message.body
-        if (message.row is not None or message.expires_at or message.headers_at >= 0 or entry.overlay is not None
-                or entry.acquired_count or entry.delivery_count or not isinstance(body, bytes)):
+        if (
+            message.row is not None
+            or message.expires_at
+            or message.headers_at >= 0
+            or entry.overlay is not None
+            or entry.acquired_count
+            or entry.delivery_count
+            or not isinstance(body, bytes)
+        ):
             self._store_more(entry)
             return
         address = message.address
@@ -142,8 +149,9 @@ class BatchedLog(Log):
         else:
             row.dead.append(entry.slot)
 
-    def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
-                     rows: Iterable[int], slots: Iterable[int]) -> None:
+    def settle_range(
+        self, queue_id: int, first: int, last: int, keep: Iterable[int], rows: Iterable[int], slots: Iterable[int]
+    ) -> None:
         # The positions are exact, unlike the range: an entry that is not visible in the queue yet stays.
         row_ids: array[int] = array("Q", rows)
         row_slots: array[int] = array("I", slots)
@@ -227,8 +235,7 @@ class BatchedLog(Log):
 
     def pending(self) -> bool:
         """Return whether the current batch has anything to write."""
-        return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts
-                    or self._new_marks)
+        return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts or self._new_marks)
 
     def returned(self) -> None:
         """Handle the completion of the commit in flight. Called on the event loop."""
@@ -296,8 +303,9 @@ class BatchedLog(Log):
 
     # Records off the hot path
 
-    def _append(self, kind: int, seq: int, queue_id: int, size: int, priority: int, first: bytes, second: bytes,
-                third: bytes) -> int:
+    def _append(
+        self, kind: int, seq: int, queue_id: int, size: int, priority: int, first: bytes, second: bytes, third: bytes
+    ) -> int:
         """Append a record to the row being filled and return its slot."""
         index = self._index
         slot = len(index)
@@ -337,8 +345,10 @@ class BatchedLog(Log):
         first = message.address
         if counted or message.expires_at or message.headers_at >= 0:
             flags |= PREFIXED
-            first = encode_prefix(message.expires_at, message.headers_at, entry.acquired_count, entry.delivery_count,
-                                  overlay) + first
+            first = (
+                encode_prefix(message.expires_at, message.headers_at, entry.acquired_count, entry.delivery_count, overlay)
+                + first
+            )
         header = message.header
         body = message.body
         chunks: tuple[int, int] | None = None
@@ -353,8 +363,16 @@ class BatchedLog(Log):
             body = b""
         elif not isinstance(body, bytes):
             body = whole(body)
-        slot = self._append(DELIVERY | flags << 8, entry.seq, entry.queue.id, min(message.size, MAX_SIZE),
-                            message.priority, first, header, body)
+        slot = self._append(
+            DELIVERY | flags << 8,
+            entry.seq,
+            entry.queue.id,
+            min(message.size, MAX_SIZE),
+            message.priority,
+            first,
+            header,
+            body,
+        )
         if chunks is not None:
             links = self._row.need_links()
             links.foreign = True

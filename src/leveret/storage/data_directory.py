@@ -38,8 +38,10 @@ class DirectoryLock:
                 with contextlib.suppress(PermissionError):
                     os.fchown(self._file, owner.st_uid, owner.st_gid)
         except OSError as error:
-            raise StorageFailed(f"the data directory {directory} cannot be used: {error.strerror}; make it writable for"
-                                " the user that leveret runs as, or choose another with --data-dir") from None
+            raise StorageFailed(
+                f"the data directory {directory} cannot be used: {error.strerror}; make it writable for"
+                " the user that leveret runs as, or choose another with --data-dir"
+            ) from None
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,8 +49,10 @@ class DirectoryLock:
                 holder = os.read(self._file, 20).decode("ascii", "replace").strip()
                 os.close(self._file)
                 process = f"process {holder}" if holder else "another process"
-                raise StorageFailed(f"the data directory {directory} is in use by {process}; stop that one first, or"
-                                    " choose another directory with --data-dir") from None
+                raise StorageFailed(
+                    f"the data directory {directory} is in use by {process}; stop that one first, or"
+                    " choose another directory with --data-dir"
+                ) from None
         self._write(f"{os.getpid()}\n")
 
     def _write(self, holder: str) -> None:

@@ -71,8 +71,7 @@ class LoadPlan:
             row.readers += 1
 
 
-def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int],
-              done: Callable[[list[Loaded]], None]) -> LoadPlan:
+def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> LoadPlan:
     """Plan the reads for the entries at these positions, one piece per row. The rows are kept on disk until then."""
     plan = LoadPlan(len(rows), done)
     pieces: dict[int, Piece] = {}
@@ -121,8 +120,9 @@ class RowReader:
 
     __slots__ = ("chunks", "data", "entries", "offsets", "row", "spool")
 
-    def __init__(self, row: StoredRow, index: bytes, data: bytes, chunks: Callable[[int, int], list[bytes]],
-                 spool: Spool | None) -> None:
+    def __init__(
+        self, row: StoredRow, index: bytes, data: bytes, chunks: Callable[[int, int], list[bytes]], spool: Spool | None
+    ) -> None:
         self.row = row
         self.entries = IndexReader(index).entries
         self.data = data

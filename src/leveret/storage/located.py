@@ -141,8 +141,9 @@ class LogReader:
     def _reader(self, row_id: int) -> RowReader:
         reader = self._readers.get(row_id)
         if reader is None:
-            row = self._connection.execute("SELECT length(settled), entries, data FROM log WHERE id = ?",
-                                           (row_id,)).fetchone()
+            row = self._connection.execute(
+                "SELECT length(settled), entries, data FROM log WHERE id = ?", (row_id,)
+            ).fetchone()
             if row is None:
                 raise RowMoved(f"row {row_id} of the log has moved")
             settled_size, index, data = row
@@ -158,8 +159,9 @@ class LogReader:
         return reader
 
     def _chunks(self, first: int, count: int) -> list[bytes]:
-        rows = self._connection.execute("SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
-                                        (first, first + count - 1)).fetchall()
+        rows = self._connection.execute(
+            "SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1)
+        ).fetchall()
         if len(rows) != count:
             raise RowMoved(f"chunks {first} to {first + count - 1} of the log have moved")
         for chunk_id, data, found in rows:
@@ -170,8 +172,15 @@ class LogReader:
         return [data for _, data, _ in rows]
 
 
-def extract(columns: Columns, entries: RowReader, entry_slot: int, messages: RowReader, slot: int, count: int,
-            chunks: Callable[[int, int], list[bytes]]) -> None:
+def extract(
+    columns: Columns,
+    entries: RowReader,
+    entry_slot: int,
+    messages: RowReader,
+    slot: int,
+    count: int,
+    chunks: Callable[[int, int], list[bytes]],
+) -> None:
     """Append messages, from a slot on, to the columns, with what the entries of them add."""
     data = messages.data
     offsets = messages.offsets
@@ -246,8 +255,9 @@ def rebuild(packed: list[Packed], spool: Spool | None) -> list[Loaded]:
         overlay: Overlay | None = None
         if encoded:
             overlay = decode_overlay(encoded)
-            if overlay.expires_at > 0 and not (overlay.address or overlay.headers or overlay.drop_expiration
-                                               or overlay.visible_at):
+            if overlay.expires_at > 0 and not (
+                overlay.address or overlay.headers or overlay.drop_expiration or overlay.visible_at
+            ):
                 message.expires_at = overlay.expires_at
                 overlay = None
         item = Loaded(offset + 1, nowhere, 0, message, overlay, 0, 0)

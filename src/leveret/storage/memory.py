@@ -86,8 +86,9 @@ class MemoryLog(Log):
         if not row.live and row is not self._row:
             self.rows.pop(row.id, None)
 
-    def settle_range(self, queue_id: int, first: int, last: int, keep: Iterable[int],
-                     rows: Iterable[int], slots: Iterable[int]) -> None:
+    def settle_range(
+        self, queue_id: int, first: int, last: int, keep: Iterable[int], rows: Iterable[int], slots: Iterable[int]
+    ) -> None:
         for row_id, slot in zip(rows, slots, strict=True):
             row = self.rows.get(row_id)
             if row is not None:
@@ -134,8 +135,9 @@ class MemoryLog(Log):
             assert isinstance(row, MemoryRow)
             entry = row.entries[slot]
             assert entry is not None, "a settled entry was asked for"
-            loaded.append(Loaded(entry.seq, row, slot, entry.message, entry.overlay, entry.acquired_count,
-                                 entry.delivery_count))
+            loaded.append(
+                Loaded(entry.seq, row, slot, entry.message, entry.overlay, entry.acquired_count, entry.delivery_count)
+            )
         assert self._post is not None
         self._post(_Done(done, loaded).call)
 

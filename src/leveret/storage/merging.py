@@ -54,8 +54,15 @@ class Merges:
             if row.batch > committed:
                 break
             # Trimming takes care of the others: most of their records are dead, or soon will be.
-            if (row.state != STORED or row.live != len(row.slots) or row.pins or row.readers or row.links is not None
-                    or row.merged or row.origins is not None):
+            if (
+                row.state != STORED
+                or row.live != len(row.slots)
+                or row.pins
+                or row.readers
+                or row.links is not None
+                or row.merged
+                or row.origins is not None
+            ):
                 unfit.append(row.id)
             else:
                 chosen.append(row)

@@ -43,8 +43,10 @@ class LogFiles:
         elif not self.wal.exists():
             clean = _was_closed(self.database)
             if clean is False:
-                return (f"the write-ahead log {self.wal} is missing, and {self.database.name} was not closed properly: the"
-                        " last commits are only in the write-ahead log")
+                return (
+                    f"the write-ahead log {self.wal} is missing, and {self.database.name} was not closed properly: the"
+                    " last commits are only in the write-ahead log"
+                )
             if clean is None and self.marker.exists():
                 return f"the database {self.database} has no tables, but {self.marker.name} is there"
         return ""

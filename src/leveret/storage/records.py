@@ -140,8 +140,9 @@ def decode_overlay(data: bytes) -> Overlay:
     return overlay
 
 
-def encode_prefix(expires_at: int, headers_at: int, acquired_count: int, delivery_count: int,
-                  overlay: Overlay | None) -> bytes:
+def encode_prefix(
+    expires_at: int, headers_at: int, acquired_count: int, delivery_count: int, overlay: Overlay | None
+) -> bytes:
     """Encode the prefix of a record that has any of these."""
     extra = encode_overlay(overlay) if overlay is not None else b""
     return _PREFIX.pack(expires_at, headers_at, acquired_count, delivery_count, len(extra)) + extra

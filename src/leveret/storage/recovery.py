@@ -86,8 +86,9 @@ class _Collector:
             return queue
         seqs = queue.seqs
         bounds = [*self.runs, len(seqs)]
-        spans = sorted((seqs[bounds[at]], seqs[bounds[at + 1] - 1], bounds[at], bounds[at + 1])
-                       for at in range(len(self.runs)))
+        spans = sorted(
+            (seqs[bounds[at]], seqs[bounds[at + 1] - 1], bounds[at], bounds[at + 1]) for at in range(len(self.runs))
+        )
         result = RecoveredQueue()
         at = 0
         while at < len(spans):
@@ -206,8 +207,9 @@ class Rebuilder:
             self._numbers = array("I", range(2 * count))
         return self._numbers[:count]
 
-    def _take_columns(self, row: StoredRow, few: list[int], queues: array[int], entries: bytes,
-                      numbers: array[int]) -> None:
+    def _take_columns(
+        self, row: StoredRow, few: list[int], queues: array[int], entries: bytes, numbers: array[int]
+    ) -> None:
         """Add whole columns of a row that contains only deliveries, to few queues."""
         slots = row.slots
         seqs = bytes_to_words("Q", entries)[0::3]
@@ -229,8 +231,7 @@ class Rebuilder:
                 array("h", compress(priorities, wanted)),
             )
 
-    def _take_records(self, row: StoredRow, kinds: bytes, queues: array[int], entries: bytes,
-                      numbers: array[int]) -> None:
+    def _take_records(self, row: StoredRow, kinds: bytes, queues: array[int], entries: bytes, numbers: array[int]) -> None:
         """Add the records of a row one by one."""
         slots = row.slots
         seqs = bytes_to_words("Q", entries)[0::3]
@@ -245,14 +246,17 @@ class Rebuilder:
             elif kind in (DELIVERY, ENTRY):
                 if not slots[slot]:
                     continue
-                self._collector(queues[slot]).extend(row.id, seqs[slot : slot + 1], array("I", (slot,)),
-                                                     sizes[slot : slot + 1], priorities[slot : slot + 1])
+                self._collector(queues[slot]).extend(
+                    row.id, seqs[slot : slot + 1], array("I", (slot,)), sizes[slot : slot + 1], priorities[slot : slot + 1]
+                )
             elif kind == UPDATE:
                 self._updates.add(row.id << SLOT_BITS | slot)
             else:
                 names = {known.type_byte: known.name for known in KINDS}
-                raise ValueError(f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
-                                 " leveret does not support")
+                raise ValueError(
+                    f"row {row.id} has a record of kind {names.get(kind, kind)}, which this version of"
+                    " leveret does not support"
+                )
 
     def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
         links = row.need_links()
@@ -363,4 +367,3 @@ class Rebuilder:
                     holder.origins = [row]
                 else:
                     holder.origins.append(row)
-

@@ -36,8 +36,15 @@ ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
 }
 
 
-def make_logs(engine: str, path: Path, *, synchronous: str = "FULL", reserve: int = RESERVE_BYTES,
-              disk_free: int = 0, salvage: Salvage = NOTHING_LOST) -> Logs:
+def make_logs(
+    engine: str,
+    path: Path,
+    *,
+    synchronous: str = "FULL",
+    reserve: int = RESERVE_BYTES,
+    disk_free: int = 0,
+    salvage: Salvage = NOTHING_LOST,
+) -> Logs:
     """Create the logs of an engine in the directory `path`. `salvage` has the accepted losses.
 
     Raises `StorageFailed` for an unknown engine.

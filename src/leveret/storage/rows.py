@@ -133,8 +133,25 @@ class StoredRow(Row):
     merged       number of small rows merged into this one
     """
 
-    __slots__ = ("dead", "draft", "holders", "lengths", "links", "live_bytes", "merged", "moved", "origins", "pinned",
-                 "pins", "pins_at_first", "places", "readers", "settled_bytes", "state", "touched")
+    __slots__ = (
+        "dead",
+        "draft",
+        "holders",
+        "lengths",
+        "links",
+        "live_bytes",
+        "merged",
+        "moved",
+        "origins",
+        "pinned",
+        "pins",
+        "pins_at_first",
+        "places",
+        "readers",
+        "settled_bytes",
+        "state",
+        "touched",
+    )
 
     def __init__(self, log: Log, id: int, batch: int, state: int) -> None:
         super().__init__(log, id, batch)

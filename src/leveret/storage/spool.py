@@ -115,8 +115,10 @@ class FileSpool(Spool):
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """Log and return the error for the publisher."""
         log.warning("refused a body of %d bytes: %s (%s)", size, why, self._directory)
-        return ContentTooLarge(f"the broker has no room for a body of {size} bytes: {why}; the settings are"
-                               " limits.disk_free and storage.reserve")
+        return ContentTooLarge(
+            f"the broker has no room for a body of {size} bytes: {why}; the settings are"
+            " limits.disk_free and storage.reserve"
+        )
 
     def _room(self) -> int:
         """Return the bytes that may be written: disk space that is free or being freed, less the space to keep free."""
@@ -199,8 +201,7 @@ class SpooledBody(StoredBody):
                 within = self.size % BLOCK_BYTES
                 if not within:
                     self._blocks.append(self._spool.take())
-                written = os.pwrite(self._descriptor, view[: BLOCK_BYTES - within],
-                                    self._blocks[-1] * BLOCK_BYTES + within)
+                written = os.pwrite(self._descriptor, view[: BLOCK_BYTES - within], self._blocks[-1] * BLOCK_BYTES + within)
                 self.size += written
                 view = view[written:]
         except OSError as error:
@@ -214,8 +215,9 @@ class SpooledBody(StoredBody):
         end = min(at + length, self.size)
         while at < end:
             number, within = divmod(at, BLOCK_BYTES)
-            data = os.pread(self._descriptor, min(BLOCK_BYTES - within, end - at),
-                            self._blocks[number] * BLOCK_BYTES + within)
+            data = os.pread(
+                self._descriptor, min(BLOCK_BYTES - within, end - at), self._blocks[number] * BLOCK_BYTES + within
+            )
             if not data:
                 raise OSError(0, "the file of large bodies is truncated")
             pieces.append(data)

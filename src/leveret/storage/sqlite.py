@@ -33,8 +33,16 @@ class SqliteLog(BatchedLog):
     salvage        the losses that the operator accepts for this start
     """
 
-    def __init__(self, path: Path, *, shard: int = 0, synchronous: str = "FULL", durable: bool = True,
-                 reserve_bytes: int = RESERVE_BYTES, salvage: Salvage = NOTHING_LOST) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        shard: int = 0,
+        synchronous: str = "FULL",
+        durable: bool = True,
+        reserve_bytes: int = RESERVE_BYTES,
+        salvage: Salvage = NOTHING_LOST,
+    ) -> None:
         super().__init__(shard)
         if synchronous not in ("FULL", "EXTRA"):
             raise ValueError("storage.synchronous must be FULL or EXTRA, since other modes lose confirmed messages")
@@ -76,8 +84,9 @@ class SqliteLog(BatchedLog):
                 self.changed("full", reason)
         except OSError as error:
             self._release()
-            raise StorageFailed(f"the data directory {self.path} cannot be used: {error.strerror}"
-                                f" ({error.filename or self.file})") from None
+            raise StorageFailed(
+                f"the data directory {self.path} cannot be used: {error.strerror} ({error.filename or self.file})"
+            ) from None
         except BaseException:
             self._release()
             raise
@@ -92,9 +101,11 @@ class SqliteLog(BatchedLog):
         if not missing:
             return self._files.accepted()
         if not self._salvage.accept_missing:
-            raise StorageFailed(f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
-                                " left and lose the rest (users and permissions too, if the database is missing), start"
-                                " once with --accept-missing (accept_missing=True of an embedded broker)")
+            raise StorageFailed(
+                f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
+                " left and lose the rest (users and permissions too, if the database is missing), start"
+                " once with --accept-missing (accept_missing=True of an embedded broker)"
+            )
         logger.error("started with --accept-missing although %s", missing)
         try:
             self._files.accept_missing()
@@ -156,8 +167,9 @@ class SqliteLog(BatchedLog):
             try:
                 self._remove_file()
             except OSError as error:
-                raise StorageFailed(f"{error.filename or self.file} cannot be removed: {error.strerror}; the next start"
-                                    " removes it") from None
+                raise StorageFailed(
+                    f"{error.filename or self.file} cannot be removed: {error.strerror}; the next start removes it"
+                ) from None
 
     def _release(self) -> None:
         if self._store is not None:

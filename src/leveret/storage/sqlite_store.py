@@ -117,8 +117,9 @@ class SqliteStore:
     incomplete   whether the operator accepted missing files of the log
     """
 
-    def __init__(self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST,
-                 incomplete: bool = False) -> None:
+    def __init__(
+        self, path: Path, synchronous: str, reserve: Reserve, salvage: Salvage = NOTHING_LOST, incomplete: bool = False
+    ) -> None:
         self.path = path
         self._salvage = salvage
         self._incomplete = incomplete
@@ -139,8 +140,9 @@ class SqliteStore:
 
     def connect(self) -> sqlite3.Connection:
         """Open a plain connection to the database."""
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0,
-                                     cached_statements=64)
+        connection = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=64
+        )
         connection.text_factory = decode_text
         return connection
 
@@ -161,11 +163,14 @@ class SqliteStore:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
             if tables and application != APPLICATION_ID:
-                raise StorageFailed(f"{self.path} is a database, but not a leveret log; choose another directory with"
-                                    " --data-dir")
+                raise StorageFailed(
+                    f"{self.path} is a database, but not a leveret log; choose another directory with --data-dir"
+                )
             if version > FORMAT_VERSION:
-                raise StorageFailed(f"{self.path} has format version {version}, and this version of leveret reads up to"
-                                    f" {FORMAT_VERSION}; install the version of leveret that wrote it, or a later one")
+                raise StorageFailed(
+                    f"{self.path} has format version {version}, and this version of leveret reads up to"
+                    f" {FORMAT_VERSION}; install the version of leveret that wrote it, or a later one"
+                )
             if not tables:
                 self._create(connection)
                 self._keep_wal()
@@ -189,8 +194,13 @@ class SqliteStore:
         `presence`). A read-only connection cannot delete it, and prevents the others from being the last.
         """
         if self._shared and self._keeper is None and self.path.stat().st_size:
-            self._keeper = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None,
-                                           check_same_thread=False, timeout=0)
+            self._keeper = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=ro",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=0,
+            )
             self._keeper.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
     def _create(self, connection: sqlite3.Connection) -> None:
@@ -237,8 +247,10 @@ class SqliteStore:
     def _unopened(self, error: sqlite3.Error) -> StorageFailed:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StorageFailed(f"the data directory {self.path.parent} is in use by another process; stop that"
-                                 " process, or choose another directory with --data-dir")
+            return StorageFailed(
+                f"the data directory {self.path.parent} is in use by another process; stop that"
+                " process, or choose another directory with --data-dir"
+            )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self.damaged(_explain(error))
         if code == sqlite3.SQLITE_FULL or self._over_quota(error, 0):
@@ -250,11 +262,15 @@ class SqliteStore:
         if self._salvage.drop_damaged:
             way = "--drop-damaged cannot help, because the structure of the file is damaged"
         else:
-            way = (f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
-                   f" damaged and logs what it held (`leveret check {self.path.parent}` lists all of it)")
-        return StorageFailed(f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
-                             f" {way}; or move the directory away to start with an"
-                             f" empty log, and save what can be read of it with `sqlite3 {self.path.name} .recover`")
+            way = (
+                f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
+                f" damaged and logs what it held (`leveret check {self.path.parent}` lists all of it)"
+            )
+        return StorageFailed(
+            f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
+            f" {way}; or move the directory away to start with an"
+            f" empty log, and save what can be read of it with `sqlite3 {self.path.name} .recover`"
+        )
 
     # Recovery
 
@@ -313,20 +329,23 @@ class SqliteStore:
         recovery = rebuilt.recovery
         facts = dict(read_state(self._connection))
         self.checksums = Checksums(facts["first_row"], facts["first_chunk"])
-        recovery.metadata = {(kind, key.decode("utf-8", "surrogateescape")): value
-                             for kind, key, value in read_metadata(self._connection)}
+        recovery.metadata = {
+            (kind, key.decode("utf-8", "surrogateescape")): value for kind, key, value in read_metadata(self._connection)
+        }
         recovery.last_seq = dict(read_marks(self._connection))
         checksums = self.checksums
         rebuilder = Rebuilder(log)
         last = 0
         for row_id, settled, index_size, data_size in execute(
-                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
+            "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"
+        ):
             checksums.check_settled(row_id, settled)
             rebuilder.settled(row_id, settled, index_size, data_size)
             last = row_id
         rebuilder.resolve_settled()
         for row_id, settled_size, index, data_size in execute(
-                "SELECT id, length(settled), entries, length(data) FROM log ORDER BY id"):
+            "SELECT id, length(settled), entries, length(data) FROM log ORDER BY id"
+        ):
             checksums.check_index(row_id, settled_size, index, data_size)
             rebuilder.index(row_id, index, data_size)
         rebuilder.finish(rebuilt)
@@ -345,14 +364,21 @@ class SqliteStore:
         execute("BEGIN IMMEDIATE")
         for statement in _MIGRATION:
             execute(statement)
-        definitions = [item for item in execute("SELECT kind, key, value FROM metadata").fetchall()
-                       if not definition_type_fault(*item)]
+        definitions = [
+            item for item in execute("SELECT kind, key, value FROM metadata").fetchall() if not definition_type_fault(*item)
+        ]
         connection.executemany(_PUT, ((*item, definition_sum(*item)) for item in definitions))
-        marks = [(queue, seq) for queue, seq in execute("SELECT queue, seq FROM mark").fetchall()
-                 if not number_type_fault(f"mark {queue}", seq)]
+        marks = [
+            (queue, seq)
+            for queue, seq in execute("SELECT queue, seq FROM mark").fetchall()
+            if not number_type_fault(f"mark {queue}", seq)
+        ]
         connection.executemany(_MARK, ((queue, seq, number_sum(f"mark {queue}", seq)) for queue, seq in marks))
-        facts = {name: value for name, value in execute("SELECT name, value FROM state").fetchall()
-                 if not number_type_fault(name, value)}
+        facts = {
+            name: value
+            for name, value in execute("SELECT name, value FROM state").fetchall()
+            if not number_type_fault(name, value)
+        }
         last_row = execute("SELECT max(id) FROM log").fetchone()[0] or 0
         last_chunk = execute("SELECT max(id) FROM chunk").fetchone()[0] or 0
         next_row = max(facts.get("next_row", 1), last_row + 1)
@@ -363,8 +389,15 @@ class SqliteStore:
         execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         execute("COMMIT")
         rows = execute("SELECT count(*) FROM log").fetchone()[0]
-        logger.info("migrated %s from format version %d to %d: %d definitions have checksums, and %d rows get theirs"
-                    " when they are rewritten", self.path, self._version, FORMAT_VERSION, len(definitions), rows)
+        logger.info(
+            "migrated %s from format version %d to %d: %d definitions have checksums, and %d rows get theirs"
+            " when they are rewritten",
+            self.path,
+            self._version,
+            FORMAT_VERSION,
+            len(definitions),
+            rows,
+        )
         self._version = FORMAT_VERSION
 
     # Damage
@@ -449,8 +482,9 @@ class SqliteStore:
 
         A failed sync is an I/O error whatever its cause: it is unknown which earlier writes are on disk.
         """
-        return (getattr(error, "sqlite_errorcode", 0) in _FAILED_WRITES
-                and disk.has_no_space(self.path.parent, size + PROBE_BYTES))
+        return getattr(error, "sqlite_errorcode", 0) in _FAILED_WRITES and disk.has_no_space(
+            self.path.parent, size + PROBE_BYTES
+        )
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -529,7 +563,8 @@ class SqliteStore:
         """Return the columns of a row, None if it does not exist. Raises `StoreBroken` if it is damaged."""
         try:
             row: tuple[bytes, bytes, bytes] | None = self._connection.execute(
-                "SELECT settled, entries, data FROM log WHERE id = ?", (row_id,)).fetchone()
+                "SELECT settled, entries, data FROM log WHERE id = ?", (row_id,)
+            ).fetchone()
         except sqlite3.Error as error:
             raise self._unread(row_id, error) from None
         if row is None:
@@ -545,8 +580,9 @@ class SqliteStore:
 
     def read_chunks(self, first: int, count: int) -> list[bytes]:
         try:
-            rows = self._connection.execute("SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
-                                            (first, first + count - 1)).fetchall()
+            rows = self._connection.execute(
+                "SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1)
+            ).fetchall()
         except sqlite3.Error as error:
             raise self._unread(first, error) from None
         if len(rows) != count:
@@ -567,8 +603,7 @@ class SqliteStore:
         if self._short:
             if pages >= SHORT_CHECKPOINT_PAGES:
                 self._finish_checkpoint("TRUNCATE")
-        elif pages >= CHECKPOINT_PAGES and (checkpointer is None or checkpointer.advance(pages)
-                                            or pages >= MAX_WAL_PAGES):
+        elif pages >= CHECKPOINT_PAGES and (checkpointer is None or checkpointer.advance(pages) or pages >= MAX_WAL_PAGES):
             self._finish_checkpoint("PASSIVE")
 
     def maintain(self) -> bool:

@@ -60,8 +60,7 @@ class UploadFiles(UploadStore):
         if size is not None and there > size:
             path.unlink()
             return None
-        return UploadFile(self, path, there, 0 if size is None else (size - there) * COPIES,
-                          size is not None)
+        return UploadFile(self, path, there, 0 if size is None else (size - there) * COPIES, size is not None)
 
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -89,8 +88,9 @@ class UploadFiles(UploadStore):
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """Log and return the error for the sender."""
         log.warning("refused a staged content of %d bytes: %s (%s)", size, why, self._directory)
-        return ContentTooLarge(f"the broker has no room for a staged content of {size} bytes: {why}; the"
-                               " setting is limits.disk_free")
+        return ContentTooLarge(
+            f"the broker has no room for a staged content of {size} bytes: {why}; the setting is limits.disk_free"
+        )
 
 
 class UploadFile(UploadBody):

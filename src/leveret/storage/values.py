@@ -123,4 +123,3 @@ class _Reader:
         if tag == b"D":
             return Decimal(self.content().decode("ascii"))
         raise ValueError(f"a stored overlay has a value of unknown type {tag!r}")
-

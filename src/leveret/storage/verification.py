@@ -169,8 +169,11 @@ class LogCheck:
 
     def definitions(self) -> list[tuple[str, bytes, bytes]]:
         """Return kind, key and value of each intact definition."""
-        return [(kind, key, value) for kind, key, value, found in self._columns("kind, key, value", "metadata")
-                if not self._definition_fault(kind, key, value, found)]
+        return [
+            (kind, key, value)
+            for kind, key, value, found in self._columns("kind, key, value", "metadata")
+            if not self._definition_fault(kind, key, value, found)
+        ]
 
     def _columns(self, names: str, table: str) -> sqlite3.Cursor:
         """Select columns of a table, and the checksum, None in format 1."""
@@ -186,7 +189,7 @@ class LogCheck:
 
     def finding_of(self, row_id: int, error: Exception) -> Finding:
         """Describe a damaged row as precisely as possible."""
-        index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
+        (index,) = self.connection.execute("SELECT entries FROM log WHERE id = ?", (row_id,)).fetchone()
         try:
             contents = self._contents(index)
         except _MALFORMED:
@@ -223,7 +226,8 @@ class LogCheck:
         good: set[int] = set()
         checksums = self._checksums
         for row_id, settled, index, data in self.connection.execute(
-                "SELECT id, settled, entries, data FROM log ORDER BY id"):
+            "SELECT id, settled, entries, data FROM log ORDER BY id"
+        ):
             self.counts["rows"] += 1
             try:
                 blob("settled column", settled)
@@ -265,7 +269,8 @@ class LogCheck:
         """Find entries whose messages, and messages whose bodies, are missing or damaged."""
         rebuilder = Rebuilder(Log())
         for row_id, settled, index_size, data_size in self.connection.execute(
-                "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"):
+            "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"
+        ):
             if row_id in good:
                 rebuilder.settled(row_id, settled, index_size, data_size)
             else:
@@ -276,7 +281,8 @@ class LogCheck:
         rebuilder.resolve_settled()
         try:
             for row_id, index, data_size in self.connection.execute(
-                    "SELECT id, entries, length(data) FROM log ORDER BY id"):
+                "SELECT id, entries, length(data) FROM log ORDER BY id"
+            ):
                 if row_id in good:
                     rebuilder.index(row_id, index, data_size)
             dangling = self._bodiless(rebuilder, chunks)
@@ -285,10 +291,13 @@ class LogCheck:
             self.findings.append(Finding(FACT, "index", str(error)))
             return
         for place in sorted({*dangling, *rebuilder.dangling}):
-            index, = self.connection.execute("SELECT entries FROM log WHERE id = ?", (place >> SLOT_BITS,)).fetchone()
+            (index,) = self.connection.execute("SELECT entries FROM log WHERE id = ?", (place >> SLOT_BITS,)).fetchone()
             fields = INDEX.unpack_from(IndexReader(index).entries, INDEX_SIZE * (place & SLOT_MASK))
-            self.findings.append(Finding(ENTRY, place, "its message is missing or damaged",
-                                         f"message {fields[0]} of {self._queue(fields[1])}"))
+            self.findings.append(
+                Finding(
+                    ENTRY, place, "its message is missing or damaged", f"message {fields[0]} of {self._queue(fields[1])}"
+                )
+            )
 
     def _bodiless(self, rebuilder: Rebuilder, chunks: set[int]) -> list[int]:
         """Return the live deliveries whose body is damaged. All such messages count as lost."""
@@ -313,8 +322,10 @@ class LogCheck:
                 found.setdefault(queue, []).append(seq)
         if not found:
             return "it held no message"
-        return "it held " + ", ".join(f"{len(seqs)} of {self._queue(queue)} (sequence {min(seqs)} to {max(seqs)})"
-                                      for queue, seqs in sorted(found.items()))
+        return "it held " + ", ".join(
+            f"{len(seqs)} of {self._queue(queue)} (sequence {min(seqs)} to {max(seqs)})"
+            for queue, seqs in sorted(found.items())
+        )
 
     def _queue(self, queue_id: int) -> str:
         """Return the name of a queue for messages."""
@@ -340,9 +351,13 @@ def mark_salvaged(connection: sqlite3.Connection) -> None:
     The caller begins and ends the transaction.
     """
     value = metadata.pack({})
-    connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", [
-        (metadata.SALVAGED, key, value, definition_sum(metadata.SALVAGED, key, value))
-        for key in (place.encode() for place in PLACES)])
+    connection.executemany(
+        "INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)",
+        [
+            (metadata.SALVAGED, key, value, definition_sum(metadata.SALVAGED, key, value))
+            for key in (place.encode() for place in PLACES)
+        ],
+    )
 
 
 class Repair:
@@ -395,11 +410,16 @@ class Repair:
 
     def _rewrite_facts(self, changed: dict[str, int]) -> None:
         """Rewrite the facts with these values, without the fact that a row is damaged."""
-        facts = {name: value for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")
-                 if not _number_fault(name, value, found) and name in STATE}
+        facts = {
+            name: value
+            for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")
+            if not _number_fault(name, value, found) and name in STATE
+        }
         self.connection.execute("DELETE FROM state")
-        self.connection.executemany("INSERT INTO state VALUES (?, ?, ?)", [
-            (name, value, number_sum(name, value)) for name, value in (facts | changed).items()])
+        self.connection.executemany(
+            "INSERT INTO state VALUES (?, ?, ?)",
+            [(name, value, number_sum(name, value)) for name, value in (facts | changed).items()],
+        )
 
     def _next_row(self) -> int:
         """Return a row id that is neither used nor referenced.
@@ -428,7 +448,7 @@ class Repair:
 
         Otherwise the messages that they settle would reappear.
         """
-        settled, = self.connection.execute("SELECT settled FROM log WHERE id = ?", (row_id,)).fetchone() or (b"",)
+        (settled,) = self.connection.execute("SELECT settled FROM log WHERE id = ?", (row_id,)).fetchone() or (b"",)
         self.connection.execute("DELETE FROM log WHERE id = ?", (row_id,))
         with contextlib.suppress(*_MALFORMED):
             Checksums(0, 0).check_settled(row_id, settled)
@@ -438,9 +458,9 @@ class Repair:
 
     def _raise_mark(self, queue: int) -> None:
         """Set the mark of a queue to the highest sequence number that may have been used. Its value may be damaged."""
-        seq, = self.connection.execute("SELECT seq FROM mark WHERE queue = ?", (queue,)).fetchone() or (0,)
+        (seq,) = self.connection.execute("SELECT seq FROM mark WHERE queue = ?", (queue,)).fetchone() or (0,)
         highest = 0
-        for index, in self.connection.execute("SELECT entries FROM log"):
+        for (index,) in self.connection.execute("SELECT entries FROM log"):
             with contextlib.suppress(*_MALFORMED):
                 reader = IndexReader(index)
                 seqs = bytes_to_words("Q", reader.entries)[0::3]
@@ -450,8 +470,9 @@ class Repair:
                         highest = max(highest, number)
         if not isinstance(seq, int) or not highest <= seq <= highest + (1 << 48):
             seq = highest + _GAP
-        self.connection.execute("INSERT OR REPLACE INTO mark VALUES (?, ?, ?)",
-                                (queue, seq, number_sum(f"mark {queue}", seq)))
+        self.connection.execute(
+            "INSERT OR REPLACE INTO mark VALUES (?, ?, ?)", (queue, seq, number_sum(f"mark {queue}", seq))
+        )
 
     def _insert(self, image: RowImage) -> None:
         self.connection.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (image.id, *row_columns(image)))

@@ -18,7 +18,12 @@ class Target:
         return self.name
 
 
-def matched(exchange: Exchange, routing_key: str = "", headers: dict[str, Any] | None = None,
-            hashed: str = "", effort: Effort | None = None) -> list[str]:
+def matched(
+    exchange: Exchange,
+    routing_key: str = "",
+    headers: dict[str, Any] | None = None,
+    hashed: str = "",
+    effort: Effort | None = None,
+) -> list[str]:
     """Names of the destinations, sorted; a duplicate shows."""
     return sorted(target.name for target in exchange.match(routing_key, headers or {}, hashed, effort or Effort()))

@@ -17,11 +17,34 @@ from tests.broker.support import World, text_of
 class LeaseReader(Consumer):
     """A consumer of a slice of a batch, with `credit` for so many entries (-1: any number)."""
 
-    def __init__(self, queue: Queue, lease: str, epoch: int, batch: int, first: int, count: int, credit: int = -1,
-                 packed: bool = False) -> None:
-        super().__init__(queue, "reader", None, None, True, False, 0, {
-            "x-lease": lease, "x-lease-epoch": epoch, "x-lease-batch": batch, "x-lease-first": first,
-            "x-lease-count": count, "x-packed": packed})
+    def __init__(
+        self,
+        queue: Queue,
+        lease: str,
+        epoch: int,
+        batch: int,
+        first: int,
+        count: int,
+        credit: int = -1,
+        packed: bool = False,
+    ) -> None:
+        super().__init__(
+            queue,
+            "reader",
+            None,
+            None,
+            True,
+            False,
+            0,
+            {
+                "x-lease": lease,
+                "x-lease-epoch": epoch,
+                "x-lease-batch": batch,
+                "x-lease-first": first,
+                "x-lease-count": count,
+                "x-packed": packed,
+            },
+        )
         self.packs: list[bytes] = []
         self.credit = credit
         self.bodies: list[str] = []
@@ -75,8 +98,9 @@ def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: 
     return answer
 
 
-def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None
-         ) -> dict[str, int] | None:
+def plan(
+    world: World, queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None
+) -> dict[str, int] | None:
     """Lease a batch, and run until the reply arrives."""
     answer = ask(queue, lease, epoch, after, most, max_bytes)
     world.run()
@@ -85,8 +109,9 @@ def plan(world: World, queue: Queue, lease: str, epoch: int, after: int, most: i
     return None if batch is None else {"batch": batch.number, "count": batch.count, "octets": batch.bytes}
 
 
-def read(world: World, queue: Queue, lease: str, epoch: int, batch: int, first: int = 0, count: int | None = None
-         ) -> LeaseReader:
+def read(
+    world: World, queue: Queue, lease: str, epoch: int, batch: int, first: int = 0, count: int | None = None
+) -> LeaseReader:
     """Read a slice of a batch, all of it by default."""
     assert queue.leases is not None
     if count is None:

@@ -34,8 +34,12 @@ class Planned:
 class LeaseMachine(QueueMachine):
     """`planned` by lease and number; `back` is on its way back to the queue, by sequence number."""
 
-    @initialize(max_priority=st.sampled_from((None, None, 2)), max_length=st.sampled_from((None, None, 12)),
-                overflow=st.booleans(), chunk=st.sampled_from((3, 50)))
+    @initialize(
+        max_priority=st.sampled_from((None, None, 2)),
+        max_length=st.sampled_from((None, None, 12)),
+        overflow=st.booleans(),
+        chunk=st.sampled_from((3, 50)),
+    )
     def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int) -> None:
         QueueMachine.begin(self, max_priority, max_length, overflow, chunk, False)
         self.planned: dict[str, dict[int, Planned]] = {"a": {}, "b": {}}
@@ -114,8 +118,10 @@ class LeaseMachine(QueueMachine):
             for chunk in level.chunks:
                 order.extend(chunk.seqs)
             order.extend(entry.seq for entry in level.young or ())
-            uncommitted = any(entry.row is None or entry.row.batch > entry.row.log.committed
-                              for entry in (*level.head, *(level.young or ())))
+            uncommitted = any(
+                entry.row is None or entry.row.batch > entry.row.log.committed
+                for entry in (*level.head, *(level.young or ()))
+            )
             for seq in order:
                 if seq < highest:
                     assert early or uncommitted
@@ -133,12 +139,29 @@ class LeaseMachine(QueueMachine):
         assert lease.committed == self.committed[name]
         assert list(lease.batches) == list(self.planned[name])
 
-    @rule(name=NAMES, most=st.sampled_from((10, 100, 3, 1)), max_bytes=st.sampled_from((None, None, 3000, 1)),
-          again=st.sampled_from((False, False, True)), more=st.sampled_from((4, 12, 0)),
-          priority=st.sampled_from(PRIORITIES), size=st.sampled_from((10, 1500)),
-          ttl=st.sampled_from((None, None, None, 500)), persistent=st.booleans())
-    def plan(self, name: str, most: int, max_bytes: int | None, again: bool, more: int, priority: int, size: int,
-             ttl: int | None, persistent: bool) -> None:
+    @rule(
+        name=NAMES,
+        most=st.sampled_from((10, 100, 3, 1)),
+        max_bytes=st.sampled_from((None, None, 3000, 1)),
+        again=st.sampled_from((False, False, True)),
+        more=st.sampled_from((4, 12, 0)),
+        priority=st.sampled_from(PRIORITIES),
+        size=st.sampled_from((10, 1500)),
+        ttl=st.sampled_from((None, None, None, 500)),
+        persistent=st.booleans(),
+    )
+    def plan(
+        self,
+        name: str,
+        most: int,
+        max_bytes: int | None,
+        again: bool,
+        more: int,
+        priority: int,
+        size: int,
+        ttl: int | None,
+        persistent: bool,
+    ) -> None:
         QueueMachine.push(self, persistent, priority, size, ttl, more)
         lease = self.lease(name)
         if lease is None:
@@ -242,8 +265,9 @@ class LeaseMachine(QueueMachine):
     def leased_figures_are_exact(self) -> None:
         if not hasattr(self, "planned"):
             return
-        planned = [expected for batches in self.planned.values() for batch in batches.values()
-                   for expected in batch.messages]
+        planned = [
+            expected for batches in self.planned.values() for batch in batches.values() for expected in batch.messages
+        ]
         held = [*planned, *self.back.values()]
         leases = self.queue.leases
         assert self.queue.leased_count == len(held)
@@ -271,8 +295,9 @@ class LeaseMachine(QueueMachine):
                 after.run()
                 assert reader.bodies == [expected.body for expected in planned.messages]
                 assert lease.batches[number].read
-        assert queue.leased_count == sum(len(planned.messages) for batches in self.planned.values()
-                                         for planned in batches.values())
+        assert queue.leased_count == sum(
+            len(planned.messages) for batches in self.planned.values() for planned in batches.values()
+        )
         super().crash()
 
     def crash_before_commits_return(self) -> None:
@@ -289,13 +314,20 @@ class LeaseMachine(QueueMachine):
                 for batch in lease.batches.values():
                     assert list(batch.seqs()) in self.made
                     leased.extend(batch.seqs())
-        ready = [seq for level in classic(queue).ready.all_levels() for seq in (
-            *(entry.seq for entry in level.head), *(seq for chunk in level.chunks for seq in chunk.seqs),
-            *(entry.seq for entry in level.young or ()))]
+        ready = [
+            seq
+            for level in classic(queue).ready.all_levels()
+            for seq in (
+                *(entry.seq for entry in level.head),
+                *(seq for chunk in level.chunks for seq in chunk.seqs),
+                *(entry.seq for entry in level.young or ()),
+            )
+        ]
         assert len({*leased, *ready}) == len(leased) + len(ready) == len(log.kept)
         assert queue.leased_count == len(leased)
 
 
 TestLeaseModel = LeaseMachine.TestCase
-TestLeaseModel.settings = settings(max_examples=50, stateful_step_count=50, deadline=None,
-                                   suppress_health_check=list(HealthCheck))
+TestLeaseModel.settings = settings(
+    max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)

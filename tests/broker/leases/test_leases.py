@@ -240,8 +240,11 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
     reader.give(-1)
     world.run()
     assert reader.bodies == BODIES[:3]
-    for refused in (lambda: ask(queue, "l", old, 1, 10), lambda: operations.commit(queue, "l", old, 1),
-                    lambda: read(world, queue, "l", old, 1)):
+    for refused in (
+        lambda: ask(queue, "l", old, 1, 10),
+        lambda: operations.commit(queue, "l", old, 1),
+        lambda: read(world, queue, "l", old, 1),
+    ):
         with pytest.raises(PreconditionFailed, match=f"epoch {old} of lease 'l' .* is over, the current one is {epoch}"):
             refused()
     # The batch is still available to the new one.
@@ -249,13 +252,17 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
     assert read(world, queue, "l", epoch, 1).bodies == BODIES[:10]
 
 
-@pytest.mark.parametrize(("options", "arguments", "text"), [
-    ({"durable": False}, {}, "not durable"),
-    ({"durable": True, "exclusive": True, "owner": "me"}, {}, "exclusive"),
-    ({"durable": True, "auto_delete": True}, {}, "auto-delete"),
-    ({"durable": True}, {"single_active_consumer": True}, "single active consumer"),
-    ({"durable": True}, {"queue_type": "stream"}, "a stream"),
-], ids=["transient", "exclusive", "auto-delete", "single", "stream"])
+@pytest.mark.parametrize(
+    ("options", "arguments", "text"),
+    [
+        ({"durable": False}, {}, "not durable"),
+        ({"durable": True, "exclusive": True, "owner": "me"}, {}, "exclusive"),
+        ({"durable": True, "auto_delete": True}, {}, "auto-delete"),
+        ({"durable": True}, {"single_active_consumer": True}, "single active consumer"),
+        ({"durable": True}, {"queue_type": "stream"}, "a stream"),
+    ],
+    ids=["transient", "exclusive", "auto-delete", "single", "stream"],
+)
 def test_queues_without_leases(world: World, options: dict[str, Any], arguments: dict[str, Any], text: str) -> None:
     queue = world.declare(**options, **arguments)
     with pytest.raises(PreconditionFailed, match=f"queue 'q' in vhost '/' does not support leases: it is .*{text}"):
@@ -293,19 +300,30 @@ def test_a_queue_in_exclusive_use_is_not_planned(world: World, queue: Queue) -> 
         acquire(queue)
 
 
-@pytest.mark.parametrize(("changed", "error", "text"), [
-    ({"x-lease": "other"}, NotFound, "no lease 'other'"), ({"x-lease-batch": 2}, NotFound, "batch 2 .* does not exist"),
-    ({"x-lease-first": 1}, PreconditionFailed, "a slice of 10 from index 1 is out of range"),
-    ({"x-lease-count": 11}, PreconditionFailed, "has 10 messages"),
-    ({"x-lease-count": None}, PreconditionFailed, "expected 'x-lease-count', too"),
-    ({"x-lease-first": -1}, PreconditionFailed, "'x-lease-first': received '-1'"),
-], ids=["lease", "batch", "first", "count", "missing", "negative"])
-def test_readers_of_missing_batches_are_refused(world: World, queue: Queue, changed: dict[str, Any], error: type[Exception],
-                                      text: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "error", "text"),
+    [
+        ({"x-lease": "other"}, NotFound, "no lease 'other'"),
+        ({"x-lease-batch": 2}, NotFound, "batch 2 .* does not exist"),
+        ({"x-lease-first": 1}, PreconditionFailed, "a slice of 10 from index 1 is out of range"),
+        ({"x-lease-count": 11}, PreconditionFailed, "has 10 messages"),
+        ({"x-lease-count": None}, PreconditionFailed, "expected 'x-lease-count', too"),
+        ({"x-lease-first": -1}, PreconditionFailed, "'x-lease-first': received '-1'"),
+    ],
+    ids=["lease", "batch", "first", "count", "missing", "negative"],
+)
+def test_readers_of_missing_batches_are_refused(
+    world: World, queue: Queue, changed: dict[str, Any], error: type[Exception], text: str
+) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
-    arguments: dict[str, Any] = {"x-lease": "l", "x-lease-epoch": epoch, "x-lease-batch": 1, "x-lease-first": 0,
-                                 "x-lease-count": 10}
+    arguments: dict[str, Any] = {
+        "x-lease": "l",
+        "x-lease-epoch": epoch,
+        "x-lease-batch": 1,
+        "x-lease-first": 0,
+        "x-lease-count": 10,
+    }
     reading.check(queue, arguments, True)
     arguments.update(changed)
     with pytest.raises(error, match=text):
@@ -637,8 +655,11 @@ def test_a_planned_batch_of_a_million_costs_tens_of_bytes_each() -> None:
     batch = Batch(1, 0, 0)
     for seq in range(1, 1_000_001):
         batch.add(4, seq // 300, seq % 300, seq, 200, 0)
-    n_bytes = sum(array.buffer_info()[1] * array.itemsize for piece in batch.pieces
-                 for array in (piece.seqs, piece.rows, piece.slots, piece.sizes))
+    n_bytes = sum(
+        array.buffer_info()[1] * array.itemsize
+        for piece in batch.pieces
+        for array in (piece.seqs, piece.rows, piece.slots, piece.sizes)
+    )
     assert n_bytes + 500 * len(batch.pieces) < 40 * batch.count
     assert len(batch.record()["runs"]) < 10
 

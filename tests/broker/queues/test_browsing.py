@@ -55,8 +55,9 @@ def test_copies_leave_the_queue_as_it_is(world: World) -> None:
     world.run()
     assert reader.history == ["a", "b"]
     assert figures(queue) == (2, 2, 0)
-    assert all(entry.state == AVAILABLE and not entry.acquired_count and entry.holder is None
-               for entry in queue.ready.backlog.head)
+    assert all(
+        entry.state == AVAILABLE and not entry.acquired_count and entry.holder is None for entry in queue.ready.backlog.head
+    )
     assert not queue.consumers
     taker = Taker(queue)
     world.run()

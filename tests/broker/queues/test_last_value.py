@@ -244,8 +244,9 @@ class TestWork:
         assert len(world.held_log.kept) == queue.ready_count
 
     def test_a_message_for_many_queues_is_decoded_once(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        queues = [world.queue(f"q{number}", queue_type="last-value", last_value_key=f"k{number % 3}")
-                  for number in range(20)]
+        queues = [
+            world.queue(f"q{number}", queue_type="last-value", last_value_key=f"k{number % 3}") for number in range(20)
+        ]
         message = world.message("m", headers={"k0": "x" * 10_000, "k1": ["y"] * 10_000})
         calls = []
         original = JsonReader.headers

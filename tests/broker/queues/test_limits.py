@@ -125,8 +125,9 @@ class TestRejectPublish:
 
 class TestRejectPublishDlx:
     def test_refused_messages_are_dead_letters(self, world: World) -> None:
-        queue = world.queue(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
-                            dead_letter_routing_key="dead")
+        queue = world.queue(
+            max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="dead"
+        )
         dead = world.queue("dead")
         assert world.push(queue, "a")
         assert not world.push(queue, "b")

@@ -252,8 +252,11 @@ class TestStrictDeletion:
         vhost = strict.vhost
         strict.broker.remove_vhost("/")
         strict.run()
-        assert vhost.pending_dead_letters == {} and strict.log.rows == {} and strict.held_log.metadata.keys() == {
-            ("counter", "queue-id")}
+        assert (
+            vhost.pending_dead_letters == {}
+            and strict.log.rows == {}
+            and strict.held_log.metadata.keys() == {("counter", "queue-id")}
+        )
 
     def test_a_get_that_waits_is_answered(self, strict: World) -> None:
         queue = self.fill(strict)

@@ -49,8 +49,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     held = Bundle("held")
 
-    @initialize(max_priority=st.sampled_from((None, None, 2)), max_length=st.sampled_from((None, None, 12)),
-                overflow=st.booleans(), chunk=st.sampled_from((3, 50)), watched=st.booleans())
+    @initialize(
+        max_priority=st.sampled_from((None, None, 2)),
+        max_length=st.sampled_from((None, None, 12)),
+        overflow=st.booleans(),
+        chunk=st.sampled_from((3, 50)),
+        watched=st.booleans(),
+    )
     def begin(self, max_priority: int | None, max_length: int | None, overflow: bool, chunk: int, watched: bool) -> None:
         self.world = World(page_above=PAGE_ABOVE, overflow=overflow)
         if watched:  # which changes nothing
@@ -103,7 +108,8 @@ class QueueMachine(RuleBasedStateMachine):
         if not expected.early:
             for other in self.ready.values():
                 assert other.early or other.level != expected.level or other.seq > expected.seq, (
-                    f"{expected.body} leaves before {other.body}")
+                    f"{expected.body} leaves before {other.body}"
+                )
         return expected
 
     def is_highest(self, expected: Expected) -> None:
@@ -138,9 +144,13 @@ class QueueMachine(RuleBasedStateMachine):
             return min(max(raw, 0), self.max_priority)
         return 4 if raw < 0 else min(raw, 9)
 
-    @rule(persistent=st.sampled_from((True, True, False)), priority=st.sampled_from(PRIORITIES),
-          size=st.sampled_from((0, 10, 1500)), ttl=st.sampled_from((None, None, None, 50, 500)),
-          times=st.sampled_from((1, 1, 5)))
+    @rule(
+        persistent=st.sampled_from((True, True, False)),
+        priority=st.sampled_from(PRIORITIES),
+        size=st.sampled_from((0, 10, 1500)),
+        ttl=st.sampled_from((None, None, None, 50, 500)),
+        times=st.sampled_from((1, 1, 5)),
+    )
     def push(self, persistent: bool, priority: int, size: int, ttl: int | None, times: int) -> None:
         for _ in range(times):
             self.count += 1
@@ -321,8 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
         new_log, recovery = log.recovery()
         after = World(log=new_log, recovery=recovery, page_above=PAGE_ABOVE, time=self.world.clock.time)
         kept = [*self.ready.values(), *(expected for _, expected in self.unacked.values())]
-        kept = [expected for expected in kept if expected.persistent and (
-            not expected.due or expected.due > after.clock.now())]
+        kept = [
+            expected for expected in kept if expected.persistent and (not expected.due or expected.due > after.clock.now())
+        ]
         kept.sort(key=lambda expected: (-expected.level, expected.seq))
         found = after.contents(after.vhost.queues["q"])
         wanted = [expected.body for expected in kept]
@@ -333,5 +344,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueMachine.TestCase
-TestQueueModel.settings = settings(max_examples=50, stateful_step_count=50, deadline=None,
-                                   suppress_health_check=list(HealthCheck))
+TestQueueModel.settings = settings(
+    max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)

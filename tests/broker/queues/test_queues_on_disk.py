@@ -52,7 +52,8 @@ class DiskWorld(World):
             for log in (self.disk, self.paging):
                 log.flush()
             busy = any(log.pending() or log._in_flight is not None for log in (self.disk, self.paging)) or any(
-                level.loading for queue in self.vhost.queues.values() for level in classic(queue).ready.all_levels())
+                level.loading for queue in self.vhost.queues.values() for level in classic(queue).ready.all_levels()
+            )
             try:
                 self.calls.get(timeout=10 if busy else 0)()
             except queues.Empty:
@@ -124,8 +125,7 @@ class DiskMachine(RuleBasedStateMachine):
         self.copies = 0
         self.world = DiskWorld(self.directory / "0")
         for name in NAMES:
-            self.world.queue(name, durable=True, dead_letter_exchange="", dead_letter_routing_key="dead",
-                             max_priority=3)
+            self.world.queue(name, durable=True, dead_letter_exchange="", dead_letter_routing_key="dead", max_priority=3)
             self.world.vhost.bind(self.world.vhost.queues[name], "amq.fanout", "", {})
         self.world.run()
         self.kept: dict[str, dict[str, int]] = {name: {} for name in NAMES}
@@ -150,9 +150,14 @@ class DiskMachine(RuleBasedStateMachine):
     def queue(self, name: str) -> Queue:
         return self.world.vhost.queues[name]
 
-    @rule(name=st.sampled_from((*NAMES, "fanout")), persistent=st.sampled_from((True, True, False)),
-          priority=st.sampled_from((-1, -1, 1, 3)), size=st.sampled_from((0, 10, 3000)), times=st.integers(1, 12),
-          headers=st.booleans())
+    @rule(
+        name=st.sampled_from((*NAMES, "fanout")),
+        persistent=st.sampled_from((True, True, False)),
+        priority=st.sampled_from((-1, -1, 1, 3)),
+        size=st.sampled_from((0, 10, 3000)),
+        times=st.integers(1, 12),
+        headers=st.booleans(),
+    )
     def publish(self, name: str, persistent: bool, priority: int, size: int, times: int, headers: bool) -> None:
         for _ in range(times):
             self.count += 1
@@ -289,7 +294,8 @@ class DiskMachine(RuleBasedStateMachine):
             assert entry.acquired_count > 1
             found.append(entry)
         assert [max(entry.message.priority, 0) for entry in found] == sorted(
-            (max(entry.message.priority, 0) for entry in found), reverse=True)
+            (max(entry.message.priority, 0) for entry in found), reverse=True
+        )
         for level in range(4):
             seqs = [entry.seq for entry in found if max(entry.message.priority, 0) == level]
             assert seqs == sorted(seqs)
@@ -298,5 +304,6 @@ class DiskMachine(RuleBasedStateMachine):
 
 
 TestQueuesOnDisk = DiskMachine.TestCase
-TestQueuesOnDisk.settings = settings(max_examples=15, stateful_step_count=30, deadline=None,
-                                     suppress_health_check=list(HealthCheck))
+TestQueuesOnDisk.settings = settings(
+    max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -53,8 +53,9 @@ def moving(world: World) -> ClassicQueue:
     """A deleted queue of a strict vhost, whose entries are dead-lettered in steps."""
     vhost = world.broker.add_vhost("v", VhostSettings(strict=True))
     vhost.declare_queue("dead", None)
-    queue = vhost.declare_queue("q", None, durable=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    queue = vhost.declare_queue(
+        "q", None, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    )
     for number in range(MANY):
         queue.push(world.message(str(number), key="q", persistent=True))
     world.end_turn()

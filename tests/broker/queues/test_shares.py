@@ -77,8 +77,9 @@ def test_small_queues_keep_their_entries(world: World) -> None:
         world.run()
     look(world)
     assert in_memory(world) <= BUDGET
-    assert all((classic(queue).ready.backlog.paged > 0) == name.startswith("deep")
-               for name, queue in world.vhost.queues.items())
+    assert all(
+        (classic(queue).ready.backlog.paged > 0) == name.startswith("deep") for name, queue in world.vhost.queues.items()
+    )
 
 
 def test_shares_grow_again_when_queues_are_empty(world: World) -> None:

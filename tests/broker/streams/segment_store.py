@@ -103,15 +103,26 @@ class MemoryStore(SegmentStore):
         loaded = []
         for offset, time, old, overlay in rows:
             if first <= offset <= last:
-                message = Message(old.address, old.header, body_of(old), old.size, old.persistent, old.priority,
-                                  old.expires_at, old.headers_at, 0, old.format)
+                message = Message(
+                    old.address,
+                    old.header,
+                    body_of(old),
+                    old.size,
+                    old.persistent,
+                    old.priority,
+                    old.expires_at,
+                    old.headers_at,
+                    0,
+                    old.format,
+                )
                 item = Loaded(offset + 1, nowhere, 0, message, overlay, 0, 0)
                 item.time = time
                 loaded.append(item)
         self._reply(lambda: done(loaded, "", ""))
 
-    def merge(self, sources: list[Segment], directory: str, stream: str,
-              done: Callable[[Written | None, str, str], None]) -> None:
+    def merge(
+        self, sources: list[Segment], directory: str, stream: str, done: Callable[[Written | None, str, str], None]
+    ) -> None:
         if self.fault is not None:
             kind, text = self.fault
             self._reply(lambda: done(None, kind, text))
@@ -143,10 +154,21 @@ class MemoryStore(SegmentStore):
         path = f"{call['directory']}/rewritten-{self.number}.parquet"
         self.files[path] = left
         n_bytes = sum(message.size for _, _, message, _ in left)
-        return {"counts": counts, "segment": {
-            "id": f"rewritten-{self.number}", "path": path, "count": len(left), "octets": n_bytes // 2,
-            "body_octets": n_bytes, "crc32": 1, "groups": [len(left)], "schema_version": 1, "footer_octets": 0,
-            "footer_crc32": 0}}
+        return {
+            "counts": counts,
+            "segment": {
+                "id": f"rewritten-{self.number}",
+                "path": path,
+                "count": len(left),
+                "octets": n_bytes // 2,
+                "body_octets": n_bytes,
+                "crc32": 1,
+                "groups": [len(left)],
+                "schema_version": 1,
+                "footer_octets": 0,
+                "footer_crc32": 0,
+            },
+        }
 
     def _table(self, task: str, call: dict[str, Any]) -> dict[str, Any]:
         if task == "drop-table":

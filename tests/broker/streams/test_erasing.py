@@ -30,8 +30,16 @@ def test_erased_rows_are_skipped_by_readers() -> None:
     assert erasing.state == REWRITING
     settle(world)
     assert to_builtins(describe_erasure(erasing)) == {
-        "state": DONE, "problem": None, "dry_run": False, "segments": 2, "rewritten": 2, "remaining": 0, "unsealed": 5,
-        "rows": 20, "matched": 2}
+        "state": DONE,
+        "problem": None,
+        "dry_run": False,
+        "segments": 2,
+        "rewritten": 2,
+        "remaining": 0,
+        "unsealed": 5,
+        "rows": 20,
+        "matched": 2,
+    }
     assert [(one.first, one.last, one.count) for one in queue.segments] == [(0, 9, 9), (10, 19, 9)]
     assert [one.entry() for one in manifest(world)] == [one.entry() for one in queue.segments]
     assert (queue.ready_count, queue.ready_bytes) == (23, 230)

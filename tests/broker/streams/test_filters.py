@@ -17,8 +17,7 @@ def world() -> World:
     return World()
 
 
-def wants(world: World, arguments: dict[str, Any], key: str = "k", overlay: Overlay | None = None,
-          **headers: Any) -> bool:
+def wants(world: World, arguments: dict[str, Any], key: str = "k", overlay: Overlay | None = None, **headers: Any) -> bool:
     filter = StreamFilter({f"x-stream-{name.replace('_', '-')}": value for name, value in arguments.items()})
     assert not filter.any
     message = world.message(key=key, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -28,10 +27,19 @@ def wants(world: World, arguments: dict[str, Any], key: str = "k", overlay: Over
 KEYS = ["a.b", "a", "a.b.c", "b.a", ""]
 
 
-@pytest.mark.parametrize(("patterns", "wanted"), [
-    ("a.b", ["a.b"]), ("a.*", ["a.b"]), ("a.#", ["a.b", "a", "a.b.c"]), ("#", KEYS), (["a", "b.*"], ["a", "b.a"]),
-    (b"b.#", ["b.a"]), ("", [""]),
-], ids=str)
+@pytest.mark.parametrize(
+    ("patterns", "wanted"),
+    [
+        ("a.b", ["a.b"]),
+        ("a.*", ["a.b"]),
+        ("a.#", ["a.b", "a", "a.b.c"]),
+        ("#", KEYS),
+        (["a", "b.*"], ["a", "b.a"]),
+        (b"b.#", ["b.a"]),
+        ("", [""]),
+    ],
+    ids=str,
+)
 def test_routing_keys(world: World, patterns: Any, wanted: list[str]) -> None:
     filter = StreamFilter({"x-stream-filter-routing-key": patterns})
     for _ in range(2):
@@ -45,10 +53,19 @@ def test_the_key_of_a_dead_letter_is_its_new_one(world: World) -> None:
     assert wants(world, {"filter_routing_key": "old"}, "old", Overlay())
 
 
-@pytest.mark.parametrize(("wanted", "value", "taken"), [
-    ("red", "red", True), ("red", "blue", False), (["red", "blue"], "blue", True), ("red", "reddish", False),
-    ("5", 5, True), ("5", 6, False), ("rot", None, False),
-], ids=str)
+@pytest.mark.parametrize(
+    ("wanted", "value", "taken"),
+    [
+        ("red", "red", True),
+        ("red", "blue", False),
+        (["red", "blue"], "blue", True),
+        ("red", "reddish", False),
+        ("5", 5, True),
+        ("5", 6, False),
+        ("rot", None, False),
+    ],
+    ids=str,
+)
 def test_values(world: World, wanted: Any, value: Any, taken: bool) -> None:
     headers = {} if value is None else {"x_stream_filter_value": value}
     assert wants(world, {"filter": wanted}, **headers) is taken

@@ -21,8 +21,9 @@ from tests.broker.support import Taker, World
 class Packs(Taker):
     """A reader of packs of a stream."""
 
-    def __init__(self, queue: StreamQueue, start: int = 0, until: int | None = None, *, credit: int = -1,
-                 only: bytes | None = None) -> None:
+    def __init__(
+        self, queue: StreamQueue, start: int = 0, until: int | None = None, *, credit: int = -1, only: bytes | None = None
+    ) -> None:
         super().__init__(queue, credit=credit, only=only, join=False)
         self.arguments = {"x-stream-offset": start, "x-packed": True}
         if until is not None:
@@ -126,8 +127,14 @@ def test_messages_removed_by_retention_are_not_covered() -> None:
 def test_every_fact_of_a_message() -> None:
     record_batch = RecordBatch()
     record_batch.add(Message(make_address("e", "k"), b"head", b"body", 4, True), 7, 1000)
-    record_batch.add(Message(make_address("", "q"), b"h", [b"bo", b"dy"], 4, True, format=FORMAT_AMQP1), 9, 2000,
-             Overlay(make_address("", "dead"), {"x-a": 1}), True, 3)
+    record_batch.add(
+        Message(make_address("", "q"), b"h", [b"bo", b"dy"], 4, True, format=FORMAT_AMQP1),
+        9,
+        2000,
+        Overlay(make_address("", "dead"), {"x-a": 1}),
+        True,
+        3,
+    )
     data = whole(record_batch.message("s", 7, 10).body)
     assert struct.unpack_from("<4sIQQ", data) == (b"LVP1", 2, 7, 10)
     assert struct.unpack_from("<2Q2q2B2I", data, 24) == (7, 9, 1000, 2000, 0, 13, 0, 3)
@@ -165,8 +172,11 @@ def test_a_named_reader_gets_no_record_batches() -> None:
         queue.check_consumer({"x-packed": True, "x-stream-consumer": "c"})
 
 
-@pytest.mark.parametrize("arguments", [{"x-packed": "yes"}, {"x-packed": True, "x-packed-until": "end"},
-                                       {"x-packed": True, "x-packed-until": -1}], ids=["no-flag", "text", "negative"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"x-packed": "yes"}, {"x-packed": True, "x-packed-until": "end"}, {"x-packed": True, "x-packed-until": -1}],
+    ids=["no-flag", "text", "negative"],
+)
 def test_arguments_of_no_use(arguments: dict[str, Any]) -> None:
     with pytest.raises(PreconditionFailed, match="x-packed"):
         stream(World()).check_consumer(arguments)

@@ -18,8 +18,15 @@ from tests.broker.support import HeldLog, World
 MINUTE = 60_000
 
 
-def sealed_world(*, size: int = 100, age: int = 10 * MINUTE, merge_below: int = 0, held: bool = False,
-                 log: HeldLog | None = None, **more: Any) -> tuple[World, MemoryStore]:
+def sealed_world(
+    *,
+    size: int = 100,
+    age: int = 10 * MINUTE,
+    merge_below: int = 0,
+    held: bool = False,
+    log: HeldLog | None = None,
+    **more: Any,
+) -> tuple[World, MemoryStore]:
     store = MemoryStore(held)
     settings = SegmentSettings(size=size, age=age, grace=MINUTE, merge_below=merge_below)
     return World(store=store, sealing=settings, log=log, **more), store
@@ -45,8 +52,9 @@ def bodies(first: int, last: int) -> list[str]:
 def restarted(world: World, store: MemoryStore, time: int | None = None) -> tuple[World, StreamQueue]:
     log, recovery = world.held_log.recovery()
     assert world.broker.segments is not None
-    again = World(log=log, recovery=recovery, time=time or world.clock.time, store=store,
-                  sealing=world.broker.segments.settings)
+    again = World(
+        log=log, recovery=recovery, time=time or world.clock.time, store=store, sealing=world.broker.segments.settings
+    )
     again.run()
     found = again.vhost.queues["s"]
     assert isinstance(found, StreamQueue)
@@ -69,8 +77,10 @@ def test_a_large_enough_part_is_sealed_and_removed_from_the_log() -> None:
     queue = stream(world)
     fill(world, queue, 0, 25)
     settle(world)
-    assert [(one.first, one.last, one.count, one.body_octets) for one in queue.segments] == [(0, 9, 10, 100),
-                                                                                             (10, 19, 10, 100)]
+    assert [(one.first, one.last, one.count, one.body_octets) for one in queue.segments] == [
+        (0, 9, 10, 100),
+        (10, 19, 10, 100),
+    ]
     assert [one.entry() for one in manifest(world)] == [one.entry() for one in queue.segments]
     assert sorted(store.files) == sorted(one.path for one in queue.segments)
     assert sorted(seq for _, seq in world.held_log.kept) == list(range(21, 26))
@@ -553,8 +563,11 @@ class TestStarts:
         settle(world)
         lost, left = (segment.path for segment in queue.segments)
         # As `Repair` does for a damaged manifest entry.
-        key = next(key for key, value in world.held_log.metadata.items()
-                   if key[0] == metadata.STREAM_SEGMENT and Segment.unpack(value).path == lost)
+        key = next(
+            key
+            for key, value in world.held_log.metadata.items()
+            if key[0] == metadata.STREAM_SEGMENT and Segment.unpack(value).path == lost
+        )
         del world.held_log.metadata[key]
         world.held_log.metadata[metadata.SALVAGED, "segments"] = metadata.pack({})
         for start in range(3):
@@ -616,5 +629,3 @@ def test_deletion_while_it_is_sealed() -> None:
         assert world.held_log.kept == {}
         assert manifest(world) == []
         assert [key for key in world.held_log.metadata if key[0] == "stream-chunk"] == []
-
-

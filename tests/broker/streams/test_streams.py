@@ -24,8 +24,16 @@ def stream(world: World, name: str = "s", **arguments: Any) -> StreamQueue:
 class Reading(Taker):
     """A consumer of a stream that starts at `start`, with optional filters."""
 
-    def __init__(self, queue: StreamQueue, start: Any = "first", *, credit: int = -1, no_ack: bool = False,
-                 only: bytes | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        queue: StreamQueue,
+        start: Any = "first",
+        *,
+        credit: int = -1,
+        no_ack: bool = False,
+        only: bytes | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(queue, credit=credit, no_ack=no_ack, only=only, join=False)
         self.arguments = {"x-stream-offset": start} | {"x-stream-" + k.replace("_", "-"): v for k, v in arguments.items()}
         queue.add_consumer(self)
@@ -90,9 +98,18 @@ def test_a_transaction_shows_all_of_it_in_its_place() -> None:
     assert reader.bodies() == ["before", "one", "two", "after"]
 
 
-@pytest.mark.parametrize(("start", "wanted"), [
-    ("first", 0), (0, 0), (7, 7), ("next", 10), (None, 10), (10, 10), (25, 25),
-])
+@pytest.mark.parametrize(
+    ("start", "wanted"),
+    [
+        ("first", 0),
+        (0, 0),
+        (7, 7),
+        ("next", 10),
+        (None, 10),
+        (10, 10),
+        (25, 25),
+    ],
+)
 def test_start_positions_of_readers(start: Any, wanted: int) -> None:
     world = World()
     queue = stream(world)
@@ -309,12 +326,19 @@ def test_unsupported_operations() -> None:
         queue.purge()
 
 
-@pytest.mark.parametrize(("options", "named"), [
-    ({"durable": False}, "durable=false"), ({"durable": True, "exclusive": True}, "exclusive=true"),
-    ({"durable": True, "auto_delete": True}, "auto-delete=true"), ({"durable": True, "message_ttl": 5}, "x-message-ttl"),
-    ({"durable": True, "max_priority": 5}, "x-max-priority"), ({"durable": True, "max_age": "5w"}, "x-max-age"),
-    ({"durable": True, "dead_letter_exchange": "d"}, "x-dead-letter-exchange"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"durable": False}, "durable=false"),
+        ({"durable": True, "exclusive": True}, "exclusive=true"),
+        ({"durable": True, "auto_delete": True}, "auto-delete=true"),
+        ({"durable": True, "message_ttl": 5}, "x-message-ttl"),
+        ({"durable": True, "max_priority": 5}, "x-max-priority"),
+        ({"durable": True, "max_age": "5w"}, "x-max-age"),
+        ({"durable": True, "dead_letter_exchange": "d"}, "x-dead-letter-exchange"),
+    ],
+    ids=str,
+)
 def test_unsupported_arguments(options: dict[str, Any], named: str) -> None:
     with pytest.raises(PreconditionFailed, match=named):
         World().declare("s", queue_type="stream", owner=object(), **options)
@@ -323,8 +347,6 @@ def test_unsupported_arguments(options: dict[str, Any], named: str) -> None:
 def test_a_maximum_age_is_for_streams() -> None:
     with pytest.raises(PreconditionFailed, match="x-max-age"):
         World().queue("q", max_age="1h")
-
-
 
 
 def recovered(world: World) -> tuple[World, StreamQueue]:
@@ -425,8 +447,10 @@ class TestNamedPublishers:
         world.held_log.release_all()
         queue = stream(world)
         world.held_log.release_all()
-        first, second = (world.message(body, persistent=True, headers={"x-stream-publisher": "p", "x-stream-sequence": 1})
-                         for body in "ab")
+        first, second = (
+            world.message(body, persistent=True, headers={"x-stream-publisher": "p", "x-stream-sequence": 1})
+            for body in "ab"
+        )
         queue.push(first)
         queue.push(second)
         assert second.row is first.row is not None
@@ -441,8 +465,7 @@ class TestNamedPublishers:
         queue = stream(world)
         transaction = Transaction(world.log)
         for body in "abc":
-            transaction.publish(
-                world.message(body, headers={"x-stream-publisher": "p", "x-stream-sequence": 1}), [queue])
+            transaction.publish(world.message(body, headers={"x-stream-publisher": "p", "x-stream-sequence": 1}), [queue])
         done: list[bool] = []
         transaction.commit(lambda: done.append(True))
         world.broker.end_turn()

@@ -22,8 +22,9 @@ ENOUGH = 3
 MOST = 1200
 
 
-async def cancel_everywhere(start: Callable[[], Awaitable[Any]],
-                            check: Callable[[Any, bool], Awaitable[None]] | None = None, pause: float = 0.0) -> int:
+async def cancel_everywhere(
+    start: Callable[[], Awaitable[Any]], check: Callable[[Any, bool], Awaitable[None]] | None = None, pause: float = 0.0
+) -> int:
     """Run the task with each delay, and return the number of cancellations.
 
     `check` gets the result, None if there is none, and whether the task was cancelled.

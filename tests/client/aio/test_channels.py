@@ -67,8 +67,14 @@ async def test_closed_channel(connect: Connect) -> None:
     await channel.close()
     await channel.close()
     assert not channel.is_open and "not open" in repr(channel)
-    for call in (channel.publish(b"x", "q"), channel.get("q"), channel.declare_queue(), channel.consume("q").start(),
-                 channel.request(b"x", "q"), channel.publisher().publish(b"x")):
+    for call in (
+        channel.publish(b"x", "q"),
+        channel.get("q"),
+        channel.declare_queue(),
+        channel.consume("q").start(),
+        channel.request(b"x", "q"),
+        channel.publisher().publish(b"x"),
+    ):
         with pytest.raises(ChannelClosed) as caught:
             await call
         assert caught.value.reply_code == 0
@@ -78,6 +84,7 @@ async def test_closed_channel(connect: Connect) -> None:
 
 async def test_both_sides_close_at_once(dial: Connect) -> None:
     """The number is free only after the server has replied."""
+
     async def script(peer: Peer) -> None:
         await peer.handshake()
         for _ in range(3):
@@ -176,6 +183,7 @@ async def test_confirms_out_of_order_and_multiple(dial: Connect) -> None:
 
 # Transactions
 
+
 async def test_commit_and_rollback(connect: Connect, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(transactional=True), await connection.channel()
@@ -239,6 +247,7 @@ async def test_error_in_a_transaction(connect: Connect, name: str) -> None:
 
 
 # Many tasks
+
 
 async def test_200_tasks_on_one_channel(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()

@@ -85,8 +85,9 @@ async def answer(consumer: Consumer) -> None:
         message.ack()
 
 
-async def run(dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Random], object], cuts: int,
-              seed: int) -> tuple[Account, list[Event]]:
+async def run(
+    dial: Connect, proxy: Proxy, name: str, spoil: Callable[[random.Random], object], cuts: int, seed: int
+) -> tuple[Account, list[Event]]:
     chance = random.Random(seed)
     account = Account()
     events: list[Event] = []

@@ -200,8 +200,9 @@ async def test_unknown_delivery_tag(connect: Connect) -> None:
 async def test_process(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(f"{name}.dead", exclusive=True)
-    await channel.declare_queue(name, exclusive=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"})
+    await channel.declare_queue(
+        name, exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
+    )
     await fill(channel, name, 4)
     async with channel.consume(name, prefetch=1) as consumer:
         with (await anext(consumer)).process() as message:

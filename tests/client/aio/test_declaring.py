@@ -145,7 +145,8 @@ async def test_inequivalent_declarations(connect: Connect, name: str) -> None:
     await first.declare_exchange(name, "topic")
     calls: tuple[tuple[Call, str], ...] = (
         (lambda channel: channel.declare_queue(name, arguments={"x-max-length": 6}), "queue.declare"),
-        (lambda channel: channel.declare_exchange(name, "fanout"), "exchange.declare"))
+        (lambda channel: channel.declare_exchange(name, "fanout"), "exchange.declare"),
+    )
     for declare, method in calls:
         channel = await connection.channel()
         with pytest.raises(PreconditionFailed) as caught:
@@ -197,9 +198,11 @@ async def test_exclusive_queues(connect: Connect, name: str) -> None:
     await (await owner.channel()).declare_queue(name, exclusive=True)
     await (await (await owner.channel()).declare_queue(name, exclusive=True)).purge()
     other = await connect()
-    calls: tuple[Call, ...] = (lambda channel: channel.declare_queue(name, passive=True),
-                               lambda channel: channel.purge_queue(name),
-                               lambda channel: channel.consume(name).start())
+    calls: tuple[Call, ...] = (
+        lambda channel: channel.declare_queue(name, passive=True),
+        lambda channel: channel.purge_queue(name),
+        lambda channel: channel.consume(name).start(),
+    )
     for call in calls:
         channel = await other.channel()
         with pytest.raises(ResourceLocked) as caught:
@@ -239,9 +242,19 @@ async def test_invalid_names(connect: Connect) -> None:
 
 async def test_arguments_of_every_type(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
-    queue = await channel.declare_queue(name, exclusive=True, arguments={
-        "x-max-priority": 5, "x-message-ttl": 60000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name,
-        "ours": [1, "two", {"three": None}], "flag": True, "bytes": b"\0\xff"})
+    queue = await channel.declare_queue(
+        name,
+        exclusive=True,
+        arguments={
+            "x-max-priority": 5,
+            "x-message-ttl": 60000,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": name,
+            "ours": [1, "two", {"three": None}],
+            "flag": True,
+            "bytes": b"\0\xff",
+        },
+    )
     await channel.publish(b"low", name, priority=1)
     await channel.publish(b"high", name, priority=5)
     assert [(await take(queue)).body for _ in range(2)] == [b"high", b"low"]
@@ -260,8 +273,10 @@ async def test_handle_without_declaration(connect: Connect, name: str) -> None:
 
 async def test_reserved_names(connect: Connect) -> None:
     connection = await connect()
-    calls: tuple[Call, ...] = (lambda channel: channel.declare_queue("amq.mine"),
-                               lambda channel: channel.declare_exchange("amq.mine"))
+    calls: tuple[Call, ...] = (
+        lambda channel: channel.declare_queue("amq.mine"),
+        lambda channel: channel.declare_exchange("amq.mine"),
+    )
     for call in calls:
         channel = await connection.channel()
         with pytest.raises(ChannelClosed) as caught:

@@ -37,8 +37,9 @@ __all__ = ["authority", "secure"]
 
 
 async def test_negotiated_limits(connect: Connect, server: Broker) -> None:
-    connection = await connect(name="a name", client_properties={"ours": {"x": 1}}, heartbeat=7, frame_max=8192,
-                               channel_max=9)
+    connection = await connect(
+        name="a name", client_properties={"ours": {"x": 1}}, heartbeat=7, frame_max=8192, channel_max=9
+    )
     engine = connection.core.engine
     assert (engine.heartbeat, engine.frame_max, engine.channel_max) == (7, 8192, 9)
     assert connection.server_properties["product"] == {"leveret": "Leveret", "rabbitmq": "RabbitMQ"}[server.kind]
@@ -121,16 +122,24 @@ async def test_unreachable_port_or_host(dial: Connect) -> None:
 
 async def test_invalid_options() -> None:
     invalid: tuple[tuple[str | list[str], dict[str, Any]], ...] = (
-        ("http://localhost", {}), ("amqp://localhost?hartbeat=5", {}), ("amqp://", {"hartbeat": 1}),
-        ("amqp://localhost:x", {}), ("amqp://", {"heartbeat": -1}), ([], {}),
-        ("amqp://localhost?protocol=0-9", {}), ("amqp://localhost?protocol=1.0", {}), ("amqp://", {"protocol": "2.0"}),
-        (["amqp://a?protocol=1.0", "amqp://b?protocol=0-9-1"], {"protocol": "auto"}))
+        ("http://localhost", {}),
+        ("amqp://localhost?hartbeat=5", {}),
+        ("amqp://", {"hartbeat": 1}),
+        ("amqp://localhost:x", {}),
+        ("amqp://", {"heartbeat": -1}),
+        ([], {}),
+        ("amqp://localhost?protocol=0-9", {}),
+        ("amqp://localhost?protocol=1.0", {}),
+        ("amqp://", {"protocol": "2.0"}),
+        (["amqp://a?protocol=1.0", "amqp://b?protocol=0-9-1"], {"protocol": "auto"}),
+    )
     for url, options in invalid:
         with pytest.raises(InvalidUrl):
             leveret.connect(url, **options)
 
 
 # Other protocols
+
 
 async def _http(peer: Peer) -> None:
     await peer.reader.read(8)
@@ -162,8 +171,9 @@ async def _amqp_1_sasl(peer: Peer) -> None:
     await peer.reader.read(100)
 
 
-@pytest.mark.parametrize(("script", "says"), [
-    (_http, "HTTP"), (_ssh, "SSH-2.0"), (_smtp, "b'2'"), (_amqp_1, "1-0-0"), (_amqp_1_sasl, "1-0-0")])
+@pytest.mark.parametrize(
+    ("script", "says"), [(_http, "HTTP"), (_ssh, "SSH-2.0"), (_smtp, "b'2'"), (_amqp_1, "1-0-0"), (_amqp_1_sasl, "1-0-0")]
+)
 async def test_other_protocols(dial: Connect, script: Callable[[Peer], Awaitable[None]], says: str) -> None:
     async with fake_server(script) as url:
         begun = time.monotonic()
@@ -223,15 +233,19 @@ async def _starts_twice(peer: Peer) -> None:
     await peer.closing()
 
 
-@pytest.mark.parametrize(("script", "kind", "says"), [
-    (_hangs_up, ConnectionFailed, "before it was open"),
-    (_garbage, ConnectionFailed, "broke the protocol"),
-    (_stops_while_logging_in, AuthenticationFailed, "without giving a reason"),
-    (_is_full, ConnectionFailed, "506"),
-    (_starts_twice, ConnectionFailed, "protocol"),
-])
-async def test_servers_that_fail_the_handshake(dial: Connect, script: Callable[[Peer], Awaitable[None]],
-                                               kind: type[Error], says: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "kind", "says"),
+    [
+        (_hangs_up, ConnectionFailed, "before it was open"),
+        (_garbage, ConnectionFailed, "broke the protocol"),
+        (_stops_while_logging_in, AuthenticationFailed, "without giving a reason"),
+        (_is_full, ConnectionFailed, "506"),
+        (_starts_twice, ConnectionFailed, "protocol"),
+    ],
+)
+async def test_servers_that_fail_the_handshake(
+    dial: Connect, script: Callable[[Peer], Awaitable[None]], kind: type[Error], says: str
+) -> None:
     async with fake_server(script) as url:
         with pytest.raises(kind, match=says) as caught:
             await dial(url)
@@ -256,6 +270,7 @@ async def test_challenge(dial: Connect) -> None:
 
 # Several hosts
 
+
 async def test_first_host_that_answers(dial: Connect, server: Broker) -> None:
     events: list[Event] = []
     dead = f"amqp://127.0.0.1:{free_port()}"
@@ -270,6 +285,7 @@ async def test_first_host_that_answers(dial: Connect, server: Broker) -> None:
 
 
 # Secrets
+
 
 async def test_update_secret(connect: Connect) -> None:
     connection = await connect()
@@ -302,9 +318,13 @@ async def test_close_during_update_secret(dial: Connect) -> None:
 
 # TLS
 
+
 async def test_tls(dial: Connect, secure: LeveretProcess, authority: Authority) -> None:
-    for options in ({"cafile": str(authority.path)}, {"verify": False},
-                    {"tls": ssl.create_default_context(cafile=str(authority.path))}):
+    for options in (
+        {"cafile": str(authority.path)},
+        {"verify": False},
+        {"tls": ssl.create_default_context(cafile=str(authority.path))},
+    ):
         connection = await dial(tls_url(secure), **options)
         channel = await connection.channel()
         queue = await channel.declare_queue(exclusive=True)

@@ -29,11 +29,35 @@ async def test_every_property_arrives(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     when = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
-    headers = {"text": "ü", "int": 2**40, "small": -1, "float": 1.5, "none": None, "true": True, "bytes": b"\0\xff",
-               "time": when, "decimal": Decimal("1.25"), "list": [1, "x", [None]], "table": {"a": {"b": False}}}
-    sent = Properties(content_type="text/plain", content_encoding="utf-8", headers=headers, delivery_mode=2, priority=7,
-                      correlation_id="c", reply_to="r", expiration=timedelta(minutes=5), message_id="m", timestamp=when,
-                      type="t", user_id="guest", app_id="a", cluster_id="k")
+    headers = {
+        "text": "ü",
+        "int": 2**40,
+        "small": -1,
+        "float": 1.5,
+        "none": None,
+        "true": True,
+        "bytes": b"\0\xff",
+        "time": when,
+        "decimal": Decimal("1.25"),
+        "list": [1, "x", [None]],
+        "table": {"a": {"b": False}},
+    }
+    sent = Properties(
+        content_type="text/plain",
+        content_encoding="utf-8",
+        headers=headers,
+        delivery_mode=2,
+        priority=7,
+        correlation_id="c",
+        reply_to="r",
+        expiration=timedelta(minutes=5),
+        message_id="m",
+        timestamp=when,
+        type="t",
+        user_id="guest",
+        app_id="a",
+        cluster_id="k",
+    )
     await channel.publish("bödy", queue.name, properties=sent)
     message = await queue.get(no_ack=True)
     assert message is not None and message.text() == "bödy"
@@ -59,9 +83,11 @@ async def test_keywords_are_properties(connect: Connect, name: str) -> None:
         await channel.publish(b"", queue.name, prioritty=1)
 
 
-@pytest.mark.parametrize("body", [b"", b"x", "text", "ü" * 70000, bytearray(b"ba"), memoryview(b"mv"),
-                                  memoryview(b"abcdef")[::2], b"\0" * (5 << 20)],
-                         ids=["empty", "one", "str", "long str", "bytearray", "memoryview", "strided", "5 MiB"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"x", "text", "ü" * 70000, bytearray(b"ba"), memoryview(b"mv"), memoryview(b"abcdef")[::2], b"\0" * (5 << 20)],
+    ids=["empty", "one", "str", "long str", "bytearray", "memoryview", "strided", "5 MiB"],
+)
 async def test_bodies(connect: Connect, body: Any) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
@@ -95,11 +121,24 @@ async def test_invalid_message_is_not_sent(dial: Connect, proxy: Proxy) -> None:
     for _ in range(200):
         deep = {"d": deep}
     bad: list[dict[str, Any]] = [
-        {"headers": {"x": object()}}, {"headers": {"k" * 256: 1}}, {"headers": {1: 2}}, {"headers": {"x": 2**64}},
-        {"headers": deep}, {"headers": [1]}, {"headers": {"big": "x" * 200000}},
-        {"content_type": "x" * 256}, {"content_type": "\ud800"}, {"message_id": 5}, {"priority": 256}, {"priority": -1},
-        {"delivery_mode": 300}, {"expiration": -1}, {"expiration": "x" * 300}, {"timestamp": -5},
-        {"timestamp": datetime(1960, 1, 1, tzinfo=UTC)}, {"app_id": b"\xff" * 300},
+        {"headers": {"x": object()}},
+        {"headers": {"k" * 256: 1}},
+        {"headers": {1: 2}},
+        {"headers": {"x": 2**64}},
+        {"headers": deep},
+        {"headers": [1]},
+        {"headers": {"big": "x" * 200000}},
+        {"content_type": "x" * 256},
+        {"content_type": "\ud800"},
+        {"message_id": 5},
+        {"priority": 256},
+        {"priority": -1},
+        {"delivery_mode": 300},
+        {"expiration": -1},
+        {"expiration": "x" * 300},
+        {"timestamp": -5},
+        {"timestamp": datetime(1960, 1, 1, tzinfo=UTC)},
+        {"app_id": b"\xff" * 300},
     ]
     sent = proxy.to_server
     for keywords in bad:
@@ -158,8 +197,9 @@ async def test_without_confirms(connect: Connect) -> None:
 async def test_full_queue(connect: Connect, name: str) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
-    results = await asyncio.gather(*(channel.publish(b"%d" % number, name, type="t") for number in range(10)),
-                                   return_exceptions=True)
+    results = await asyncio.gather(
+        *(channel.publish(b"%d" % number, name, type="t") for number in range(10)), return_exceptions=True
+    )
     refused = [result for result in results if isinstance(result, Nacked)]
     assert results[:3] == [None] * 3 and len(refused) >= 6
     assert len(refused) + results.count(None) == len(results)
@@ -208,7 +248,11 @@ async def test_returned_messages(connect: Connect, name: str) -> None:
     message = error.message
     assert message is not None and message.properties is not None
     assert (message.exchange, message.routing_key, message.body, message.properties.headers) == (
-        "", name, b"nowhere", {"a": 1})
+        "",
+        name,
+        b"nowhere",
+        {"a": 1},
+    )
     # Without mandatory it is confirmed and dropped.
     await channel.publish(b"nowhere", name)
     assert channel.is_open
@@ -273,6 +317,7 @@ async def test_window_limits_pending_confirms(connect: Connect) -> None:
     queue = await channel.declare_queue(exclusive=True)
     most = 0
     async with channel.publisher(routing_key=queue.name, window=10) as publisher:
+
         async def publish(number: int) -> None:
             nonlocal most
             await publisher.publish(b"%d" % number)
@@ -298,7 +343,10 @@ async def test_publisher_defaults(connect: Connect, name: str) -> None:
         await publisher.publish(b"3", properties=Properties(priority=3))
     found = [await queue.get(no_ack=True) for _ in range(3)]
     assert [(m.body, m.routing_key, m.exchange) for m in found if m] == [
-        (b"1", "a", name), (b"2", "b", name), (b"3", "a", name)]
+        (b"1", "a", name),
+        (b"2", "b", name),
+        (b"3", "a", name),
+    ]
     first, second, third = (message.properties for message in found if message)
     assert (first.delivery_mode, first.headers, first.type) == (2, {"x": 1}, "t")
     assert (second.delivery_mode, second.headers, second.type) == (2, {"y": 2}, "t")

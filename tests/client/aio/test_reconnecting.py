@@ -147,10 +147,19 @@ async def test_pending_calls_fail_at_once(dial: Connect, proxy: Proxy, name: str
     channel, other = await connection.channel(), await connection.channel()
     await channel.declare_queue(name, auto_delete=True)
     proxy.flowing.clear()
-    calls = [asyncio.ensure_future(call) for call in (
-        channel.declare_queue(name), channel.get(name), other.purge_queue(name), channel.consume(name).start(),
-        connection.update_secret("guest"), channel.qos(5),
-        channel.request(b"x", name), other.declare_exchange(name))]
+    calls = [
+        asyncio.ensure_future(call)
+        for call in (
+            channel.declare_queue(name),
+            channel.get(name),
+            other.purge_queue(name),
+            channel.consume(name).start(),
+            connection.update_secret("guest"),
+            channel.qos(5),
+            channel.request(b"x", name),
+            other.declare_exchange(name),
+        )
+    ]
     await asyncio.sleep(0.05)
     begun = time.monotonic()
     proxy.cut()
@@ -169,8 +178,12 @@ async def test_new_calls_wait_for_the_next_connection(dial: Connect, proxy: Prox
     await wait_until_async(lambda: watch.count(Disconnected))
     assert not connection.is_open and not channel.is_open and not connection.is_closed
     queue, _, message, _, opened = await asyncio.gather(
-        channel.declare_queue(name, exclusive=True), channel.publish(b"x", name), channel.get(name), channel.qos(1),
-        connection.channel())
+        channel.declare_queue(name, exclusive=True),
+        channel.publish(b"x", name),
+        channel.get(name),
+        channel.qos(1),
+        connection.channel(),
+    )
     assert queue.name == name and opened.is_open
     assert message is None or message.body == b"x"
 
@@ -370,8 +383,13 @@ async def test_reconnect_disabled(dial: Connect, proxy: Proxy, name: str) -> Non
     for task in (waiting, publishing):
         with pytest.raises(ConnectionLost):
             await task
-    for call in (channel.get(name), channel.publish(b"x", name), connection.channel()._open(), anext(consumer),
-                 connection.wait_closed()):
+    for call in (
+        channel.get(name),
+        channel.publish(b"x", name),
+        connection.channel()._open(),
+        anext(consumer),
+        connection.wait_closed(),
+    ):
         with pytest.raises(ConnectionLost):
             await call
     assert connection.is_closed
@@ -502,7 +520,9 @@ async def test_cuts_during_recovery(dial: Connect, proxy: Proxy, name: str) -> N
         await exchange.publish(b"%d" % cut_after)
         done, pending = await asyncio.wait(
             [asyncio.ensure_future(anext(consumer)) for consumer in consumers],
-            return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            return_when=asyncio.FIRST_COMPLETED,
+            timeout=20,
+        )
         assert done, "no consumer consumes"
         for task in done:
             message = task.result()

@@ -51,7 +51,8 @@ def test_confirmed_messages_survive_kill_9(tmp_path: Path, block: Open) -> None:
         process.start()
         channel = block(process.url()).channel()
         assert [message.body for _ in range(20) if (message := channel.get("kept", no_ack=True))] == [
-            b"%d" % number for number in range(20)]
+            b"%d" % number for number in range(20)
+        ]
 
 
 async def test_returns_and_errors(connect: Connect09, name: str) -> None:
@@ -294,8 +295,9 @@ async def test_exclusive_queue_of_another_connection(dial: Connect09, name: str,
         await connection.close()
 
 
-async def test_messages_of_a_lost_channel_are_requeued_at_once(through: Connect09, proxy: Proxy, connect: Connect09,
-                                                        name: str) -> None:
+async def test_messages_of_a_lost_channel_are_requeued_at_once(
+    through: Connect09, proxy: Proxy, connect: Connect09, name: str
+) -> None:
     other = await (await connect()).channel()
     await other.declare_queue(name, durable=True)
     connection = await through(**QUICK)

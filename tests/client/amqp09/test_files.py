@@ -26,8 +26,14 @@ async def test_send_and_receive(connect: Connect09, name: str, tmp_path: Path) -
     stream = io.BytesIO(b"before" + CONTENT)
     stream.seek(6)
     seen: list[tuple[int, int]] = []
-    await channel.send_file(tmp_path / "source", name, filename="a.bin", content_type="application/x", headers={"n": 1},
-                            progress=lambda sent, size: seen.append((sent, size)))
+    await channel.send_file(
+        tmp_path / "source",
+        name,
+        filename="a.bin",
+        content_type="application/x",
+        headers={"n": 1},
+        progress=lambda sent, size: seen.append((sent, size)),
+    )
     await channel.send_file(stream, name, identifier="mine")
     await channel.send_file(b"", name)
     await channel.send_file(b"small", name, priority=3)
@@ -153,8 +159,9 @@ async def test_upload_resumes_in_another_process(connect: Connect09, server: Bro
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["temporary", "directory"])
-async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
-                                                             dial: Connect09, kept: bool) -> None:
+async def test_delivery_resumes_after_a_lost_connection(
+    connect: Connect09, proxy: Proxy, name: str, tmp_path: Path, dial: Connect09, kept: bool
+) -> None:
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
     await setup.send_file(CONTENT, name)
@@ -170,8 +177,9 @@ async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, prox
     assert await setup.delete_queue(name) == 0
 
 
-async def test_delivery_resumes_in_another_process(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
-                                                    dial: Connect09) -> None:
+async def test_delivery_resumes_in_another_process(
+    connect: Connect09, proxy: Proxy, name: str, tmp_path: Path, dial: Connect09
+) -> None:
     channel = await (await connect()).channel()
     await channel.declare_queue(name)
     await channel.send_file(CONTENT, name)

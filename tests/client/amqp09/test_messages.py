@@ -143,8 +143,9 @@ async def test_transaction(connect: Connect09, name: str) -> None:
 
 
 @pytest.mark.parametrize("identifier", ["", "mine"], ids=["restart", "checkpoints"])
-async def test_transfer_resumes_after_a_lost_connection(through: Connect09, proxy: Proxy, name: str,
-                                                           identifier: str) -> None:
+async def test_transfer_resumes_after_a_lost_connection(
+    through: Connect09, proxy: Proxy, name: str, identifier: str
+) -> None:
     channel = await (await through(**QUICK)).channel()
     await channel.declare_queue(name)
     cuts: list[int] = []
@@ -186,8 +187,9 @@ async def test_transfer_resumes_in_another_process(connect: Connect09, server: B
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["temporary", "directory"])
-async def test_delivery_resumes_after_a_lost_connection(connect: Connect09, proxy: Proxy, name: str, tmp_path: Path,
-                                                             dial: Connect09, kept: bool) -> None:
+async def test_delivery_resumes_after_a_lost_connection(
+    connect: Connect09, proxy: Proxy, name: str, tmp_path: Path, dial: Connect09, kept: bool
+) -> None:
     setup = await (await connect()).channel()
     await setup.declare_queue(name)
     await setup.transfer(CONTENT, name)

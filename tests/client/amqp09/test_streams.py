@@ -71,8 +71,9 @@ async def test_streams_are_restored(through: Connect09, proxy: Proxy, name: str)
 async def test_tunnels(connect: Connect09, name: str) -> None:
     connection = await connect()
     channel, other = await connection.channel(), await connection.channel()
-    declare = encode_arguments(V0_9.by_name["queue.declare"], {"queue": name, "nowait": True, "auto_delete": True},
-                               connection.core.engine.dialect)
+    declare = encode_arguments(
+        V0_9.by_name["queue.declare"], {"queue": name, "nowait": True, "auto_delete": True}, connection.core.engine.dialect
+    )
     await channel.tunnel("amqp", declare, headers={"a": 1}, meta_data={"b": 2})
     assert (await other.declare_queue(name, passive=True)).name == name
     await other.delete_queue(name)

@@ -185,8 +185,9 @@ async def test_errors(connect: Connect09, coordinator: Coordinator, tmp_path: Pa
     coordinator.rollback(name)
 
 
-async def test_channel_is_not_restored_into_a_branch(through: Connect09, proxy: Proxy, name: str,
-                                                         coordinator: Coordinator) -> None:
+async def test_channel_is_not_restored_into_a_branch(
+    through: Connect09, proxy: Proxy, name: str, coordinator: Coordinator
+) -> None:
     connection = await through(**QUICK)
     channel, other = await connection.channel(), await connection.channel()
     await other.declare_queue(name, durable=True)
@@ -202,8 +203,9 @@ async def test_channel_is_not_restored_into_a_branch(through: Connect09, proxy: 
     assert await other.delete_queue(name) == 0
 
 
-async def test_several_brokers(connect: Connect09, dial: Connect09, coordinator: Coordinator, tmp_path: Path,
-                               name: str) -> None:
+async def test_several_brokers(
+    connect: Connect09, dial: Connect09, coordinator: Coordinator, tmp_path: Path, name: str
+) -> None:
     with LeveretProcess(tmp_path).start() as second:
         channels = []
         for connection in (await connect(), await dial(second.url())):

@@ -19,16 +19,35 @@ from tests.support.broker import Broker
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 FULL: dict[str, Any] = {
-    "content_type": "a/b", "content_encoding": "c", "delivery_mode": 2, "priority": 5, "correlation_id": "cid",
-    "reply_to": "back", "message_id": "mid", "timestamp": MOMENT, "type": "kind", "user_id": "guest", "app_id": "app",
+    "content_type": "a/b",
+    "content_encoding": "c",
+    "delivery_mode": 2,
+    "priority": 5,
+    "correlation_id": "cid",
+    "reply_to": "back",
+    "message_id": "mid",
+    "timestamp": MOMENT,
+    "type": "kind",
+    "user_id": "guest",
+    "app_id": "app",
     "cluster_id": "cluster",
-    "headers": {"text": "t", "number": -5, "real": 1.5, "yes": True, "octets": b"\x00\xff", "when": MOMENT, "none": None,
-                "x-mine": "annotation", "list": [1, "two", [3]], "table": {"a": {"b": 1}}}}
+    "headers": {
+        "text": "t",
+        "number": -5,
+        "real": 1.5,
+        "yes": True,
+        "octets": b"\x00\xff",
+        "when": MOMENT,
+        "none": None,
+        "x-mine": "annotation",
+        "list": [1, "two", [3]],
+        "table": {"a": {"b": 1}},
+    },
+}
 
 
 @pytest.mark.parametrize("ways", [("0-9-1", "1.0"), ("1.0", "0-9-1"), ("1.0", "1.0")], ids="-to-".join)
-async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker, name: str,
-                                          ways: tuple[str, str]) -> None:
+async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker, name: str, ways: tuple[str, str]) -> None:
     await other(connect, name)
     sending = await connect.channel(ways[0])
     taking = await connect.channel(ways[1])
@@ -42,7 +61,9 @@ async def test_properties_via_the_broker(connect: Connect1, leveret_only: Broker
 
 
 BODIES: list[tuple[Any, bytes]] = [
-    (b"octets", b"octets"), ([b"two ", b"parts"], b"two parts"), (amqp10.Value("tëxt"), "tëxt".encode()),
+    (b"octets", b"octets"),
+    ([b"two ", b"parts"], b"two parts"),
+    (amqp10.Value("tëxt"), "tëxt".encode()),
 ]
 
 
@@ -80,24 +101,49 @@ def test_properties_round_trip() -> None:
     assert kept.headers == {"d": "1.5"}
 
 
-@pytest.mark.parametrize("wrong", [
-    {"priority": 256}, {"expiration": -1}, {"expiration": 1 << 32}, {"headers": {5: 1}}, {"headers": {"a": object()}},
-    {"message_id": 5}, {"headers": {"a": 1 << 70}}, {"timestamp": "x"}, {"content_type": "ü"},
-], ids=["priority", "expiration", "long", "name", "object", "id", "integer", "timestamp", "symbol"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": 256},
+        {"expiration": -1},
+        {"expiration": 1 << 32},
+        {"headers": {5: 1}},
+        {"headers": {"a": object()}},
+        {"message_id": 5},
+        {"headers": {"a": 1 << 70}},
+        {"timestamp": "x"},
+        {"content_type": "ü"},
+    ],
+    ids=["priority", "expiration", "long", "name", "object", "id", "integer", "timestamp", "symbol"],
+)
 def test_invalid_properties(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
         encode_sections(Properties(**wrong), Addresses("v2"))
 
 
 def test_messages_round_trip() -> None:
-    sent = amqp10.Message(body=[b"a", b"b"], durable=True, priority=0, ttl=0, first_acquirer=True, delivery_count=2,
-                         delivery_annotations={amqp10.Symbol("x-opt-d"): 1}, message_id=UUID(int=1), correlation_id=b"\0",
-                         application_properties={"a": amqp10.Char("c")})
+    sent = amqp10.Message(
+        body=[b"a", b"b"],
+        durable=True,
+        priority=0,
+        ttl=0,
+        first_acquirer=True,
+        delivery_count=2,
+        delivery_annotations={amqp10.Symbol("x-opt-d"): 1},
+        message_id=UUID(int=1),
+        correlation_id=b"\0",
+        application_properties={"a": amqp10.Char("c")},
+    )
     assert decode_message(split(encode_message(sent))) == sent
     assert decode_message(split(encode_message(amqp10.Message(message_id=7)))).message_id == amqp10.ULong(7)
-    for wrong in (amqp10.Message(ttl=-1), amqp10.Message(priority=300), amqp10.Message(body=5),
-                  amqp10.Message(body=[b"", 5]), amqp10.Message(application_properties={"a": [1]}),
-                  amqp10.Message(annotations={5: 1})):
+    for wrong in (
+        amqp10.Message(ttl=-1),
+        amqp10.Message(priority=300),
+        amqp10.Message(body=5),
+        amqp10.Message(body=[b"", 5]),
+        amqp10.Message(application_properties={"a": [1]}),
+        amqp10.Message(annotations={5: 1}),
+    ):
         with pytest.raises(InvalidMessage):
             encode_message(wrong)
 
@@ -111,8 +157,11 @@ def test_addresses() -> None:
     assert Addresses("plain").of_queue("q") == "q" and Addresses("plain").of_exchange("x", "k") == "x/k"
     for form in ("v1", "v2", "plain"):
         addresses = Addresses(form)
-        assert addresses.of_queue(amqp10.Address("jms.queue.x")) == addresses.of_exchange(
-            "", amqp10.Address("jms.queue.x")) == "jms.queue.x"
+        assert (
+            addresses.of_queue(amqp10.Address("jms.queue.x"))
+            == addresses.of_exchange("", amqp10.Address("jms.queue.x"))
+            == "jms.queue.x"
+        )
         assert addresses.queue_at(addresses.of_queue("a/b c")) == "a/b c"
         with pytest.raises(InvalidMessage):
             addresses.of_exchange("x", amqp10.Address("y"))

@@ -23,8 +23,9 @@ async def test_more_links_than_sessions(connect: Connect1, leveret_only: Broker,
     await wait_until_async(lambda: not connection.core.channels)
 
 
-async def test_closed_receiver_lasts_until_its_deliveries_are_settled(connect: Connect1, leveret_only: Broker,
-                                                                        name: str) -> None:
+async def test_closed_receiver_lasts_until_its_deliveries_are_settled(
+    connect: Connect1, leveret_only: Broker, name: str
+) -> None:
     old = await other(connect, name)
     for number in range(4):
         await old.publish(f"{number}", name)

@@ -19,8 +19,13 @@ def at(server: Broker, name: str) -> str:
 
 
 BODIES = [
-    b"octets", [b"several", b"sections"], amqp10.Value("text"), amqp10.Value({"a": [amqp10.UInt(1), None, 2.5]}),
-    amqp10.Value(None), amqp10.Sequence([1, "two", b"three"]), [amqp10.Sequence([1]), amqp10.Sequence([2])],
+    b"octets",
+    [b"several", b"sections"],
+    amqp10.Value("text"),
+    amqp10.Value({"a": [amqp10.UInt(1), None, 2.5]}),
+    amqp10.Value(None),
+    amqp10.Sequence([1, "two", b"three"]),
+    [amqp10.Sequence([1]), amqp10.Sequence([2])],
 ]
 
 
@@ -40,11 +45,27 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
     connection = await connect()
     number = UUID(int=5)
     sent = amqp10.Message(
-        body=b"x", durable=True, priority=7, ttl=600000, annotations={amqp10.Symbol("x-opt-a"): 1},
-        message_id=amqp10.ULong(3), user_id=b"guest", to="there", subject="s", reply_to="here", correlation_id=number,
-        content_type="a/b", content_encoding="gzip", absolute_expiry_time=4000000000000, creation_time=1000, group_id="g",
-        group_sequence=2, reply_to_group_id="r", application_properties={"k": amqp10.UByte(1), "l": number},
-        footer={amqp10.Symbol("x-opt-f"): "foot"})
+        body=b"x",
+        durable=True,
+        priority=7,
+        ttl=600000,
+        annotations={amqp10.Symbol("x-opt-a"): 1},
+        message_id=amqp10.ULong(3),
+        user_id=b"guest",
+        to="there",
+        subject="s",
+        reply_to="here",
+        correlation_id=number,
+        content_type="a/b",
+        content_encoding="gzip",
+        absolute_expiry_time=4000000000000,
+        creation_time=1000,
+        group_id="g",
+        group_sequence=2,
+        reply_to_group_id="r",
+        application_properties={"k": amqp10.UByte(1), "l": number},
+        footer={amqp10.Symbol("x-opt-f"): "foot"},
+    )
     async with connection.sender(at(leveret_only, name)) as sender, connection.receiver(at(leveret_only, name)) as receiver:
         await sender.send(sent)
         delivery = await receiver.next(60)
@@ -71,8 +92,9 @@ async def test_every_section(connect: Connect1, leveret_only: Broker, name: str)
 
 async def test_outcomes(connect: Connect1, leveret_only: Broker, name: str) -> None:
     old = await other(connect, f"{name}.dead")
-    await old.declare_queue(name, durable=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"})
+    await old.declare_queue(
+        name, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
+    )
     connection = await connect()
     async with connection.sender(f"/queues/{name}") as sender, connection.receiver(f"/queues/{name}") as receiver:
         await sender.send("x")
@@ -128,8 +150,10 @@ async def test_sender_window(connect: Connect1, server: Broker, name: str) -> No
 async def test_settle_mode_second(connect: Connect1, leveret_only: Broker, name: str) -> None:
     await other(connect, name)
     connection = await connect()
-    async with (connection.sender(f"/queues/{name}", settle_second=True) as sender,
-                connection.receiver(f"/queues/{name}", settle_second=True, prefetch=1) as receiver):
+    async with (
+        connection.sender(f"/queues/{name}", settle_second=True) as sender,
+        connection.receiver(f"/queues/{name}", settle_second=True, prefetch=1) as receiver,
+    ):
         for number in range(3):
             await sender.send(f"{number}")
         for number in range(3):
@@ -159,8 +183,12 @@ async def test_filters(connect: Connect1, leveret_only: Broker, name: str) -> No
         assert delivery.text() == "blue"
         delivery.release()
     async with connection.receiver(
-            f"/queues/{name}", filters=[amqp10.sql_filter("properties.subject = 'of blue'"),
-                                        amqp10.application_properties_filter({"colour": "blue"})]) as receiver:
+        f"/queues/{name}",
+        filters=[
+            amqp10.sql_filter("properties.subject = 'of blue'"),
+            amqp10.application_properties_filter({"colour": "blue"}),
+        ],
+    ) as receiver:
         assert len(receiver.filters) == 2
         (await receiver.next(60)).accept()
     with pytest.raises(LinkClosed, match="invalid-field"):

@@ -68,7 +68,8 @@ async def test_recovery(connect: Connect1, through: Connect1, proxy: Proxy, serv
 
 
 async def test_unsettled_deliveries_are_redelivered_after_a_loss(
-        connect: Connect1, through: Connect1, proxy: Proxy, name: str) -> None:
+    connect: Connect1, through: Connect1, proxy: Proxy, name: str
+) -> None:
     await other(connect, name)
     connection = await through(**OPTIONS)
     session = await connection.session()
@@ -87,8 +88,9 @@ async def test_unsettled_deliveries_are_redelivered_after_a_loss(
     assert await drain(session, name) == []
 
 
-async def test_topology_is_restored(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
-                                   name: str) -> None:
+async def test_topology_is_restored(
+    connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy, name: str
+) -> None:
     connection = await through(**OPTIONS)
     session = await connection.session()
     exchange = await session.declare_exchange(name, "fanout")
@@ -101,8 +103,9 @@ async def test_topology_is_restored(connect: Connect1, leveret_only: Broker, thr
     assert (await consumer.next(60)).text() == "x"
 
 
-async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy,
-                                              name: str) -> None:
+async def test_consumer_of_a_missing_queue(
+    connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy, name: str
+) -> None:
     old = await other(connect, name)
     events: list[Event] = []
     connection = await through(on_event=events.append, **OPTIONS)
@@ -119,8 +122,9 @@ async def test_consumer_of_a_missing_queue(connect: Connect1, leveret_only: Brok
     assert session.is_open
 
 
-async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_only: Broker, through: Connect1,
-                                                     proxy: Proxy, name: str) -> None:
+async def test_pending_calls_fail_and_publishes_wait(
+    connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy, name: str
+) -> None:
     await other(connect, name)
     connection = await through(**OPTIONS)
     session = await connection.session()
@@ -141,8 +145,9 @@ async def test_pending_calls_fail_and_publishes_wait(connect: Connect1, leveret_
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str,
-                                 seed: int) -> None:
+async def test_cuts_lose_no_messages(
+    connect: Connect1, through: Connect1, proxy: Proxy, server: Broker, name: str, seed: int
+) -> None:
     """A window of publishes and one of a sender, consumers with acks, and connections that are cut at random."""
     old = await other(connect, name)
     chance = random.Random(seed)
@@ -199,8 +204,9 @@ async def test_cuts_lose_no_messages(connect: Connect1, through: Connect1, proxy
     assert set(await drain(old, name)) <= confirmed
 
 
-async def test_durable_sender_publishes_no_duplicates(connect: Connect1, leveret_only: Broker, through: Connect1,
-                                                    proxy: Proxy, name: str) -> None:
+async def test_durable_sender_publishes_no_duplicates(
+    connect: Connect1, leveret_only: Broker, through: Connect1, proxy: Proxy, name: str
+) -> None:
     """Deliveries that the server knows are resumed, not sent again."""
     old = await other(connect, name)
     chance = random.Random(3)

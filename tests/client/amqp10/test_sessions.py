@@ -172,9 +172,21 @@ async def test_properties_round_trip(connect: Connect1, leveret_only: Broker, na
     session = await (await connect()).session()
     moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     properties = leveret.Properties(
-        content_type="text/plain", content_encoding="utf-8", headers={"a": 1, "b": [1, {"c": "d"}], "x-e": "f", "g": 1.5},
-        delivery_mode=2, priority=4, correlation_id="c", reply_to="answers/to me", expiration=100000, message_id="m",
-        timestamp=moment, type="t", user_id="guest", app_id="app", cluster_id="cl")
+        content_type="text/plain",
+        content_encoding="utf-8",
+        headers={"a": 1, "b": [1, {"c": "d"}], "x-e": "f", "g": 1.5},
+        delivery_mode=2,
+        priority=4,
+        correlation_id="c",
+        reply_to="answers/to me",
+        expiration=100000,
+        message_id="m",
+        timestamp=moment,
+        type="t",
+        user_id="guest",
+        app_id="app",
+        cluster_id="cl",
+    )
     await session.publish("x", name, properties=properties)
     message = await session.get(name)
     assert message is not None

@@ -162,7 +162,8 @@ def test_requests(dial: Open, leveret_only: Broker, queue: str) -> None:
     try:
         with connection.session() as session:
             assert [session.request(f"{number}", queue).text() for number in range(10)] == [
-                f"re {number}" for number in range(10)]
+                f"re {number}" for number in range(10)
+            ]
     finally:
         stop.set()
         thread.join(60)

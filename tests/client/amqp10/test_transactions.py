@@ -55,7 +55,7 @@ async def test_transaction_over_several_links(connect: Connect1, leveret_only: B
     old = await other(connect, name)
     await old.declare_queue(f"{name}.out")
     connection = await connect()
-    async with (connection.sender(f"/queues/{name}.out") as sender, connection.receiver(f"/queues/{name}") as receiver):
+    async with connection.sender(f"/queues/{name}.out") as sender, connection.receiver(f"/queues/{name}") as receiver:
         await old.publish("in", name)
         delivery = await receiver.next(60)
         with pytest.raises(Fault):
@@ -86,8 +86,9 @@ async def test_large_transaction(connect: Connect1, leveret_only: Broker, name: 
     assert (await old.declare_queue(name, passive=True)).message_count == 2500
 
 
-async def test_lost_connection_rolls_back(leveret_only: Broker, connect: Connect1, through: Connect1, proxy: Proxy,
-                                                 name: str) -> None:
+async def test_lost_connection_rolls_back(
+    leveret_only: Broker, connect: Connect1, through: Connect1, proxy: Proxy, name: str
+) -> None:
     old = await other(connect, name)
     connection = await through(reconnect_delay=0.01)
     session = await connection.session(transactional=True)

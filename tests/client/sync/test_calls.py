@@ -31,13 +31,15 @@ def test_publish_and_consume(connect: Open, name: str) -> None:
     with connect() as connection, connection.channel() as channel:
         queue = channel.declare_queue(name, exclusive=True)
         assert (queue.name, queue.message_count, queue.consumer_count) == (name, 0, 0)
-        channel.publish("grüße", name, persistent=True, headers={"n": [1, {"a": None}]}, correlation_id="c",
-                        expiration=60000)
+        channel.publish(
+            "grüße", name, persistent=True, headers={"n": [1, {"a": None}]}, correlation_id="c", expiration=60000
+        )
         message = queue.get()
         assert message is not None
         assert message.text() == "grüße"
         assert message.properties == leveret.Properties(
-            delivery_mode=2, headers={"n": [1, {"a": None}]}, correlation_id="c", expiration=60000)
+            delivery_mode=2, headers={"n": [1, {"a": None}]}, correlation_id="c", expiration=60000
+        )
         assert (message.exchange, message.routing_key, message.redelivered, message.message_count) == ("", name, False, 0)
         message.nack()
         again = queue.get()

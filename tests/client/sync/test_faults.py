@@ -200,7 +200,8 @@ def test_cuts_lose_no_confirmed_messages(proxy: Proxy, dial: Open, name: str, wi
             except Timeout:
                 # The server may need a moment to requeue the messages of a connection that was cut.
                 if not any(thread.is_alive() for thread in publishers) and (
-                        set(confirmed) <= acked.keys() or time.monotonic() > deadline):
+                    set(confirmed) <= acked.keys() or time.monotonic() > deadline
+                ):
                     return
                 continue
             acked[message.text()] += 1

@@ -55,10 +55,21 @@ def fake(script: Script) -> Iterator[str]:
             loop.close()
 
 
-@pytest.mark.parametrize("garbage", [
-    b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"AMQP\0\1\0\0", b"\x15\x03\x01\x00\x02\x02\x16", b"\1" * 64,
-    b"\x08" * 32, b"\x01\0\0\0\0\0\4\0\xaa\0\x0b\xce", b"\x01\0\0\0\0\0\4\0\x0a\0\x0b\x00", b"\0" * 64, b"",
-])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-x\r\n",
+        b"AMQP\0\1\0\0",
+        b"\x15\x03\x01\x00\x02\x02\x16",
+        b"\1" * 64,
+        b"\x08" * 32,
+        b"\x01\0\0\0\0\0\4\0\xaa\0\x0b\xce",
+        b"\x01\0\0\0\0\0\4\0\x0a\0\x0b\x00",
+        b"\0" * 64,
+        b"",
+    ],
+)
 def test_server_without_amqp(dial: Open, garbage: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(garbage)
@@ -215,13 +226,23 @@ def test_close_while_reconnecting(proxy: Proxy, dial: Open, silent: str) -> None
                 waiting.append(socket.socket())
                 waiting[-1].setblocking(False)
                 waiting[-1].connect_ex(("127.0.0.1", port))
-        connection = dial([proxy.url(), f"{'amqps' if silent == 'tls' else 'amqp'}://127.0.0.1:{port}"],
-                          reconnect_delay=0.01, connect_timeout=100, on_event=events.append)
+        connection = dial(
+            [proxy.url(), f"{'amqps' if silent == 'tls' else 'amqp'}://127.0.0.1:{port}"],
+            reconnect_delay=0.01,
+            connect_timeout=100,
+            on_event=events.append,
+        )
         proxy.stop()
-        wait_until(lambda: connection.driver._connecting is not None if silent != "handshake" else
-                   connection.driver.core.parameters.port == port)
-        wait_until(lambda: connection.driver._connecting is not None if silent != "handshake" else
-                   connection.driver._has_leader)
+        wait_until(
+            lambda: (
+                connection.driver._connecting is not None
+                if silent != "handshake"
+                else connection.driver.core.parameters.port == port
+            )
+        )
+        wait_until(
+            lambda: connection.driver._connecting is not None if silent != "handshake" else connection.driver._has_leader
+        )
         began = time.monotonic()
         connection.close()
         assert time.monotonic() - began < 60
@@ -297,13 +318,20 @@ def test_fork(server: Broker, tmp_path: Path) -> None:
     """The child has no connection; the parent's is not affected."""
     program = tmp_path / "forking.py"
     program.write_text(_FORKING)
-    done = subprocess.run([sys.executable, str(program), server.url()], capture_output=True, text=True, timeout=60,
-                          env={"PYTHONPATH": str(ROOT / "src")}, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program), server.url()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
     assert (done.stdout, done.stderr) == ("fine 1\n", "")
 
 
 def test_unsolicited_methods(dial: Open) -> None:
     """The server is notified of its violation, waiting calls fail, and the connection is closed for good."""
+
     async def script(peer: Peer) -> None:
         await peer.handshake()
         number = await peer.channel()

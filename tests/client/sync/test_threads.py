@@ -56,6 +56,7 @@ def test_threads_share_a_publisher_and_a_consumer(connect: Open, name: str) -> N
     with ThreadPoolExecutor(8) as threads:
         consuming = [threads.submit(consume) for _ in range(4)]
         with channel.publisher(routing_key=name, window=20) as publisher:
+
             def publish(number: int) -> None:
                 for _ in range(1000):
                     publisher.publish(str(number))

@@ -21,7 +21,9 @@ from tests.support.broker import Broker, LeveretProcess, leveret_only
 REALM = "realm"
 OWN, SHARED, CLOSED, UNKNOWN = "/own", "/shared", "/closed", "/unknown"
 RIGHTS = ("exclusive", "passive", "active", "write", "read")
-CONFIG_AMQP09 = CONFIG + """
+CONFIG_AMQP09 = (
+    CONFIG
+    + """
 [vhosts.realm]
 
 [vhosts.realm.realms."/own"]
@@ -52,6 +54,7 @@ read = ".*"
 [amqp09]
 resume_timeout = 0
 """
+)
 
 Raw = Callable[..., Peer]
 Connect = Callable[..., Peer]

@@ -62,8 +62,9 @@ def receive(channel: Channel, kind: str) -> Got:
         assert transfer.body.kind == INLINE
         return Got(transfer.body.data, 0, transfer.redelivered, transfer.destination, transfer.fields)
     content = channel.delivery(kind)
-    return Got(content.body, content.tag, kind == "basic" and content.redelivered, content.method.consumer_tag,
-               content.properties)
+    return Got(
+        content.body, content.tag, kind == "basic" and content.redelivered, content.method.consumer_tag, content.properties
+    )
 
 
 def receive_all(channel: Channel, kind: str, count: int) -> list[bytes]:

@@ -120,25 +120,45 @@ class Peer(base.Peer):
         self.send_bytes(HEADER_AMQP09)
         return self.expect_method(0, "connection.start")
 
-    def log_in(self, user: str = "guest", password: str = "guest", mechanism: str = "PLAIN",
-               properties: dict[str, Any] | None = None) -> None:
-        self.send_method(0, "connection.start-ok", client_properties=properties or {}, mechanism=mechanism,
-                         response=f"\0{user}\0{password}", locale="en_US")
+    def log_in(
+        self,
+        user: str = "guest",
+        password: str = "guest",
+        mechanism: str = "PLAIN",
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        self.send_method(
+            0,
+            "connection.start-ok",
+            client_properties=properties or {},
+            mechanism=mechanism,
+            response=f"\0{user}\0{password}",
+            locale="en_US",
+        )
 
     def tune(self, channel_max: int = 2047, frame_max: int = 131072, interval: int = 0) -> None:
         self.send_method(0, "connection.tune-ok", channel_max=channel_max, frame_max=frame_max, heartbeat=interval)
         self.frame_max = frame_max or 131072
 
-    def reach_open(self, user: str = "guest", password: str = "guest", *, channel_max: int = 2047, frame_max: int = 131072,
-                   interval: int = 0, properties: dict[str, Any] | None = None) -> None:
+    def reach_open(
+        self,
+        user: str = "guest",
+        password: str = "guest",
+        *,
+        channel_max: int = 2047,
+        frame_max: int = 131072,
+        interval: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
         """Everything before connection.open."""
         self.begin()
         self.log_in(user, password, properties=properties)
         self.expect_method(0, "connection.tune")
         self.tune(channel_max, frame_max, interval)
 
-    def connect(self, vhost: str = "/", user: str = "guest", password: str = "guest", *, insist: bool = False,
-                **options: Any) -> Method:
+    def connect(
+        self, vhost: str = "/", user: str = "guest", password: str = "guest", *, insist: bool = False, **options: Any
+    ) -> Method:
         """Everything up to connection.open-ok, which is the result."""
         self.reach_open(user, password, **options)
         self.send_method(0, "connection.open", virtual_host=vhost, insist=insist)
@@ -254,13 +274,32 @@ class Channel:
 
     # Messages
 
-    def publish(self, body: bytes = b"", routing_key: str = "", exchange: str = "", *, mandatory: bool = False,
-                immediate: bool = False, ticket: int = 0, kind: str = "basic", weight: int = 0, **properties: Any) -> None:
+    def publish(
+        self,
+        body: bytes = b"",
+        routing_key: str = "",
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+        ticket: int = 0,
+        kind: str = "basic",
+        weight: int = 0,
+        **properties: Any,
+    ) -> None:
         """One message of class basic or stream, its body in as many frames as it takes."""
         self.peer.send_bytes(
-            self.peer.method_frame(self.number, f"{kind}.publish", exchange=exchange, routing_key=routing_key,
-                                   mandatory=mandatory, immediate=immediate, ticket=ticket)
-            + self.peer.content_frames(self.number, kind, body, properties, weight))
+            self.peer.method_frame(
+                self.number,
+                f"{kind}.publish",
+                exchange=exchange,
+                routing_key=routing_key,
+                mandatory=mandatory,
+                immediate=immediate,
+                ticket=ticket,
+            )
+            + self.peer.content_frames(self.number, kind, body, properties, weight)
+        )
 
     def get(self, queue: str, *, no_ack: bool = True, ticket: int = 0) -> Content | None:
         """basic.get; None for an empty queue."""
@@ -317,15 +356,34 @@ class Channel:
 
     def stage_bytes(self, body: bytes, **properties: Any) -> None:
         """`file.stage`, which answers nothing."""
-        self.peer.send_bytes(self.peer.method_frame(self.number, "file.stage")
-                              + self.peer.content_frames(self.number, "file", body, properties))
+        self.peer.send_bytes(
+            self.peer.method_frame(self.number, "file.stage")
+            + self.peer.content_frames(self.number, "file", body, properties)
+        )
 
-    def publish_file(self, body: bytes, routing_key: str = "", exchange: str = "", *, identifier: str = "f",
-                     mandatory: bool = False, immediate: bool = False, ticket: int = 0, **properties: Any) -> None:
+    def publish_file(
+        self,
+        body: bytes,
+        routing_key: str = "",
+        exchange: str = "",
+        *,
+        identifier: str = "f",
+        mandatory: bool = False,
+        immediate: bool = False,
+        ticket: int = 0,
+        **properties: Any,
+    ) -> None:
         """Stage a content and publish it."""
         self.stage(identifier, body, **properties)
-        self.send("file.publish", exchange=exchange, routing_key=routing_key, identifier=identifier, mandatory=mandatory,
-                  immediate=immediate, ticket=ticket)
+        self.send(
+            "file.publish",
+            exchange=exchange,
+            routing_key=routing_key,
+            identifier=identifier,
+            mandatory=mandatory,
+            immediate=immediate,
+            ticket=ticket,
+        )
 
     def file(self, staged: int = 0) -> Delivered:
         """The next delivery of class file: its open, answered with what is staged already, its content, its deliver."""

@@ -104,39 +104,113 @@ def test_tickets_are_checked_without_realms_too(connect: Connect, name: str) -> 
 
 # What each method needs, and a call of it that would be granted with that.
 TICKETED = [
-    pytest.param("exchange.declare", "active", {"exchange": "NAME.new", "type": "direct"},
-                 marks=pytest.mark.rule("0-9", "exchange.declare.ticket.validity"), id="exchange.declare"),
-    pytest.param("exchange.declare", "passive", {"exchange": "NAME", "type": "direct", "passive": True},
-                 marks=pytest.mark.rule("0-9", "exchange.declare.ticket.validity"), id="exchange.declare-passive"),
-    pytest.param("exchange.delete", "active", {"exchange": "NAME"},
-                 marks=pytest.mark.rule("0-9", "exchange.delete.ticket.validity"), id="exchange.delete"),
-    pytest.param("queue.declare", "active", {"queue": "NAME.new"},
-                 marks=pytest.mark.rule("0-9", "queue.declare.ticket.validity"), id="queue.declare"),
-    pytest.param("queue.purge", "read", {"queue": "NAME"},
-                 marks=pytest.mark.rule("0-9", "queue.purge.ticket.01"), id="queue.purge"),
-    pytest.param("basic.consume", "read", {"queue": "NAME"},
-                 marks=pytest.mark.rule("0-9", "basic.consume.ticket.01"), id="basic.consume"),
-    pytest.param("basic.get", "read", {"queue": "NAME"},
-                 marks=pytest.mark.rule("0-9", "basic.get.ticket.01"), id="basic.get"),
-    pytest.param("basic.publish", "write", {"exchange": "NAME"},
-                 marks=pytest.mark.rule("0-9", "basic.publish.ticket.01"), id="basic.publish"),
-    pytest.param("file.consume", "read", {"queue": "NAME"},
-                 marks=pytest.mark.rule("0-9", "file.consume.ticket.01"), id="file.consume"),
-    pytest.param("file.publish", "write", {"exchange": "NAME", "identifier": "NAME"},
-                 marks=pytest.mark.rule("0-9", "file.publish.ticket.01"), id="file.publish"),
-    pytest.param("stream.consume", "read", {"queue": "NAME"},
-                 marks=pytest.mark.rule("0-9", "stream.consume.ticket.01"), id="stream.consume"),
-    pytest.param("stream.publish", "write", {"exchange": "NAME"},
-                 marks=pytest.mark.rule("0-9", "stream.publish.ticket.01"), id="stream.publish"),
-    pytest.param("message.consume", "read", {"queue": "NAME", "destination": "d"},
-                 marks=pytest.mark.rule("0-9", "message.consume.ticket.01"), id="message.consume"),
-    pytest.param("message.get", "read", {"queue": "NAME", "destination": "d"},
-                 marks=pytest.mark.rule("0-9", "message.get.ticket.01"), id="message.get"),
-    pytest.param("message.transfer", "write", {"destination": "NAME", "body": Body(INLINE, b"x")},
-                 marks=pytest.mark.rule("0-9", "message.transfer.ticket.01"), id="message.transfer"),
+    pytest.param(
+        "exchange.declare",
+        "active",
+        {"exchange": "NAME.new", "type": "direct"},
+        marks=pytest.mark.rule("0-9", "exchange.declare.ticket.validity"),
+        id="exchange.declare",
+    ),
+    pytest.param(
+        "exchange.declare",
+        "passive",
+        {"exchange": "NAME", "type": "direct", "passive": True},
+        marks=pytest.mark.rule("0-9", "exchange.declare.ticket.validity"),
+        id="exchange.declare-passive",
+    ),
+    pytest.param(
+        "exchange.delete",
+        "active",
+        {"exchange": "NAME"},
+        marks=pytest.mark.rule("0-9", "exchange.delete.ticket.validity"),
+        id="exchange.delete",
+    ),
+    pytest.param(
+        "queue.declare",
+        "active",
+        {"queue": "NAME.new"},
+        marks=pytest.mark.rule("0-9", "queue.declare.ticket.validity"),
+        id="queue.declare",
+    ),
+    pytest.param(
+        "queue.purge", "read", {"queue": "NAME"}, marks=pytest.mark.rule("0-9", "queue.purge.ticket.01"), id="queue.purge"
+    ),
+    pytest.param(
+        "basic.consume",
+        "read",
+        {"queue": "NAME"},
+        marks=pytest.mark.rule("0-9", "basic.consume.ticket.01"),
+        id="basic.consume",
+    ),
+    pytest.param(
+        "basic.get", "read", {"queue": "NAME"}, marks=pytest.mark.rule("0-9", "basic.get.ticket.01"), id="basic.get"
+    ),
+    pytest.param(
+        "basic.publish",
+        "write",
+        {"exchange": "NAME"},
+        marks=pytest.mark.rule("0-9", "basic.publish.ticket.01"),
+        id="basic.publish",
+    ),
+    pytest.param(
+        "file.consume",
+        "read",
+        {"queue": "NAME"},
+        marks=pytest.mark.rule("0-9", "file.consume.ticket.01"),
+        id="file.consume",
+    ),
+    pytest.param(
+        "file.publish",
+        "write",
+        {"exchange": "NAME", "identifier": "NAME"},
+        marks=pytest.mark.rule("0-9", "file.publish.ticket.01"),
+        id="file.publish",
+    ),
+    pytest.param(
+        "stream.consume",
+        "read",
+        {"queue": "NAME"},
+        marks=pytest.mark.rule("0-9", "stream.consume.ticket.01"),
+        id="stream.consume",
+    ),
+    pytest.param(
+        "stream.publish",
+        "write",
+        {"exchange": "NAME"},
+        marks=pytest.mark.rule("0-9", "stream.publish.ticket.01"),
+        id="stream.publish",
+    ),
+    pytest.param(
+        "message.consume",
+        "read",
+        {"queue": "NAME", "destination": "d"},
+        marks=pytest.mark.rule("0-9", "message.consume.ticket.01"),
+        id="message.consume",
+    ),
+    pytest.param(
+        "message.get",
+        "read",
+        {"queue": "NAME", "destination": "d"},
+        marks=pytest.mark.rule("0-9", "message.get.ticket.01"),
+        id="message.get",
+    ),
+    pytest.param(
+        "message.transfer",
+        "write",
+        {"destination": "NAME", "body": Body(INLINE, b"x")},
+        marks=pytest.mark.rule("0-9", "message.transfer.ticket.01"),
+        id="message.transfer",
+    ),
 ]
-ANSWERS = {"basic.get": "basic.get-empty", "basic.publish": "", "stream.publish": "", "file.publish": "",
-           "message.consume": "message.ok", "message.get": "message.empty", "message.transfer": "message.ok"}
+ANSWERS = {
+    "basic.get": "basic.get-empty",
+    "basic.publish": "",
+    "stream.publish": "",
+    "file.publish": "",
+    "message.consume": "message.ok",
+    "message.get": "message.empty",
+    "message.transfer": "message.ok",
+}
 
 
 def call(channel: Channel, name: str, fields: dict[str, object], own: str, number: int) -> None:
@@ -153,8 +227,9 @@ def call(channel: Channel, name: str, fields: dict[str, object], own: str, numbe
 @pytest.mark.rule("0-9", "exchange.declare.ticket.text.realm")
 @pytest.mark.rule("0-9", "queue.declare.ticket.text.realm")
 @pytest.mark.rule("0-9", "queue.purge.ticket.text.realm")
-def test_a_ticket_with_the_right_is_granted(guarded: Guarded, own: str, method: str, right: str,
-                                            fields: dict[str, object]) -> None:
+def test_a_ticket_with_the_right_is_granted(
+    guarded: Guarded, own: str, method: str, right: str, fields: dict[str, object]
+) -> None:
     channel = guarded()
     prepare(channel, own)
     call(channel, method, fields, own, ticket(channel, right))
@@ -177,8 +252,9 @@ def test_a_ticket_with_the_right_is_granted(guarded: Guarded, own: str, method: 
 @pytest.mark.rule("0-9", "exchange.declare.ticket.text.same-realm")
 @pytest.mark.rule("0-9", "queue.declare.ticket.text.same-realm")
 @pytest.mark.rule("0-9", "queue.purge.ticket.text.realm")
-def test_any_other_ticket_is_refused(guarded: Guarded, own: str, method: str, right: str, fields: dict[str, object],
-                                     wrong: str) -> None:
+def test_any_other_ticket_is_refused(
+    guarded: Guarded, own: str, method: str, right: str, fields: dict[str, object], wrong: str
+) -> None:
     channel = guarded()
     prepare(channel, own)
     make: dict[str, Callable[[], int]] = {

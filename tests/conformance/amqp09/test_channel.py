@@ -138,8 +138,13 @@ def fill(channel: Channel) -> None:
 
 
 @pytest.mark.rule("0-9", "channel.flow.throttling")
-@pytest.mark.parametrize("kind", [pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.03")),
-                                  pytest.param("message", marks=pytest.mark.rule("0-9", "message.03"))])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.03")),
+        pytest.param("message", marks=pytest.mark.rule("0-9", "message.03")),
+    ],
+)
 def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess, connect: Connect, kind: str) -> None:
     publisher, consumer, bystander = (connect(at=tight).open() for _ in range(3))
     bystander.queue("q")
@@ -204,8 +209,9 @@ def test_after_its_close_the_server_accepts_only_close_and_close_ok(peer: Peer, 
 
 @pytest.mark.rule("0-9", "channel.close.stability")
 @pytest.mark.parametrize(("name_", "index"), [("basic.publish", 60), ("file.stage", 70)], ids=["basic", "file"])
-def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Peer, name: str, name_: str,
-                                                                        index: int) -> None:
+def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(
+    peer: Peer, name: str, name_: str, index: int
+) -> None:
     channel = peer.open()
     channel.send("queue.declare", queue=name, passive=True)
     channel.expect("channel.close")
@@ -216,8 +222,7 @@ def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Pe
 
 
 @pytest.mark.rule("0-9", "channel.close-ok.reporting")
-def test_a_socket_that_ends_without_channel_close_ok_is_logged(broker: LeveretProcess, connect: Connect,
-                                                               name: str) -> None:
+def test_a_socket_that_ends_without_channel_close_ok_is_logged(broker: LeveretProcess, connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
     channel.send("queue.declare", queue=name + ".none", passive=True)

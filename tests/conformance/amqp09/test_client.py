@@ -87,8 +87,15 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 def start(peer: ServerSide, *, minor: int = 9, mechanisms: str = "PLAIN AMQPLAIN SCRAM-SHA-256") -> None:
-    peer.send_method(0, "connection.start", version_major=0, version_minor=minor, server_properties={"product": "fake"},
-                     mechanisms=mechanisms, locales="en_US")
+    peer.send_method(
+        0,
+        "connection.start",
+        version_major=0,
+        version_minor=minor,
+        server_properties={"product": "fake"},
+        mechanisms=mechanisms,
+        locales="en_US",
+    )
 
 
 @pytest.mark.rule("0-9", "connection.start.client-support")
@@ -150,10 +157,12 @@ def test_the_client_follows_a_redirect(connect: Connect, broker: LeveretProcess,
 
 
 @pytest.mark.rule("0-9", "connection.redirect.usage")
-def test_the_client_tries_a_known_host_if_the_redirect_fails(connect: Connect, broker: LeveretProcess,
-                                                                    tmp_path: Path) -> None:
-    config = CONFIG_AMQP09 + (f'redirect = "127.0.0.1:{free_port()}"\n'
-                           f'known_hosts = ["127.0.0.1:{free_port()}", "{broker.host}:{broker.port}"]\n')
+def test_the_client_tries_a_known_host_if_the_redirect_fails(
+    connect: Connect, broker: LeveretProcess, tmp_path: Path
+) -> None:
+    config = CONFIG_AMQP09 + (
+        f'redirect = "127.0.0.1:{free_port()}"\nknown_hosts = ["127.0.0.1:{free_port()}", "{broker.host}:{broker.port}"]\n'
+    )
     with LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting:
         assert connect(redirecting.url()) == broker.port
 
@@ -162,6 +171,8 @@ def test_the_client_tries_a_known_host_if_the_redirect_fails(connect: Connect, b
 def test_the_error_reports_that_no_host_is_available(connect: Connect, tmp_path: Path) -> None:
     nowhere = [free_port(), free_port()]
     config = CONFIG_AMQP09 + f'redirect = "127.0.0.1:{nowhere[0]}"\nknown_hosts = ["127.0.0.1:{nowhere[1]}"]\n'
-    with (LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting,
-          pytest.raises(ConnectionFailed, match=str(nowhere[1]))):
+    with (
+        LeveretProcess(tmp_path / "redirecting", config=config).start() as redirecting,
+        pytest.raises(ConnectionFailed, match=str(nowhere[1])),
+    ):
         connect(redirecting.url())

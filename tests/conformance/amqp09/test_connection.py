@@ -17,8 +17,9 @@ VERSIONS = [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00
 
 
 @pytest.mark.rule("0-9", "connection.start.protocol-name")
-@pytest.mark.parametrize("sent", [b"AMPQ\x01\x01\x00\x09", b"\x00" * 8, b"amqp\x01\x01\x00\x09"],
-                         ids=["typo", "zero", "small"])
+@pytest.mark.parametrize(
+    "sent", [b"AMPQ\x01\x01\x00\x09", b"\x00" * 8, b"amqp\x01\x01\x00\x09"], ids=["typo", "zero", "small"]
+)
 def test_a_wrong_protocol_name_is_answered_by_no_method_and_a_close(raw: Raw, sent: bytes) -> None:
     peer = raw()
     peer.send_bytes(sent)
@@ -138,9 +139,18 @@ OPENING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.rule("0-9", "section.connection")
-@pytest.mark.parametrize(("early", "authenticated"), [
-    ("secure-ok", False), ("tune-ok", False), ("open", False), ("channel.open", False),
-    ("secure-ok", True), ("open", True), ("channel.open", True)])
+@pytest.mark.parametrize(
+    ("early", "authenticated"),
+    [
+        ("secure-ok", False),
+        ("tune-ok", False),
+        ("open", False),
+        ("channel.open", False),
+        ("secure-ok", True),
+        ("open", True),
+        ("channel.open", True),
+    ],
+)
 def test_no_step_of_the_handshake_is_left_out(raw: Raw, early: str, authenticated: bool) -> None:
     """Above all not the login."""
     peer = raw()
@@ -242,8 +252,9 @@ def test_after_its_close_the_server_accepts_only_close_and_close_ok(connect: Con
 def test_after_the_clients_close_no_method_is_performed(connect: Connect, name: str) -> None:
     peer = connect()
     channel = peer.open()
-    peer.send_bytes(peer.method_frame(0, "connection.close", reply_code=200)
-                     + peer.method_frame(1, "queue.declare", queue=name))
+    peer.send_bytes(
+        peer.method_frame(0, "connection.close", reply_code=200) + peer.method_frame(1, "queue.declare", queue=name)
+    )
     peer.expect_method(0, "connection.close-ok")
     peer.expect_eof()
     assert channel.number == 1

@@ -16,8 +16,9 @@ Unique = Callable[[], str]
 
 def each(rule: str, only: tuple[str, ...] = KINDS) -> pytest.MarkDecorator:
     """Run for each class, and mark with the rule of that class: CLASS stands for its name."""
-    return pytest.mark.parametrize("kind", [
-        pytest.param(kind, marks=pytest.mark.rule("0-9", rule.replace("CLASS", kind)), id=kind) for kind in only])
+    return pytest.mark.parametrize(
+        "kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", rule.replace("CLASS", kind)), id=kind) for kind in only]
+    )
 
 
 @each("CLASS.consume.01")
@@ -67,8 +68,9 @@ def test_no_queue_name_in_a_get(connect: Connect, kind: str, name: str) -> None:
 TAG_RULES = {kind: f"{kind}.consume.{'destination' if kind == 'message' else 'consumer-tag'}.01" for kind in KINDS}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", rule), id=kind)
-                                  for kind, rule in TAG_RULES.items()])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.rule("0-9", rule), id=kind) for kind, rule in TAG_RULES.items()]
+)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same-class", "another-class"])
 @pytest.mark.rule("0-9", "basic.consume.consumer-tag.01.reply-code")
 @pytest.mark.rule("0-9", "message.consume.destination.01.reply-code")
@@ -380,11 +382,15 @@ def test_recover_is_not_for_transacted_channels(channel: Channel, kind: str, req
     channel.refused(406, f"{kind}.recover")
 
 
-@pytest.mark.parametrize("kind", [
-    pytest.param("basic", marks=[pytest.mark.rule("0-9", "basic.06"), pytest.mark.rule("0-9", "basic.07")]),
-    pytest.param("file", marks=pytest.mark.rule("0-9", "file.03")),
-    pytest.param("stream", marks=pytest.mark.rule("0-9", "stream.02")),
-    pytest.param("message", marks=[pytest.mark.rule("0-9", "message.06"), pytest.mark.rule("0-9", "message.07")])])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("basic", marks=[pytest.mark.rule("0-9", "basic.06"), pytest.mark.rule("0-9", "basic.07")]),
+        pytest.param("file", marks=pytest.mark.rule("0-9", "file.03")),
+        pytest.param("stream", marks=pytest.mark.rule("0-9", "stream.02")),
+        pytest.param("message", marks=[pytest.mark.rule("0-9", "message.06"), pytest.mark.rule("0-9", "message.07")]),
+    ],
+)
 def test_ten_priorities_on_any_queue(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     for level in range(10):

@@ -154,8 +154,9 @@ def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Ope
     assert stored(own_broker) > 30_000_000
     channel.call("queue.purge", queue="q")
     publish_kept(channel.peer.open(2), "basic", "q", [b"later"])
-    wait_until(lambda: stored(own_broker) <= 15_000_000,
-               lambda: f"{stored(own_broker)} bytes on disk after 30 MB were purged")
+    wait_until(
+        lambda: stored(own_broker) <= 15_000_000, lambda: f"{stored(own_broker)} bytes on disk after 30 MB were purged"
+    )
     assert channel.drain("q") == [b"later"]
 
 

@@ -27,8 +27,10 @@ def test_frames_by_their_numbers(channel: Channel, name: str) -> None:
     channel.queue(name, exclusive=True)
     channel.peer.send_bytes(
         frame_bytes(1, 1, b"\x00\x3c\x00\x28\x00\x00" + short_string("") + short_string(name) + b"\x00", b"\xce")
-        + frame_bytes(2, 1, struct.pack(">HHQH", 60, 0, 3, 0), b"\xce") + frame_bytes(8, 0, b"", b"\xce")
-        + frame_bytes(3, 1, b"abc", b"\xce"))
+        + frame_bytes(2, 1, struct.pack(">HHQH", 60, 0, 3, 0), b"\xce")
+        + frame_bytes(8, 0, b"", b"\xce")
+        + frame_bytes(3, 1, b"abc", b"\xce")
+    )
     assert channel.drain(name) == [b"abc"]
     channel.peer.send_bytes(frame_bytes(8, 0, b"", b"\xcd"))
     channel.peer.read_end(501)
@@ -190,8 +192,9 @@ ILLEGAL: Final = ["with blank", "hash#", "a" * 128]
 @pytest.mark.rule(V, "queue.declare.queue.assert.regexp")
 @pytest.mark.parametrize("method", ["exchange.declare", "queue.declare"])
 @pytest.mark.parametrize("illegal", ILLEGAL)
-def test_names_are_any_by_default_and_restricted_in_strict_mode(moded: Callable[[], Channel], mode: str, method: str,
-                                                                illegal: str) -> None:
+def test_names_are_any_by_default_and_restricted_in_strict_mode(
+    moded: Callable[[], Channel], mode: str, method: str, illegal: str
+) -> None:
     channel = moded()
     kind = method.partition(".")[0]
     fields = {"type": "direct", "auto_delete": True} if kind == "exchange" else {"exclusive": True}

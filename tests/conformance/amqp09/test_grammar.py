@@ -39,8 +39,14 @@ def connection(channel: Channel, name: str) -> None:
 def challenge(channel: Channel, name: str) -> None:
     peer = again(channel)
     peer.begin()
-    peer.send_method(0, "connection.start-ok", client_properties={}, mechanism="SCRAM-SHA-256",
-                     response="n,,n=guest,r=nonce", locale="en_US")
+    peer.send_method(
+        0,
+        "connection.start-ok",
+        client_properties={},
+        mechanism="SCRAM-SHA-256",
+        response="n,,n=guest,r=nonce",
+        locale="en_US",
+    )
     assert peer.expect_method(0, "connection.secure").challenge.startswith(b"r=nonce")
     peer.send_method(0, "connection.secure-ok", response="c=biws,r=wrong,p=AAAA")
     peer.expect_eof()  # the response was taken, and found wrong
@@ -77,6 +83,7 @@ def on_queue(method: str, **fields: Any) -> Dialogue:
     def run(channel: Channel, name: str) -> None:
         channel.queue(name, auto_delete=True)
         channel.call(method, queue=name, **fields)
+
     return run
 
 
@@ -92,6 +99,7 @@ def qos(kind: str) -> Dialogue:
 
 def delivered(kind: str) -> Dialogue:
     """Consume, publish, receive, cancel."""
+
     def run(channel: Channel, name: str) -> None:
         channel.queue(name)
         start(channel, kind, name, "c", no_ack=True)
@@ -100,6 +108,7 @@ def delivered(kind: str) -> Dialogue:
         tag = "destination" if kind == "message" else "consumer_tag"
         channel.call(f"{kind}.cancel", "message.ok" if kind == "message" else "", **{tag: "c"})
         channel.call("queue.delete", queue=name)
+
     return run
 
 
@@ -116,6 +125,7 @@ def settled(kind: str, how: str) -> Dialogue:
         channel.quiet()
         channel.close()
         assert channel.peer.open(2).call("queue.delete", queue=name).message_count == 0
+
     return run
 
 
@@ -129,6 +139,7 @@ def returned(kind: str) -> Dialogue:
             publish(channel, kind, b"back", name, mandatory=True)
             content = channel.content(f"{kind}.return")
             assert (content.body, content.method.reply_code) == (b"back", 312)
+
     return run
 
 
@@ -181,8 +192,10 @@ def resumed(channel: Channel, name: str) -> None:
 
 def staged(channel: Channel, name: str) -> None:
     assert channel.call("file.open", identifier=name, content_size=1).staged_size == 0
-    channel.peer.send_bytes(channel.peer.method_frame(channel.number, "file.stage")
-                             + channel.peer.content_frames(channel.number, "file", b"x", {}))
+    channel.peer.send_bytes(
+        channel.peer.method_frame(channel.number, "file.stage")
+        + channel.peer.content_frames(channel.number, "file", b"x", {})
+    )
     channel.quiet()
 
 
@@ -190,6 +203,7 @@ def transaction(method: str) -> Dialogue:
     def run(channel: Channel, name: str) -> None:
         channel.call("tx.select")
         channel.call(method)
+
     return run
 
 
@@ -221,16 +235,29 @@ DIALOGUES: Final[dict[str, Dialogue]] = {
     "C:queue.purge S:queue.purge-ok": on_queue("queue.purge"),
     "C:queue.delete S:queue.delete-ok": on_queue("queue.delete"),
     **{f"C:{kind}.qos S:{kind}.{'ok' if kind == 'message' else 'qos-ok'}": qos(kind) for kind in CONTENT},
-    **{f"C:{kind}.{method} S:{kind}.{'ok' if kind == 'message' else f'{method}-ok'}": delivered(kind)
-       for kind in CONTENT for method in ("consume", "cancel")},
-    "C:basic.publish": delivered("basic"), "S:basic.deliver": delivered("basic"), "S:basic.return": returned("basic"),
-    "C:basic.get S:basic.get-ok": basic_get, "C:basic.get S:basic.get-empty": basic_get,
-    "C:basic.ack": settled("basic", "ack"), "C:basic.reject": settled("basic", "reject"),
+    **{
+        f"C:{kind}.{method} S:{kind}.{'ok' if kind == 'message' else f'{method}-ok'}": delivered(kind)
+        for kind in CONTENT
+        for method in ("consume", "cancel")
+    },
+    "C:basic.publish": delivered("basic"),
+    "S:basic.deliver": delivered("basic"),
+    "S:basic.return": returned("basic"),
+    "C:basic.get S:basic.get-ok": basic_get,
+    "C:basic.get S:basic.get-empty": basic_get,
+    "C:basic.ack": settled("basic", "ack"),
+    "C:basic.reject": settled("basic", "reject"),
     "C:basic.recover": basic_recover,
-    "C:file.open S:file.open-ok C:file.stage": staged, "C:file.publish": delivered("file"),
-    "S:file.open C:file.open-ok S:file.stage": delivered("file"), "S:file.deliver": delivered("file"),
-    "S:file.return": returned("file"), "C:file.ack": settled("file", "ack"), "C:file.reject": settled("file", "reject"),
-    "C:stream.publish": delivered("stream"), "S:stream.deliver": delivered("stream"), "S:stream.return": returned("stream"),
+    "C:file.open S:file.open-ok C:file.stage": staged,
+    "C:file.publish": delivered("file"),
+    "S:file.open C:file.open-ok S:file.stage": delivered("file"),
+    "S:file.deliver": delivered("file"),
+    "S:file.return": returned("file"),
+    "C:file.ack": settled("file", "ack"),
+    "C:file.reject": settled("file", "reject"),
+    "C:stream.publish": delivered("stream"),
+    "S:stream.deliver": delivered("stream"),
+    "S:stream.return": returned("stream"),
     "C:tx.select S:tx.select-ok": lambda channel, name: channel.call("tx.select"),
     "C:tx.commit S:tx.commit-ok": transaction("tx.commit"),
     "C:tx.rollback S:tx.rollback-ok": transaction("tx.rollback"),
@@ -240,10 +267,13 @@ DIALOGUES: Final[dict[str, Dialogue]] = {
     "S:message.transfer C:message.ok": settled("message", "ok"),
     "S:message.transfer C:message.reject": settled("message", "reject"),
     "C:message.transfer S:message.reject": returned("message"),
-    "C:message.get S:message.ok": message_get, "C:message.get S:message.empty": message_get,
+    "C:message.get S:message.ok": message_get,
+    "C:message.get S:message.empty": message_get,
     "C:message.recover S:message.ok": lambda channel, name: channel.call("message.recover", "message.ok", requeue=True),
-    "C:message.open S:message.ok": reference, "C:message.append S:message.ok": reference,
-    "C:message.checkpoint S:message.ok": reference, "C:message.close S:message.ok": reference,
+    "C:message.open S:message.ok": reference,
+    "C:message.append S:message.ok": reference,
+    "C:message.checkpoint S:message.ok": reference,
+    "C:message.close S:message.ok": reference,
     "C:message.resume S:message.offset": resumed,
 }
 
@@ -270,8 +300,10 @@ def test_a_connection_opens_is_used_and_closes(connect: Connect, name: str) -> N
     peer.close()
 
 
-@pytest.mark.parametrize("method", [
-    pytest.param(method, marks=checks(V, f"{method}.chassis.client")) for method in OF_SERVER if method not in OF_CLIENT])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(method, marks=checks(V, f"{method}.chassis.client")) for method in OF_SERVER if method not in OF_CLIENT],
+)
 def test_a_method_that_only_servers_send_is_refused(connect: Connect, method: str) -> None:
     peer = connect()
     peer.open()
@@ -294,12 +326,26 @@ LEGAL: Final = {after_start: "connection.start-ok", after_tune: "connection.tune
 
 @pytest.mark.rule(V, "connection.grammar.open-connection")
 @pytest.mark.rule(V, "connection.grammar.challenge")
-@pytest.mark.parametrize(("moment", "method"), [
-    pytest.param(moment, method, id=f"{moment.__name__}-{method}") for moment, legal in LEGAL.items()
-    for method in ("connection.start-ok", "connection.secure-ok", "connection.tune-ok", "connection.open", "channel.open",
-                   "queue.declare", "message.ok") if method != legal])
-def test_methods_outside_the_grammar_of_connection_end_the_connection(raw: Callable[..., Peer], method: str,
-                                                                        moment: Callable[[Peer], None]) -> None:
+@pytest.mark.parametrize(
+    ("moment", "method"),
+    [
+        pytest.param(moment, method, id=f"{moment.__name__}-{method}")
+        for moment, legal in LEGAL.items()
+        for method in (
+            "connection.start-ok",
+            "connection.secure-ok",
+            "connection.tune-ok",
+            "connection.open",
+            "channel.open",
+            "queue.declare",
+            "message.ok",
+        )
+        if method != legal
+    ],
+)
+def test_methods_outside_the_grammar_of_connection_end_the_connection(
+    raw: Callable[..., Peer], method: str, moment: Callable[[Peer], None]
+) -> None:
     peer = raw()
     moment(peer)
     fields = {"mechanism": "PLAIN", "response": "\0guest\0guest"} if method == "connection.start-ok" else {}
@@ -308,8 +354,10 @@ def test_methods_outside_the_grammar_of_connection_end_the_connection(raw: Calla
 
 
 @pytest.mark.rule(V, "channel.grammar")
-@pytest.mark.parametrize("method", [method for method in OF_CLIENT if number_of(method) == 1 and method not in (
-    "channel.open", "channel.resume")])
+@pytest.mark.parametrize(
+    "method",
+    [method for method in OF_CLIENT if number_of(method) == 1 and method not in ("channel.open", "channel.resume")],
+)
 def test_a_method_on_a_channel_that_is_not_open_ends_the_connection(connect: Connect, method: str) -> None:
     peer = connect()
     peer.send_method(1, method)
@@ -350,5 +398,3 @@ def test_a_method_that_does_not_exist_is_not_implemented(connect: Connect, numbe
     peer.open()
     peer.send_bytes(b"\x01\x00\x01\x00\x00\x00\x04" + bytes((0, number[0], 0, number[1])) + b"\xce")
     peer.expect_end(540)
-
-

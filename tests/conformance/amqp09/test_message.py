@@ -83,10 +83,15 @@ NAME = b"ref"
 PIECES = [b"a" * 1000, b"b" * 1000, b"c"]
 METHODS_OF_OPEN = [
     pytest.param("message.close", {}, id="close", marks=pytest.mark.rule("0-9", "message.close.reference.01")),
-    pytest.param("message.append", {"bytes": b"x"}, id="append",
-                 marks=pytest.mark.rule("0-9", "message.append.reference.01")),
-    pytest.param("message.checkpoint", {"identifier": "i"}, id="checkpoint",
-                 marks=pytest.mark.rule("0-9", "message.checkpoint.reference.01")),
+    pytest.param(
+        "message.append", {"bytes": b"x"}, id="append", marks=pytest.mark.rule("0-9", "message.append.reference.01")
+    ),
+    pytest.param(
+        "message.checkpoint",
+        {"identifier": "i"},
+        id="checkpoint",
+        marks=pytest.mark.rule("0-9", "message.checkpoint.reference.01"),
+    ),
 ]
 
 
@@ -119,8 +124,9 @@ def test_a_reference_is_opened_once(channel: Channel, name: str, first: str, sec
 
 @pytest.mark.parametrize(("method", "fields"), METHODS_OF_OPEN)
 @pytest.mark.parametrize("state", ["never-opened", "closed", "another-channel"])
-def test_a_reference_that_is_not_open_ends_the_connection(channel: Channel, method: str, fields: dict[str, object],
-                                                   state: str) -> None:
+def test_a_reference_that_is_not_open_ends_the_connection(
+    channel: Channel, method: str, fields: dict[str, object], state: str
+) -> None:
     opener = channel.peer.open(2) if state == "another-channel" else channel
     if state != "never-opened":
         call(opener, "open", reference=NAME)
@@ -137,11 +143,11 @@ def test_a_transfer_refers_to_a_reference_that_is_open(channel: Channel, name: s
     channel.peer.expect_end(503, "message.transfer")
 
 
-@pytest.mark.parametrize(("first", "answer", "fields"), [
-    ("open", "message.ok", {}), ("resume", "message.offset", {"identifier": "i"})])
+@pytest.mark.parametrize(
+    ("first", "answer", "fields"), [("open", "message.ok", {}), ("resume", "message.offset", {"identifier": "i"})]
+)
 @pytest.mark.rule("0-9", "message.open.reference.01")
-def test_a_reference_ends_with_its_channel(channel: Channel, first: str, answer: str,
-                                                        fields: dict[str, object]) -> None:
+def test_a_reference_ends_with_its_channel(channel: Channel, first: str, answer: str, fields: dict[str, object]) -> None:
     channel.call(f"message.{first}", answer, reference=NAME, **fields)
     channel.close()
     channel.peer.open(channel.number).call("message.open", "message.ok", reference=NAME)

@@ -85,8 +85,9 @@ def test_messages_dropped_by_a_limit_may_be_dead_lettered(channel: Channel, name
 
 
 @pytest.mark.rule("0-9", "file.02")
-def test_files_are_not_discarded_and_their_publishers_are_asked_to_pause(connect: Connect, channel: Channel,
-                                                                         name: str) -> None:
+def test_files_are_not_discarded_and_their_publishers_are_asked_to_pause(
+    connect: Connect, channel: Channel, name: str
+) -> None:
     channel.queue(name, arguments={"x-max-length": 2})
     for number in range(4):
         channel.publish_file(b"%d" % number, name, identifier=f"{name}.{number}")

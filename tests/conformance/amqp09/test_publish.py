@@ -31,10 +31,24 @@ def method_of(kind: str) -> str:
 
 def field_rule(number: str) -> pytest.MarkDecorator:
     """`each` for the rules of the field exchange, which is called destination in class message."""
-    return pytest.mark.parametrize("kind", [
-        pytest.param(kind, id=kind, marks=pytest.mark.rule("0-9", (
-            f"message.transfer.destination.{number}" if kind == "message" else f"{kind}.publish.exchange.{number}")))
-        for kind in kinds.KINDS])
+    return pytest.mark.parametrize(
+        "kind",
+        [
+            pytest.param(
+                kind,
+                id=kind,
+                marks=pytest.mark.rule(
+                    "0-9",
+                    (
+                        f"message.transfer.destination.{number}"
+                        if kind == "message"
+                        else f"{kind}.publish.exchange.{number}"
+                    ),
+                ),
+            )
+            for kind in kinds.KINDS
+        ],
+    )
 
 
 @field_rule("01")
@@ -106,8 +120,7 @@ def test_a_consumer_of_another_class_does_not_get_an_immediate_message(channel: 
 
 
 @each("CLASS.publish.immediate.01", PLAIN)
-def test_contents_of_another_class_do_not_block_an_immediate_message(channel: Channel, name: str,
-                                                                                  kind: str) -> None:
+def test_contents_of_another_class_do_not_block_an_immediate_message(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     for number in range(5):
         kinds.publish(channel, PLAIN[PLAIN.index(kind) - 1], b"%d" % number, name)
@@ -145,15 +158,37 @@ def test_bodies_of_any_size(connect: Callable[..., Any], name: str, kind: str, s
 
 PROPERTIES: dict[str, dict[str, Any]] = {
     "basic": {
-        "content_type": "text/plain", "content_encoding": "identity", "headers": {"int": 1, "text": "ü", "table": {"x": 1}},
-        "delivery_mode": 1, "priority": 3, "correlation_id": "c", "reply_to": "r", "expiration": "60000",
-        "message_id": "m", "timestamp": 1_500_000_000, "type": "t", "user_id": "guest", "app_id": "a"},
+        "content_type": "text/plain",
+        "content_encoding": "identity",
+        "headers": {"int": 1, "text": "ü", "table": {"x": 1}},
+        "delivery_mode": 1,
+        "priority": 3,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "60000",
+        "message_id": "m",
+        "timestamp": 1_500_000_000,
+        "type": "t",
+        "user_id": "guest",
+        "app_id": "a",
+    },
     "file": {
-        "content_type": "text/plain", "content_encoding": "identity", "headers": {"int": 1}, "priority": 3,
-        "reply_to": "r", "message_id": "m", "filename": "f.txt", "timestamp": 1_500_000_000},
+        "content_type": "text/plain",
+        "content_encoding": "identity",
+        "headers": {"int": 1},
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "filename": "f.txt",
+        "timestamp": 1_500_000_000,
+    },
     "stream": {
-        "content_type": "text/plain", "content_encoding": "identity", "headers": {"int": 1}, "priority": 3,
-        "timestamp": 1_500_000_000},
+        "content_type": "text/plain",
+        "content_encoding": "identity",
+        "headers": {"int": 1},
+        "priority": 3,
+        "timestamp": 1_500_000_000,
+    },
 }
 
 
@@ -172,19 +207,24 @@ def header(index: int, size: int, weight: int = 0) -> bytes:
 
 @pytest.mark.rule("0-9", "section.content")
 @pytest.mark.parametrize("kind", ["basic", "stream", "file"])
-@pytest.mark.parametrize(("frames", "codes"), [
-    ([(BODY_FRAME, b"x")], (501,)),  # a body without method and header
-    ([(HEADER_FRAME, "own")], (501,)),  # a header without method
-    (["method", (BODY_FRAME, b"x")], (501,)),  # a body without header
-    (["method", "method"], (501,)),  # another method in between
-    (["method", (HEADER_FRAME, header(10, 0))], (501,)),  # a class without contents
-    (["method", (HEADER_FRAME, header(110, 0))], (501,)),  # another class
-    (["method", (HEADER_FRAME, "weight")], (501,)),
-    (["method", (HEADER_FRAME, "one"), (BODY_FRAME, b"xy")], (501,)),  # more than was announced
-    (["method", (HEADER_FRAME, b"\x00\x3c\x00\x00")], (501, 502)),  # a header that is too short
-], ids=["body", "header", "no-header", "no-content", "no-content-class", "other-class", "weight", "longer", "short"])
-def test_content_out_of_order_is_an_error_of_the_connection(channel: Channel, kind: str, frames: list[Any],
-                                                            codes: tuple[int, ...], name: str) -> None:
+@pytest.mark.parametrize(
+    ("frames", "codes"),
+    [
+        ([(BODY_FRAME, b"x")], (501,)),  # a body without method and header
+        ([(HEADER_FRAME, "own")], (501,)),  # a header without method
+        (["method", (BODY_FRAME, b"x")], (501,)),  # a body without header
+        (["method", "method"], (501,)),  # another method in between
+        (["method", (HEADER_FRAME, header(10, 0))], (501,)),  # a class without contents
+        (["method", (HEADER_FRAME, header(110, 0))], (501,)),  # another class
+        (["method", (HEADER_FRAME, "weight")], (501,)),
+        (["method", (HEADER_FRAME, "one"), (BODY_FRAME, b"xy")], (501,)),  # more than was announced
+        (["method", (HEADER_FRAME, b"\x00\x3c\x00\x00")], (501, 502)),  # a header that is too short
+    ],
+    ids=["body", "header", "no-header", "no-content", "no-content-class", "other-class", "weight", "longer", "short"],
+)
+def test_content_out_of_order_is_an_error_of_the_connection(
+    channel: Channel, kind: str, frames: list[Any], codes: tuple[int, ...], name: str
+) -> None:
     index = {"basic": 60, "file": 70, "stream": 80}[kind]
     if kind == "file":
         channel.call("file.open", identifier=name, content_size=1)

@@ -25,7 +25,8 @@ def publish_class(channel: Channel, kind: str, body: bytes, key: str, exchange: 
 @pytest.mark.rule("0-9", "queue.any-content")
 @pytest.mark.parametrize("exchange_type", ["direct", "fanout", "topic", "headers"])
 def test_any_queue_accepts_any_content_and_each_class_is_delivered_independently(
-        connect: Connect, channel: Channel, unique: Unique, exchange_type: str) -> None:
+    connect: Connect, channel: Channel, unique: Unique, exchange_type: str
+) -> None:
     kinds = ("basic", "file", "stream", "message")
     exchange = channel.exchange(unique(), exchange_type)
     queues = [channel.queue(unique()) for _ in range(2)]
@@ -162,10 +163,18 @@ def test_a_private_queue_stays_until_its_connection_ends(moded: Callable[[], Cha
     assert not other.exists(name)
 
 
-PRIVATE = pytest.mark.parametrize(("method", "fields"), [
-    ("queue.declare", {"exclusive": True}), ("queue.declare", {}), ("queue.declare", {"passive": True}),
-    ("queue.delete", {}), ("queue.bind", {"exchange": "amq.direct"}),
-    ("queue.unbind", {"exchange": "amq.direct"})], ids=["exclusive", "shared", "passive", "delete", "bind", "unbind"])
+PRIVATE = pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("queue.declare", {"exclusive": True}),
+        ("queue.declare", {}),
+        ("queue.declare", {"passive": True}),
+        ("queue.delete", {}),
+        ("queue.bind", {"exchange": "amq.direct"}),
+        ("queue.unbind", {"exchange": "amq.direct"}),
+    ],
+    ids=["exclusive", "shared", "passive", "delete", "bind", "unbind"],
+)
 
 
 @pytest.mark.rule("0-9", "queue.declare.exclusive.02")
@@ -173,8 +182,9 @@ PRIVATE = pytest.mark.parametrize(("method", "fields"), [
 @pytest.mark.mode("rabbitmq")
 @PRIVATE
 @pytest.mark.rule("0-9", "queue.declare.exclusive.text.one-connection")
-def test_a_private_queue_is_locked_for_others(moded: Callable[[], Channel], name: str, method: str,
-                                              fields: dict[str, bool]) -> None:
+def test_a_private_queue_is_locked_for_others(
+    moded: Callable[[], Channel], name: str, method: str, fields: dict[str, bool]
+) -> None:
     channel, other = moded(), moded()
     channel.queue(name, exclusive=True)
     other.send(method, queue=name, **fields)
@@ -197,8 +207,9 @@ def test_a_shared_queue_cannot_become_exclusive(moded: Callable[[], Channel], na
 @pytest.mark.mode("strict")
 @PRIVATE
 @pytest.mark.rule("0-9", "queue.declare.exclusive.text.one-connection")
-def test_a_private_queue_is_for_its_connection(moded: Callable[[], Channel], name: str, method: str,
-                                               fields: dict[str, bool]) -> None:
+def test_a_private_queue_is_for_its_connection(
+    moded: Callable[[], Channel], name: str, method: str, fields: dict[str, bool]
+) -> None:
     channel, other = moded(), moded()
     channel.queue(name, exclusive=True)
     other.send(method, queue=name, **fields)

@@ -27,29 +27,52 @@ def test_a_duplicate_binding_is_ignored(channel: Channel, name: str) -> None:
 
 
 BAD_BINDS = [
-    pytest.param({"queue": "", "exchange": "NAME"}, 530, id="no-name",
-                 marks=checks("0-9", "queue.bind.queue.empty-queue", "queue.bind.queue.empty-queue.reply-code")),
-    pytest.param({"queue": "NAME", "exchange": "NAME.transient"}, 530, id="transient-exchange",
-                 marks=checks("0-9", "queue.bind.transient-exchange", "queue.bind.transient-exchange.reply-code")),
-    pytest.param({"queue": "NAME", "exchange": "NAME.internal"}, 530, id="internal-exchange",
-                 marks=pytest.mark.rule("0-9", "queue.bind.internal-exchange")),
+    pytest.param(
+        {"queue": "", "exchange": "NAME"},
+        530,
+        id="no-name",
+        marks=checks("0-9", "queue.bind.queue.empty-queue", "queue.bind.queue.empty-queue.reply-code"),
+    ),
+    pytest.param(
+        {"queue": "NAME", "exchange": "NAME.transient"},
+        530,
+        id="transient-exchange",
+        marks=checks("0-9", "queue.bind.transient-exchange", "queue.bind.transient-exchange.reply-code"),
+    ),
+    pytest.param(
+        {"queue": "NAME", "exchange": "NAME.internal"},
+        530,
+        id="internal-exchange",
+        marks=pytest.mark.rule("0-9", "queue.bind.internal-exchange"),
+    ),
 ]
 
 
-NOT_THERE = pytest.mark.parametrize("fields", [
-    pytest.param({"queue": "NAME.none", "exchange": "NAME"}, id="no-queue",
-                 marks=checks("0-9", "queue.bind.queue.queue-existence", "queue.bind.queue.queue-existence.reply-code")),
-    pytest.param({"queue": "NAME", "exchange": "NAME.none"}, id="no-exchange",
-                 marks=checks("0-9", "queue.bind.exchange.exchange-existence",
-                              "queue.bind.exchange.exchange-existence.reply-code")),
-])
+NOT_THERE = pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(
+            {"queue": "NAME.none", "exchange": "NAME"},
+            id="no-queue",
+            marks=checks("0-9", "queue.bind.queue.queue-existence", "queue.bind.queue.queue-existence.reply-code"),
+        ),
+        pytest.param(
+            {"queue": "NAME", "exchange": "NAME.none"},
+            id="no-exchange",
+            marks=checks(
+                "0-9", "queue.bind.exchange.exchange-existence", "queue.bind.exchange.exchange-existence.reply-code"
+            ),
+        ),
+    ],
+)
 
 
 @pytest.mark.rule("0-9", "queue.bind.failure")
 @pytest.mark.mode("rabbitmq")
 @NOT_THERE
-def test_binding_a_missing_object_closes_the_channel(moded: Callable[[], Channel], name: str,
-                                                        fields: dict[str, str]) -> None:
+def test_binding_a_missing_object_closes_the_channel(
+    moded: Callable[[], Channel], name: str, fields: dict[str, str]
+) -> None:
     channel = moded()
     channel.queue(name)
     channel.exchange(name)
@@ -60,8 +83,9 @@ def test_binding_a_missing_object_closes_the_channel(moded: Callable[[], Channel
 @pytest.mark.rule("0-9", "queue.bind.failure")
 @pytest.mark.mode("strict")
 @NOT_THERE
-def test_binding_a_missing_object_ends_the_connection(moded: Callable[[], Channel], name: str,
-                                                         fields: dict[str, str]) -> None:
+def test_binding_a_missing_object_ends_the_connection(
+    moded: Callable[[], Channel], name: str, fields: dict[str, str]
+) -> None:
     channel = moded()
     channel.queue(name)
     channel.exchange(name)
@@ -71,8 +95,9 @@ def test_binding_a_missing_object_ends_the_connection(moded: Callable[[], Channe
 
 @pytest.mark.rule("0-9", "queue.bind.failure")
 @pytest.mark.parametrize(("fields", "code"), BAD_BINDS)
-def test_a_bind_that_fails_ends_the_connection(connect: Connect, other: Channel, name: str, fields: dict[str, str],
-                                               code: int) -> None:
+def test_a_bind_that_fails_ends_the_connection(
+    connect: Connect, other: Channel, name: str, fields: dict[str, str], code: int
+) -> None:
     other.queue(name, durable=True)
     other.exchange(name, durable=True)
     other.exchange(name + ".transient")
@@ -120,8 +145,11 @@ def test_no_name_means_the_last_declared_queue(channel: Channel, name: str) -> N
 
 
 @pytest.mark.rule("0-9", "queue.bind.routing-key.direct-exchange-key-matching")
-@pytest.mark.parametrize("key", ["k", "", "a.b.c", "#", "*", "ü" * 120, "k" * 255],
-                         ids=["letter", "empty", "words", "hash", "star", "utf-8", "long"])
+@pytest.mark.parametrize(
+    "key",
+    ["k", "", "a.b.c", "#", "*", "ü" * 120, "k" * 255],
+    ids=["letter", "empty", "words", "hash", "star", "utf-8", "long"],
+)
 def test_a_direct_exchange_compares_keys(channel: Channel, name: str, key: str) -> None:
     channel.exchange(name)
     channel.queue(name)

@@ -24,9 +24,13 @@ WITH_PUBLISH: Final = ("basic", "file", "stream")
 
 def each(*rules: str, only: tuple[str, ...] = KINDS) -> pytest.MarkDecorator:
     """Run for each class, and mark with its rules: CLASS stands for its name."""
-    return pytest.mark.parametrize("kind", [
-        pytest.param(kind, marks=checks(V, *(rule for name in rules if (rule := name.replace("CLASS", kind)) in KNOWN)))
-        for kind in only])
+    return pytest.mark.parametrize(
+        "kind",
+        [
+            pytest.param(kind, marks=checks(V, *(rule for name in rules if (rule := name.replace("CLASS", kind)) in KNOWN)))
+            for kind in only
+        ],
+    )
 
 
 # No wait: each method with the fields that succeed, those that fail and how
@@ -34,14 +38,19 @@ def each(*rules: str, only: tuple[str, ...] = KINDS) -> pytest.MarkDecorator:
 
 NO_WAIT: Final[dict[str, tuple[dict[str, Any], dict[str, Any], int]]] = {
     "exchange.declare": (
-        {"exchange": "NAME", "type": "direct", "auto_delete": True}, {"exchange": "NAME.x", "passive": True}, 404),
+        {"exchange": "NAME", "type": "direct", "auto_delete": True},
+        {"exchange": "NAME.x", "passive": True},
+        404,
+    ),
     "exchange.delete": ({"exchange": "NAME.e"}, {"exchange": "NAME.x"}, 404),
     "queue.declare": ({"queue": "NAME", "auto_delete": True}, {"queue": "NAME.x", "passive": True}, 404),
     "queue.bind": ({"queue": "NAME.q", "exchange": "NAME.e"}, {"queue": "NAME.x", "exchange": "NAME.e"}, 404),
     "queue.purge": ({"queue": "NAME.q"}, {"queue": "NAME.x"}, 404),
     "queue.delete": ({"queue": "NAME.q"}, {"queue": "NAME.x"}, 404),
-    **{f"{kind}.consume": ({"queue": "NAME.q", "consumer_tag": "c"}, {"queue": "NAME.x", "consumer_tag": "d"}, 404)
-       for kind in WITH_PUBLISH},
+    **{
+        f"{kind}.consume": ({"queue": "NAME.q", "consumer_tag": "c"}, {"queue": "NAME.x", "consumer_tag": "d"}, 404)
+        for kind in WITH_PUBLISH
+    },
 }
 
 
@@ -50,9 +59,13 @@ def filled(fields: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 @pytest.mark.rule(V, "no-ack.text.not-expected")
-@pytest.mark.parametrize("method", [
-    pytest.param(method, marks=checks(V, f"{method}.nowait.text.no-reply", f"{method}.nowait.text.failure-told"))
-    for method in NO_WAIT])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=checks(V, f"{method}.nowait.text.no-reply", f"{method}.nowait.text.failure-told"))
+        for method in NO_WAIT
+    ],
+)
 def test_with_nowait_only_a_failure_is_reported(channel: Channel, name: str, method: str) -> None:
     succeeds, fails, code = NO_WAIT[method]
     channel.queue(name + ".q", exclusive=True)
@@ -76,8 +89,12 @@ def test_a_cancel_without_waiting_is_not_answered(channel: Channel, name: str, k
 # The last declared queue
 
 
-@each("CLASS.consume.queue.text.last-declared", "CLASS.get.queue.text.last-declared",
-      "CLASS.get.destination.text.to-destination", "message.transfer.text.got")
+@each(
+    "CLASS.consume.queue.text.last-declared",
+    "CLASS.get.queue.text.last-declared",
+    "CLASS.get.destination.text.to-destination",
+    "message.transfer.text.got",
+)
 def test_no_queue_name_is_the_last_declared_queue(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name + ".first", exclusive=True)
     channel.queue(name, exclusive=True)
@@ -179,9 +196,17 @@ def test_an_unknown_exchange_is_an_error_of_the_channel(channel: Channel, name: 
         channel.refused(404, f"{kind}.publish")
 
 
-@each("CLASS.publish.text.routed", "CLASS.deliver.text.as-they-arrive", "CLASS.deliver.routing-key.text.as-published",
-      "CLASS.deliver.identifier.text.staged", "CLASS.publish.identifier.text.staged", "CLASS.consume-ok.text.tag-used",
-      "message.transfer.text.to-exchange", "message.transfer.text.routed", "message.transfer.text.to-consumer")
+@each(
+    "CLASS.publish.text.routed",
+    "CLASS.deliver.text.as-they-arrive",
+    "CLASS.deliver.routing-key.text.as-published",
+    "CLASS.deliver.identifier.text.staged",
+    "CLASS.publish.identifier.text.staged",
+    "CLASS.consume-ok.text.tag-used",
+    "message.transfer.text.to-exchange",
+    "message.transfer.text.routed",
+    "message.transfer.text.to-consumer",
+)
 def test_a_message_passes_its_exchange_to_a_consumer(channel: Channel, name: str, kind: str) -> None:
     exchange = channel.exchange(name, auto_delete=True)
     channel.queue(name, exclusive=True)
@@ -213,9 +238,15 @@ def test_deliveries_have_the_key_of_the_publish(channel: Channel, name: str) -> 
     channel.call("queue.delete", queue=name)
 
 
-@each("CLASS.publish.mandatory.text.returned", "CLASS.publish.mandatory.text.dropped",
-      "CLASS.publish.immediate.text.returned", "CLASS.publish.immediate.text.queued",
-      "CLASS.return.routing-key.text.as-published", "no-route.text.only-mandatory", only=WITH_PUBLISH)
+@each(
+    "CLASS.publish.mandatory.text.returned",
+    "CLASS.publish.mandatory.text.dropped",
+    "CLASS.publish.immediate.text.returned",
+    "CLASS.publish.immediate.text.queued",
+    "CLASS.return.routing-key.text.as-published",
+    "no-route.text.only-mandatory",
+    only=WITH_PUBLISH,
+)
 def test_undeliverable_messages_are_returned_on_request(channel: Channel, name: str, kind: str) -> None:
     publish(channel, kind, b"dropped", name)
     publish(channel, kind, b"back", name, mandatory=True)
@@ -243,8 +274,14 @@ def test_an_immediate_transfer_is_rejected_and_another_queued(channel: Channel, 
 # Consuming
 
 
-@each("CLASS.qos.prefetch-size.text.zero", "CLASS.qos.prefetch-size.text.no-ack", "CLASS.qos.prefetch-count.text.no-ack",
-      "CLASS.qos.prefetch-size.text.fits", "no-ack.text.dequeued", "CLASS.qos.consume-rate.text.zero")
+@each(
+    "CLASS.qos.prefetch-size.text.zero",
+    "CLASS.qos.prefetch-size.text.no-ack",
+    "CLASS.qos.prefetch-count.text.no-ack",
+    "CLASS.qos.prefetch-size.text.fits",
+    "no-ack.text.dequeued",
+    "CLASS.qos.consume-rate.text.zero",
+)
 def test_windows_apply_to_acknowledging_consumers_and_zero_is_no_limit(connect: Connect, name: str, kind: str) -> None:
     for number, window in enumerate(({}, {"prefetch_count": 1, "prefetch_size": 1})):
         channel = connect().open()
@@ -265,8 +302,9 @@ def test_a_consumer_without_a_tag_gets_one(channel: Channel, name: str, kind: st
 
 
 @each("CLASS.cancel.text.no-more-messages", "CLASS.consume.exclusive.text.alone")
-def test_an_exclusive_consumer_excludes_others_until_it_is_cancelled(channel: Channel, other: Channel, name: str,
-                                                             kind: str) -> None:
+def test_an_exclusive_consumer_excludes_others_until_it_is_cancelled(
+    channel: Channel, other: Channel, name: str, kind: str
+) -> None:
     channel.queue(name)
     consume(channel, kind, name, "c", exclusive=True, no_ack=True)
     method, tag = kinds.consume_method(kind)
@@ -280,8 +318,14 @@ def test_an_exclusive_consumer_excludes_others_until_it_is_cancelled(channel: Ch
     other.call("queue.delete", queue=name)
 
 
-@each("CLASS.reject.requeue.text.discarded", "CLASS.reject.requeue.text.requeued", "CLASS.ack.multiple.text.single",
-      "CLASS.ack.multiple.text.up-to", "CLASS.ack.multiple.text.all", only=("basic", "file"))
+@each(
+    "CLASS.reject.requeue.text.discarded",
+    "CLASS.reject.requeue.text.requeued",
+    "CLASS.ack.multiple.text.single",
+    "CLASS.ack.multiple.text.up-to",
+    "CLASS.ack.multiple.text.all",
+    only=("basic", "file"),
+)
 def test_settling(channel: Channel, other: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     consume(channel, kind, name, "c")

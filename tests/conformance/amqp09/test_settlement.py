@@ -98,11 +98,16 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
         watcher.call("queue.delete", queue=queue)
 
 
-@pytest.mark.parametrize("kind", [
-    pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.02")),
-    pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.01"))])
-def test_a_rejected_message_is_delivered_to_another_consumer(channel: Channel, other: Channel, name: str,
-                                                           kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.02")),
+        pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.01")),
+    ],
+)
+def test_a_rejected_message_is_delivered_to_another_consumer(
+    channel: Channel, other: Channel, name: str, kind: str
+) -> None:
     channel.queue(name)
     (got,) = hold(channel, kind, name)
     kinds.consume(other, kind, name, "o")
@@ -116,11 +121,16 @@ def test_a_rejected_message_is_delivered_to_another_consumer(channel: Channel, o
     assert kinds.receive(channel, kind).body == b"next"
 
 
-@pytest.mark.parametrize("kind", [
-    pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.03")),
-    pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.02"))])
-def test_a_message_that_is_not_requeued_is_dead_lettered_and_not_redelivered(channel: Channel, other: Channel,
-                                                                                name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("basic", marks=pytest.mark.rule("0-9", "basic.reject.03")),
+        pytest.param("file", marks=pytest.mark.rule("0-9", "file.reject.02")),
+    ],
+)
+def test_a_message_that_is_not_requeued_is_dead_lettered_and_not_redelivered(
+    channel: Channel, other: Channel, name: str, kind: str
+) -> None:
     dead = channel.queue(name + ".dead")
     channel.queue(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     (got,) = hold(channel, kind, name)
@@ -150,8 +160,7 @@ def test_a_requeued_message_is_not_redelivered_to_the_same_channel(peer: Peer, n
 
 
 @each("CLASS.reject.requeue.01", BOTH)
-def test_other_consumers_do_not_change_that(connect: Connect, channel: Channel, name: str,
-                                                             kind: str) -> None:
+def test_other_consumers_do_not_change_that(connect: Connect, channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     (got,) = hold(channel, kind, name)
     passing = connect().open()
@@ -204,8 +213,7 @@ def test_it_is_available_again_when_the_channel_is_closed(peer: Peer, name: str,
 
 @each("CLASS.deliver.01", BOTH)
 @pytest.mark.mode("strict")
-def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, mode: str, name: str,
-                                                                     kind: str) -> None:
+def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, mode: str, name: str, kind: str) -> None:
     probe = connect(MODES[mode]).open()
     probe.queue(name)
     kinds.publish(probe, kind, b"poison", name, message_id=name)

@@ -20,8 +20,15 @@ from tests.conformance.peer1 import Peer, composite, frame
 NULL: Final = b"\x40"
 # A value of each primitive type, and of composite types that mandatory fields have.
 VALUES: Final[dict[str, bytes]] = {
-    "boolean": b"\x42", "ubyte": b"\x50\x00", "ushort": b"\x60\x00\x00", "uint": b"\x43", "ulong": b"\x44",
-    "binary": b"\xa0\x01x", "string": b"\xa1\x01x", "symbol": b"\xa3\x01x", "*": b"\xa0\x01x",
+    "boolean": b"\x42",
+    "ubyte": b"\x50\x00",
+    "ushort": b"\x60\x00\x00",
+    "uint": b"\x43",
+    "ulong": b"\x44",
+    "binary": b"\xa0\x01x",
+    "string": b"\xa1\x01x",
+    "symbol": b"\xa3\x01x",
+    "*": b"\xa0\x01x",
 }
 FACTS: Final = [rule for rule in catalogue() if not rule.keyword]
 
@@ -49,8 +56,9 @@ def sample(field: FieldSpec) -> bytes:
 def bytes_of(spec: CompositeSpec, missing: int | None = None) -> bytes:
     """A value with its mandatory fields, and with null for the missing one."""
     last = max((at for at, field in enumerate(spec.fields) if field.mandatory), default=-1)
-    return composite(spec.descriptor, *(NULL if at == missing else sample(field)
-                                        for at, field in enumerate(spec.fields[: last + 1])))
+    return composite(
+        spec.descriptor, *(NULL if at == missing else sample(field) for at, field in enumerate(spec.fields[: last + 1]))
+    )
 
 
 @pytest.mark.parametrize(("type", "name"), of_fields("mandatory"))
@@ -65,10 +73,10 @@ def test_without_a_mandatory_field_a_value_is_malformed(type: str, name: str) ->
 PERFORMATIVES: Final = ("open", "begin", "attach", "flow", "transfer", "disposition", "detach")
 
 
-@pytest.mark.parametrize(("type", "name"), [
-    param for param in of_fields("mandatory") if param.values[0] in PERFORMATIVES])
-def test_a_performative_without_a_mandatory_field_closes_the_connection(raw: Connect, connect: Connect, type: str,
-                                                                        name: str) -> None:
+@pytest.mark.parametrize(("type", "name"), [param for param in of_fields("mandatory") if param.values[0] in PERFORMATIVES])
+def test_a_performative_without_a_mandatory_field_closes_the_connection(
+    raw: Connect, connect: Connect, type: str, name: str
+) -> None:
     spec, at, _ = field_of(type, name)
     peer: Peer = raw().header() if type == "open" else connect()
     channel = 0
@@ -89,28 +97,44 @@ def test_an_absent_field_means_its_default(type: str, name: str) -> None:
         assert (str(value).lower() if isinstance(value, bool) else str(value)) == str(expected)
 
 
-CLOSED: Final = {"role": ("attach", 2, b"\x50\x00"), "sender-settle-mode": ("attach", 3, b"\x50\x03"),
-                 "receiver-settle-mode": ("attach", 4, b"\x50\x02"), "sasl-code": ("sasl-outcome", 0, b"\x50\x05"),
-                 "terminus-durability": ("source", 1, b"\x52\x03"), "terminus-expiry-policy": ("source", 2, b"\xa3\x01x")}
+CLOSED: Final = {
+    "role": ("attach", 2, b"\x50\x00"),
+    "sender-settle-mode": ("attach", 3, b"\x50\x03"),
+    "receiver-settle-mode": ("attach", 4, b"\x50\x02"),
+    "sasl-code": ("sasl-outcome", 0, b"\x50\x05"),
+    "terminus-durability": ("source", 1, b"\x52\x03"),
+    "terminus-expiry-policy": ("source", 2, b"\xa3\x01x"),
+}
 
 
-@pytest.mark.parametrize("type", [pytest.param(type, marks=checks(
-    "1.0", *(rule.id for rule in FACTS if re.fullmatch(rf"[a-z]+\.{type}\..+\.choice", rule.id)))) for type in CLOSED])
+@pytest.mark.parametrize(
+    "type",
+    [
+        pytest.param(
+            type, marks=checks("1.0", *(rule.id for rule in FACTS if re.fullmatch(rf"[a-z]+\.{type}\..+\.choice", rule.id)))
+        )
+        for type in CLOSED
+    ],
+)
 def test_a_restricted_type_has_no_other_values(type: str) -> None:
     known = TYPES.restricted[type]
     owner, at, illegal = CLOSED[type]
     spec = TYPES.composites[owner]
     assert spec.fields[at].type == type
     required = [sample(field) for field in spec.fields[: at + 1]] + [
-        sample(field) for field in spec.fields[at + 1 :] if field.mandatory]
+        sample(field) for field in spec.fields[at + 1 :] if field.mandatory
+    ]
 
     def data(value: bytes) -> bytes:
         return composite(spec.descriptor, *required[:at], value, *required[at + 1 :])
 
     for value in known.choices.values():
-        encoded = {"boolean": b"\x41" if value is True else b"\x42", "ubyte": b"\x50" + bytes((value,)) if isinstance(
-            value, int) else b"", "uint": b"\x52" + bytes((value,)) if isinstance(value, int) else b"",
-            "symbol": b"\xa3" + bytes((len(str(value)),)) + str(value).encode()}[known.base]
+        encoded = {
+            "boolean": b"\x41" if value is True else b"\x42",
+            "ubyte": b"\x50" + bytes((value,)) if isinstance(value, int) else b"",
+            "uint": b"\x52" + bytes((value,)) if isinstance(value, int) else b"",
+            "symbol": b"\xa3" + bytes((len(str(value)),)) + str(value).encode(),
+        }[known.base]
         assert getattr(decode_composite(data(encoded))[0], spec.fields[at].name) == value
     with pytest.raises(DecodeError):
         decode_composite(data(illegal))

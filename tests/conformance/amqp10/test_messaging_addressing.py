@@ -56,8 +56,13 @@ def test_a_dynamic_target_has_an_address_that_names_its_owner(connect: Connect, 
 @pytest.mark.parametrize("role", [True, False], ids=["source", "target"])
 def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, name: str, role: bool) -> None:
     more: Any = {} if role else {"initial_delivery_count": 0}
-    session.attach("l", role, source=Source(name, dynamic=True) if role else Source("here"),
-                   target=Target("here") if role else Target(name, dynamic=True), **more)
+    session.attach(
+        "l",
+        role,
+        source=Source(name, dynamic=True) if role else Source("here"),
+        target=Target("here") if role else Target(name, dynamic=True),
+        **more,
+    )
     attached = session.take(Attach)
     assert (attached.source if role else attached.target) is None
     detach = session.take(Detach)

@@ -20,11 +20,20 @@ from tests.support.broker import LeveretProcess
 # A bare message in an unusual encoding: long codes, a list32 with trailing nulls, a map with an array, three
 # data sections of which one is empty, a section by its symbolic descriptor; and a footer.
 LONG = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00"  # a descriptor of eight bytes, of which the last is missing
-PROPERTIES = (LONG + b"\x73\xd0" + (24).to_bytes(4, "big") + (6).to_bytes(4, "big")
-              + b"\x80\x00\x00\x00\x00\x00\x00\x00\x07" + b"\x40\x40" + b"\xb1\x00\x00\x00\x02hi" + b"\x40\x40")
+PROPERTIES = (
+    LONG
+    + b"\x73\xd0"
+    + (24).to_bytes(4, "big")
+    + (6).to_bytes(4, "big")
+    + b"\x80\x00\x00\x00\x00\x00\x00\x00\x07"
+    + b"\x40\x40"
+    + b"\xb1\x00\x00\x00\x02hi"
+    + b"\x40\x40"
+)
 PAIR = b"\xb1\x00\x00\x00\x01a" + b"\x71\x00\x00\x00\x05"
-APPLICATION = (b"\x00\xa3\x1famqp:application-properties:map\xd1" + (len(PAIR) + 4).to_bytes(4, "big")
-               + (2).to_bytes(4, "big") + PAIR)
+APPLICATION = (
+    b"\x00\xa3\x1famqp:application-properties:map\xd1" + (len(PAIR) + 4).to_bytes(4, "big") + (2).to_bytes(4, "big") + PAIR
+)
 DATA = b"\x00\x53\x75\xb0\x00\x00\x00\x02ab" + b"\x00\x53\x75\xa0\x00" + LONG + b"\x75\xa0\x01c"
 SEQUENCE = b"\x00\x53\x76\xd0\x00\x00\x00\x06\x00\x00\x00\x01\x54\x01" + b"\x00\x53\x76\x45"
 VALUE = b"\x00\x53\x77\x70\x00\x00\x00\x01"
@@ -63,8 +72,11 @@ def test_the_bare_message_stays_byte_for_byte(begin: Begin, name: str, body: byt
 def test_durable_messages_survive_a_kill_as_they_are(own_broker: LeveretProcess, connect: Connect) -> None:
     session = connect(at=own_broker).begin()
     sender = session.sender("kept")
-    numbers = [sender.send(encode_composite(Header(True)) + BARE), sender.send(message(b"second", durable=True)),
-               sender.send(message(b"not durable", durable=False))]
+    numbers = [
+        sender.send(encode_composite(Header(True)) + BARE),
+        sender.send(message(b"second", durable=True)),
+        sender.send(message(b"not durable", durable=False)),
+    ]
     for number in numbers:
         assert session.outcome(number).settled
     own_broker.kill()
@@ -111,8 +123,13 @@ def test_a_transient_queue_refuses_durable_messages(connect: Connect, channel0: 
 @pytest.mark.rule("1.0", "messaging.3.2.1.absent-header")
 def test_a_message_without_a_header_has_the_defaults(session: Session, name: str) -> None:
     sender = session.sender(name)
-    for data in (message(b"5", header=Header(priority=5)), message(b"4", header=Header(priority=4)), message(b"none"),
-                   message(b"4 again", header=Header(priority=4)), message(b"3", header=Header(priority=3))):
+    for data in (
+        message(b"5", header=Header(priority=5)),
+        message(b"4", header=Header(priority=4)),
+        message(b"none"),
+        message(b"4 again", header=Header(priority=4)),
+        message(b"3", header=Header(priority=3)),
+    ):
         sender.send(data, settled=True)
     session.sync()
     receiver = session.receiver(name, 10)
@@ -183,8 +200,9 @@ def test_ten_levels_of_priority(session: Session, name: str) -> None:
 @pytest.mark.rule("1.0", "messaging.3.2.1.many-distinct")
 @pytest.mark.rule("1.0", "messaging.3.2.1.many-above-equal")
 @pytest.mark.parametrize("highest", [9, 12])
-def test_as_many_levels_as_a_queue_is_declared_with(session: Session, channel0: Callable[..., Channel], name: str,
-                                                    highest: int) -> None:
+def test_as_many_levels_as_a_queue_is_declared_with(
+    session: Session, channel0: Callable[..., Channel], name: str, highest: int
+) -> None:
     channel0().queue(name, exclusive=False, durable=True, arguments={"x-max-priority": highest})
     priorities = [*range(highest + 1), highest + 1, 200]
     found = levels(order(session, name, priorities), priorities)
@@ -197,14 +215,18 @@ def test_as_many_levels_as_a_queue_is_declared_with(session: Session, channel0: 
 @pytest.mark.rule("1.0", "messaging.3.2.1.few-highest-first")
 @pytest.mark.rule("1.0", "messaging.3.2.1.few-middle-distinct")
 @pytest.mark.mode("strict")
-@pytest.mark.parametrize(("highest", "expected"), [
-    (1, [range(5, 11), range(5)]),
-    (2, [range(5, 11), [4], range(4)]),
-    (4, [range(6, 11), [5], [4], [3], range(3)]),
-    (8, [range(8, 11), [7], [6], [5], [4], [3], [2], [1], [0]]),
-])
-def test_fewer_than_ten_levels(connect: Connect, channel0: Callable[..., Channel], name: str, highest: int,
-                               expected: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("highest", "expected"),
+    [
+        (1, [range(5, 11), range(5)]),
+        (2, [range(5, 11), [4], range(4)]),
+        (4, [range(6, 11), [5], [4], [3], range(3)]),
+        (8, [range(8, 11), [7], [6], [5], [4], [3], [2], [1], [0]]),
+    ],
+)
+def test_fewer_than_ten_levels(
+    connect: Connect, channel0: Callable[..., Channel], name: str, highest: int, expected: list[Any]
+) -> None:
     channel0("strict").queue(name, exclusive=False, durable=True, arguments={"x-max-priority": highest})
     session = connect(hostname="vhost:strict").begin()
     found = levels(order(session, name, list(range(11))), list(range(11)))

@@ -48,8 +48,9 @@ def test_modified_with_delivery_failed_counts(receiver: Receiver) -> None:
 
 @pytest.mark.rule("1.0", "messaging.3.4.5.not-here-again")
 @pytest.mark.parametrize("failed", [True, False])
-def test_modified_with_undeliverable_here_is_redelivered_to_others_only(receiver: Receiver, begin: Begin, name: str,
-                                                               failed: bool) -> None:
+def test_modified_with_undeliverable_here_is_redelivered_to_others_only(
+    receiver: Receiver, begin: Begin, name: str, failed: bool
+) -> None:
     session = receiver.session
     session.dispose(receiver.get().id, state=Modified(failed, True))
     receiver.flow(10)
@@ -109,9 +110,16 @@ def test_accepted_messages_are_never_sent_again(session: Session, begin: Begin, 
 
 
 @pytest.mark.rule("1.0", "messaging.3.5.3.default-is-outcome")
-@pytest.mark.parametrize(("outcome", "kept"), [
-    (Accepted(), False), (Released(), True), (Modified(True), True), (Rejected(), False),
-], ids=name_of)
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Accepted(), False),
+        (Released(), True),
+        (Modified(True), True),
+        (Rejected(), False),
+    ],
+    ids=name_of,
+)
 def test_the_default_outcome_is_that_of_the_source(session: Session, name: str, outcome: object, kept: bool) -> None:
     session.sender(name).deliver(message(b"x"))
     receiver = session.receiver(source=Source(name, default_outcome=outcome), credit=1)

@@ -140,9 +140,15 @@ def test_after_sasl_the_amqp_header_is_required(raw: Connect) -> None:
 
 
 @pytest.mark.rule("1.0", "security.5.3.2.roles")
-@pytest.mark.parametrize("data", [
-    composite(0x40, b"\xa3\x05PLAIN"), composite(0x42, b"\xa0\x01c"), composite(0x44, b"\x50\x00"),
-], ids=["mechanisms", "challenge", "outcome"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        composite(0x40, b"\xa3\x05PLAIN"),
+        composite(0x42, b"\xa0\x01c"),
+        composite(0x44, b"\x50\x00"),
+    ],
+    ids=["mechanisms", "challenge", "outcome"],
+)
 def test_the_connecting_peer_cannot_be_the_sasl_server(raw: Connect, data: bytes) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
@@ -170,8 +176,9 @@ def test_the_brokers_sasl_frames_are_plain(raw: Connect) -> None:
 def test_ignored_bytes_of_a_sasl_frame_are_ignored(raw: Connect) -> None:
     peer = raw().header(SASL)
     peer.take(SaslMechanisms)
-    peer.send_bytes(frame(encode_composite(SaslInit("PLAIN", b"\0guest\0guest")), 0xFFFF, type=1, doff=4,
-                           extended=b"whatever"))
+    peer.send_bytes(
+        frame(encode_composite(SaslInit("PLAIN", b"\0guest\0guest")), 0xFFFF, type=1, doff=4, extended=b"whatever")
+    )
     assert peer.take(SaslOutcome).code == 0
 
 
@@ -199,8 +206,6 @@ def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> 
     with LeveretProcess(tmp_path / "own", config=config).start() as process:
         peer = raw(process).header(SASL)
         assert len(peer.take(SaslMechanisms).sasl_server_mechanisms) >= 1
-
-
 
 
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")

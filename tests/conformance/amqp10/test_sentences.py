@@ -22,8 +22,9 @@ SYMBOL_X = b"\xa3\x01x"
 
 
 @pytest.mark.rule("1.0", "types.1.1.reserved-descriptors")
-@pytest.mark.parametrize("descriptor", [b"\xa1\x0famqp:begin:list", b"\x71\x00\x00\x00\x11", b"\x40"],
-                         ids=["string", "int", "null"])
+@pytest.mark.parametrize(
+    "descriptor", [b"\xa1\x0famqp:begin:list", b"\x71\x00\x00\x00\x11", b"\x40"], ids=["string", "int", "null"]
+)
 def test_a_performative_has_a_symbol_or_a_number_for_a_descriptor(peer: Peer, descriptor: bytes) -> None:
     peer.send_bytes(frame(b"\x00" + descriptor + b"\xc0\x04\x04\x40\x43\x43\x43"))
     assert peer.closed_with() in ("amqp:decode-error", "amqp:connection:framing-error")
@@ -31,10 +32,15 @@ def test_a_performative_has_a_symbol_or_a_number_for_a_descriptor(peer: Peer, de
 
 @pytest.mark.rule("1.0", "types.1.2.map-even")
 @pytest.mark.rule("1.0", "types.1.2.map-unique")
-@pytest.mark.parametrize("properties", [
-    b"\xc1\x04\x01" + SYMBOL_X, b"\xc1\x0a\x03" + SYMBOL_X + b"\x40" + SYMBOL_X,
-    b"\xc1\x09\x04" + SYMBOL_X + b"\x40" + SYMBOL_X + b"\x41",
-], ids=["one", "three", "twice"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"\xc1\x04\x01" + SYMBOL_X,
+        b"\xc1\x0a\x03" + SYMBOL_X + b"\x40" + SYMBOL_X,
+        b"\xc1\x09\x04" + SYMBOL_X + b"\x40" + SYMBOL_X + b"\x41",
+    ],
+    ids=["one", "three", "twice"],
+)
 def test_an_invalid_map_closes_the_connection(raw: Connect, properties: bytes) -> None:
     peer = raw().header()
     peer.send_bytes(frame(composite(0x10, "c", *[b"\x40"] * 8, properties)))
@@ -44,8 +50,11 @@ def test_an_invalid_map_closes_the_connection(raw: Connect, properties: bytes) -
 
 
 @pytest.mark.rule("1.0", "types.1.3.null-is-empty")
-@pytest.mark.parametrize("capabilities", [b"\x40", b"\xe0\x02\x00\xa3", b"\xf0\x00\x00\x00\x05\x00\x00\x00\x00\xa3"],
-                         ids=["null", "array8", "array32"])
+@pytest.mark.parametrize(
+    "capabilities",
+    [b"\x40", b"\xe0\x02\x00\xa3", b"\xf0\x00\x00\x00\x05\x00\x00\x00\x00\xa3"],
+    ids=["null", "array8", "array32"],
+)
 def test_no_values_are_null_or_an_empty_array(raw: Connect, capabilities: bytes) -> None:
     data = composite(0x10, "c", *[b"\x40"] * 6, capabilities, capabilities)
     decoded = decode_composite(data)[0]
@@ -60,8 +69,12 @@ def test_no_values_are_null_or_an_empty_array(raw: Connect, capabilities: bytes)
 def test_pipelining_gives_the_same_result(raw: Connect, name: str) -> None:
     peer = raw()
     peer.send_bytes(b"AMQP\x00\x01\x00\x00")
-    peer.send(Open(name), Begin(0, 10, 10), Attach(name, 0, True, source=Source(name), target=Target("here")),
-              Flow(10, 0, 10, 0, handle=0, delivery_count=0, link_credit=1))
+    peer.send(
+        Open(name),
+        Begin(0, 10, 10),
+        Attach(name, 0, True, source=Source(name), target=Target("here")),
+        Flow(10, 0, 10, 0, handle=0, delivery_count=0, link_credit=1),
+    )
     assert peer.read_bytes(8) == b"AMQP\x00\x01\x00\x00"
     peer.take(Open)
     assert peer.take(Begin).remote_channel == 0
@@ -104,8 +117,9 @@ def test_ends_that_cross_end_the_session(peer: Peer) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.5.5.unmapped")
-@pytest.mark.parametrize("body", [composite(0x13, b"\x40", b"\x43", b"\x43", b"\x43"), composite(0x17)],
-                         ids=["flow", "end"])
+@pytest.mark.parametrize(
+    "body", [composite(0x13, b"\x40", b"\x43", b"\x43", b"\x43"), composite(0x17)], ids=["flow", "end"]
+)
 def test_a_frame_of_no_session_closes_the_connection(peer: Peer, body: bytes) -> None:
     peer.send_bytes(frame(body, 3))
     assert peer.closed_with() != ""

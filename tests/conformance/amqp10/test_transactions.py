@@ -40,9 +40,14 @@ def test_only_the_body_of_a_declare_counts(session: Session) -> None:
     controller = session.controller()
     value = b"\x00\x53\x77" + encode_composite(Declare())
     number = controller.link.send(
-        encode_composite(Header(True, 9, 1, True, 7)) + section(0x71, {Symbol("x-opt-a"): 1})
-        + section(0x72, {Symbol("x-opt-b"): 1}) + encode_composite(Properties("id", b"somebody", "elsewhere", "subject"))
-        + section(0x74, {"application": 1}) + value + section(0x78, {Symbol("x-opt-c"): 1}))
+        encode_composite(Header(True, 9, 1, True, 7))
+        + section(0x71, {Symbol("x-opt-a"): 1})
+        + section(0x72, {Symbol("x-opt-b"): 1})
+        + encode_composite(Properties("id", b"somebody", "elsewhere", "subject"))
+        + section(0x74, {"application": 1})
+        + value
+        + section(0x78, {Symbol("x-opt-c"): 1})
+    )
     assert isinstance(session.outcome(number).state, Declared)
 
 
@@ -96,7 +101,8 @@ def test_a_discharge_that_fails_and_cannot_be_rejected_detaches(session: Session
 
 @pytest.mark.rule("1.0", "transactions.4.3.rollback-succeeds")
 def test_a_rollback_succeeds_even_if_a_commit_would_not(
-        session: Session, channel0: Callable[..., Channel], name: str) -> None:
+    session: Session, channel0: Callable[..., Channel], name: str
+) -> None:
     channel0().queue(name, exclusive=False, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     controller = session.controller()
     sender = session.sender(name)
@@ -140,8 +146,9 @@ def test_a_delivery_whose_frames_name_two_transactions_detaches(session: Session
     controller = session.controller()
     first, second = controller.declare(), controller.declare()
     sender = session.sender(name)
-    sender.transfer(b"\x00\x53\x75", delivery_id=session.next_id, delivery_tag=b"t", message_format=0, more=True,
-                    state=under(first))
+    sender.transfer(
+        b"\x00\x53\x75", delivery_id=session.next_id, delivery_tag=b"t", message_format=0, more=True, state=under(first)
+    )
     sender.transfer(b"\xa0\x01x", state=under(second))
     assert sender.detached_with() == "amqp:invalid-field"
 
@@ -153,8 +160,9 @@ def test_a_discharge_amid_a_delivery_ends_the_control_link(session: Session, nam
     id = controller.declare()
     sender = session.sender(name)
     sender.send(state=under(id), settled=True)
-    sender.transfer(b"\x00\x53\x75", delivery_id=session.next_id, delivery_tag=b"t", message_format=0, more=True,
-                    state=under(id))
+    sender.transfer(
+        b"\x00\x53\x75", delivery_id=session.next_id, delivery_tag=b"t", message_format=0, more=True, state=under(id)
+    )
     session.next_id += 1
     controller.send(Discharge(id))
     assert controller.link.detached_with() == "amqp:transaction:rollback"
@@ -191,7 +199,8 @@ def test_a_settled_posting_that_cannot_be_done_fails_the_discharge(session: Sess
 
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-lost")
 def test_an_outcome_that_cannot_be_had_any_more_fails_the_discharge(
-        session: Session, begin: Begin, channel0: Callable[..., Channel], name: str) -> None:
+    session: Session, begin: Begin, channel0: Callable[..., Channel], name: str
+) -> None:
     channel0().queue(name, exclusive=False, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     controller = session.controller()
     id = controller.declare()
@@ -237,10 +246,12 @@ def test_after_a_roll_back_postings_have_no_outcome(session: Session, name: str)
 
 
 @pytest.mark.rule("1.0", "transactions.4.4.4.2.settled-default")
-@pytest.mark.parametrize(("default", "kept"), [(None, True), (Accepted(), False), (Released(), True)],
-                         ids=["none", "accepted", "released"])
-def test_after_a_roll_back_settled_retirements_get_the_default_outcome(session: Session, begin: Begin, name: str,
-                                                                       default: Any, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("default", "kept"), [(None, True), (Accepted(), False), (Released(), True)], ids=["none", "accepted", "released"]
+)
+def test_after_a_roll_back_settled_retirements_get_the_default_outcome(
+    session: Session, begin: Begin, name: str, default: Any, kept: bool
+) -> None:
     filled(begin, name, b"x")
     controller = session.controller()
     id = controller.declare()
@@ -311,8 +322,9 @@ def test_a_link_that_cannot_acquire_under_a_transaction_detaches(session: Sessio
 @pytest.mark.rule("1.0", "transactions.4.4.3.partial-acquisition-ends")
 @pytest.mark.rule("1.0", "transport.2.7.5.aborted-without-more")
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(connect: Connect, begin: Begin, name: str,
-                                                                     settled: bool) -> None:
+def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(
+    connect: Connect, begin: Begin, name: str, settled: bool
+) -> None:
     filled(begin, name, bytes(100_000))
     session = connect(max_frame_size=4096).begin(incoming_window=4)
     controller = session.controller()
@@ -330,8 +342,9 @@ def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(connect: Co
     assert last.aborted and not last.more
     assert isinstance(session.outcome(number).state, Accepted)
     bodies = [item.body for item in session.peer.frames]
-    answers = [index for index, body in enumerate(bodies)
-               if isinstance(body, Disposition) and body.role and body.first == number]
+    answers = [
+        index for index, body in enumerate(bodies) if isinstance(body, Disposition) and body.role and body.first == number
+    ]
     assert answers and min(answers) > bodies.index(last)
     assert not session.peer.kept(Transfer)
     # Its fate was that of the discharge.
@@ -364,7 +377,8 @@ def test_a_commit_amid_a_delivery_acquires_it_for_good(connect: Connect, begin: 
 @pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
 @pytest.mark.parametrize("which", ["none", "another"])
 def test_an_outcome_outside_of_the_transaction_that_acquired_ends_the_control_link(
-        session: Session, begin: Begin, name: str, which: str) -> None:
+    session: Session, begin: Begin, name: str, which: str
+) -> None:
     filled(begin, name, b"x")
     controller = session.controller()
     first, second = controller.declare(), controller.declare()
@@ -379,8 +393,9 @@ def test_an_outcome_outside_of_the_transaction_that_acquired_ends_the_control_li
 
 @pytest.mark.rule("1.0", "transactions.4.4.4.3.outcome-same-transaction")
 @pytest.mark.parametrize("fail", [False, True])
-def test_a_discharge_decides_about_acquisition_and_outcome_together(session: Session, begin: Begin, name: str,
-                                                                    fail: bool) -> None:
+def test_a_discharge_decides_about_acquisition_and_outcome_together(
+    session: Session, begin: Begin, name: str, fail: bool
+) -> None:
     filled(begin, name, b"x")
     controller = session.controller()
     id = controller.declare()

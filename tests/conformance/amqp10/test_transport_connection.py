@@ -77,13 +77,22 @@ def test_data_after_the_header_belongs_to_its_protocol(raw: Connect) -> None:
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")
 @pytest.mark.rule("1.0", "transport.2.2.unsupported-version")
 @pytest.mark.rule("1.0", "transport.2.2.highest-below")
-@pytest.mark.parametrize(("asked", "answer"), [
-    (b"AMQP\x00\x01\x00\x01", AMQP), (b"AMQP\x00\x01\x01\x00", AMQP), (b"AMQP\x00\x02\x00\x00", AMQP),
-    (b"AMQP\x00\xff\xff\xff", AMQP), (b"AMQP\x03\x01\x01\x00", SASL), (b"AMQP\x00\x00\x0a\x00", HEADER_AMQP091),
-    (b"AMQP\x00\x00\x09\x02", HEADER_AMQP091),
-], ids=["1.0.1", "1.1.0", "2.0.0", "255", "sasl 1.1.0", "0.10.0", "0.9.2"])
-def test_another_version_is_answered_with_the_highest_below_it_and_a_close(raw: Connect, asked: bytes,
-                                                                           answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (b"AMQP\x00\x01\x00\x01", AMQP),
+        (b"AMQP\x00\x01\x01\x00", AMQP),
+        (b"AMQP\x00\x02\x00\x00", AMQP),
+        (b"AMQP\x00\xff\xff\xff", AMQP),
+        (b"AMQP\x03\x01\x01\x00", SASL),
+        (b"AMQP\x00\x00\x0a\x00", HEADER_AMQP091),
+        (b"AMQP\x00\x00\x09\x02", HEADER_AMQP091),
+    ],
+    ids=["1.0.1", "1.1.0", "2.0.0", "255", "sasl 1.1.0", "0.10.0", "0.9.2"],
+)
+def test_another_version_is_answered_with_the_highest_below_it_and_a_close(
+    raw: Connect, asked: bytes, answer: bytes
+) -> None:
     peer = raw()
     peer.send_bytes(asked)
     assert peer.read_bytes(8) == answer
@@ -91,10 +100,16 @@ def test_another_version_is_answered_with_the_highest_below_it_and_a_close(raw: 
 
 
 @pytest.mark.rule("1.0", "transport.2.2.highest-of-all")
-@pytest.mark.parametrize(("asked", "answer"), [
-    (b"AMQP\x00\x00\x00\x00", AMQP), (b"AMQP\x00\x00\x07\xff", AMQP), (b"AMQP\x00\x00\x08\x00", HEADER_AMQP091),
-    (b"AMQP\x00\x00\x09\x00", HEADER_AMQP091),
-], ids=["0.0.0", "0.7.255", "0.8.0", "0.9.0"])
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (b"AMQP\x00\x00\x00\x00", AMQP),
+        (b"AMQP\x00\x00\x07\xff", AMQP),
+        (b"AMQP\x00\x00\x08\x00", HEADER_AMQP091),
+        (b"AMQP\x00\x00\x09\x00", HEADER_AMQP091),
+    ],
+    ids=["0.0.0", "0.7.255", "0.8.0", "0.9.0"],
+)
 def test_a_version_below_all_others_is_answered_with_the_highest(raw: Connect, asked: bytes, answer: bytes) -> None:
     """But for 0-8 and 0-9, to which 0-9-1 is nearer."""
     peer = raw()
@@ -113,8 +128,11 @@ def test_data_after_a_refused_header_is_read_and_ignored(raw: Connect) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.2.not-a-header")
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(8), b"AMQX\x00\x01\x00\x00", b"\x00"],
-                         ids=["http", "zeros", "amqx", "one octet"])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", bytes(8), b"AMQX\x00\x01\x00\x00", b"\x00"],
+    ids=["http", "zeros", "amqx", "one octet"],
+)
 def test_an_invalid_header_is_answered_with_a_header_and_a_close(raw: Connect, garbage: bytes) -> None:
     peer = raw()
     peer.send_bytes(garbage)
@@ -123,8 +141,9 @@ def test_an_invalid_header_is_answered_with_a_header_and_a_close(raw: Connect, g
 
 
 @pytest.mark.rule("1.0", "transport.2.2.protocol-id")
-@pytest.mark.parametrize("asked", [b"AMQP\x01\x01\x00\x00", b"AMQP\x04\x01\x00\x00", b"AMQP\xff\x01\x00\x00"],
-                         ids=["1", "4", "255"])
+@pytest.mark.parametrize(
+    "asked", [b"AMQP\x01\x01\x00\x00", b"AMQP\x04\x01\x00\x00", b"AMQP\xff\x01\x00\x00"], ids=["1", "4", "255"]
+)
 def test_an_unknown_protocol_id_is_answered_with_a_known_one_and_a_close(raw: Connect, asked: bytes) -> None:
     peer = raw()
     peer.send_bytes(asked)
@@ -158,9 +177,18 @@ def test_a_size_smaller_than_the_frame_header_is_malformed(peer: Peer, size: int
 
 @pytest.mark.rule("1.0", "transport.2.3.2.known-performative")
 @pytest.mark.rule("1.0", "transport.amqp-error.decode-error.choice")
-@pytest.mark.parametrize("body", [
-    composite(0x19), composite(0x41, b"\xa3\x05PLAIN"), composite(0x24), b"\x40", b"\xa1\x02hi", b"\x00\xa3\x04amqp\x45",
-], ids=["0x19", "a SASL frame's", "accepted", "null", "string", "unknown symbol"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        composite(0x19),
+        composite(0x41, b"\xa3\x05PLAIN"),
+        composite(0x24),
+        b"\x40",
+        b"\xa1\x02hi",
+        b"\x00\xa3\x04amqp\x45",
+    ],
+    ids=["0x19", "a SASL frame's", "accepted", "null", "string", "unknown symbol"],
+)
 def test_a_body_that_is_no_performative_closes_the_connection(peer: Peer, body: bytes) -> None:
     peer.send_bytes(frame(body))
     assert peer.closed_with() == "amqp:decode-error"
@@ -169,8 +197,9 @@ def test_a_body_that_is_no_performative_closes_the_connection(peer: Peer, body: 
 @pytest.mark.rule("1.0", "transport.2.7.1.first-frame")
 @pytest.mark.rule("1.0", "transport.2.4.1.open-before-all")
 @pytest.mark.rule("1.0", "transport.amqp-error.illegal-state.choice")
-@pytest.mark.parametrize("body", [encode_composite(Begin(0, 10, 10)), encode_composite(Close()), composite(0x17)],
-                         ids=["begin", "close", "end"])
+@pytest.mark.parametrize(
+    "body", [encode_composite(Begin(0, 10, 10)), encode_composite(Close()), composite(0x17)], ids=["begin", "close", "end"]
+)
 def test_the_first_frame_is_an_open_in_both_directions(raw: Connect, body: bytes) -> None:
     peer = raw().header()
     peer.send_bytes(frame(body))
@@ -221,8 +250,7 @@ def test_nothing_follows_a_close_with_an_error(session: Session, name: str) -> N
 
 @pytest.mark.rule("1.0", "transport.2.4.3.close-reads-on")
 @pytest.mark.rule("1.0", "transport.2.4.6.discarding")
-def test_frames_between_an_error_close_and_its_reply_are_discarded(
-        peer: Peer, begin: BeginSession, name: str) -> None:
+def test_frames_between_an_error_close_and_its_reply_are_discarded(peer: Peer, begin: BeginSession, name: str) -> None:
     session = peer.begin()
     sender = session.sender(name)
     peer.send(Open("again"))
@@ -281,8 +309,7 @@ def impatient(tmp_path: Path) -> LeveretProcess:
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.overrun-closes")
-def test_a_late_broker_continues_if_the_client_does(own_broker: LeveretProcess,
-                                                                        connect: Connect) -> None:
+def test_a_late_broker_continues_if_the_client_does(own_broker: LeveretProcess, connect: Connect) -> None:
     """It was held up for longer than the client wants to wait. The client may close; the broker does not do it for it."""
     peer = connect(at=own_broker, idle_time_out=200)
     session = peer.begin()

@@ -58,8 +58,9 @@ def test_links_of_one_name_of_two_containers_are_separate(begin: Begin, name: st
 def test_a_refused_link_is_attached_without_a_terminus_and_detached(session: Session, name: str, role: bool) -> None:
     address = f"/queues/{name}"
     more: Any = {} if role else {"initial_delivery_count": 0}
-    link = session.attach("l", role, source=Source(address if role else "here"),
-                          target=Target("here" if role else address), **more)
+    link = session.attach(
+        "l", role, source=Source(address if role else "here"), target=Target("here" if role else address), **more
+    )
     attached = session.take(Attach)
     assert (attached.name, attached.role) == ("l", not role)
     assert (attached.source if role else attached.target) is None
@@ -73,16 +74,17 @@ def test_a_refused_link_is_attached_without_a_terminus_and_detached(session: Ses
 
 @pytest.mark.rule("1.0", "transport.2.6.3.actual-terminus")
 def test_the_attach_describes_the_actual_source(session: Session, name: str) -> None:
-    filters = {Symbol("known"): Described(ULong(0x0000468C00000004), "a = 1"),
-               Symbol("unknown"): Described(Symbol("no:such:filter"), "x")}
+    filters = {
+        Symbol("known"): Described(ULong(0x0000468C00000004), "a = 1"),
+        Symbol("unknown"): Described(Symbol("no:such:filter"), "x"),
+    }
     receiver = session.receiver(source=Source(name, filter=filters, capabilities=("queue", "no-such-capability")))
     source = receiver.attached.source
     assert source.address == name
     assert list(source.filter) == ["known"]
     assert source.capabilities == ("queue",)
     assert source.distribution_mode == "move"
-    assert set(source.outcomes) >= {"amqp:accepted:list", "amqp:rejected:list", "amqp:released:list",
-                                    "amqp:modified:list"}
+    assert set(source.outcomes) >= {"amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"}
 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.actual-terminus")
@@ -94,9 +96,14 @@ def test_the_attach_describes_the_actual_target(session: Session, name: str) -> 
 @pytest.mark.rule("1.0", "transport.2.6.3.no-guessing")
 def test_unsupported_properties_do_not_prevent_an_attach(session: Session, name: str) -> None:
     """The peer sees what there is, and may detach."""
-    receiver = session.receiver(source=Source(
-        name, capabilities=("no-such-capability",), filter={Symbol("f"): Described(Symbol("no:such:filter"), 1)}),
-        target=Target(None, capabilities=("strange",)), desired_capabilities=("strange",), properties={"strange": 1})
+    receiver = session.receiver(
+        source=Source(
+            name, capabilities=("no-such-capability",), filter={Symbol("f"): Described(Symbol("no:such:filter"), 1)}
+        ),
+        target=Target(None, capabilities=("strange",)),
+        desired_capabilities=("strange",),
+        properties={"strange": 1},
+    )
     assert not receiver.attached.source.filter
     session.sender(name).send(message(b"x"), settled=True)
     receiver.flow(1)
@@ -146,7 +153,9 @@ def test_an_error_at_a_link_detaches_it(session: Session, name: str) -> None:
     assert (detach.handle, detach.closed) == (sender.attached.handle, True)
     assert detach.error is not None
     assert (detach.error.condition, detach.error.description) == (
-        "amqp:invalid-field", "a delivery-tag of 33 bytes, at most 32 are allowed")
+        "amqp:invalid-field",
+        "a delivery-tag of 33 bytes, at most 32 are allowed",
+    )
     session.sync()
 
 
@@ -191,8 +200,15 @@ def reattached(session: Session, name: str, **options: Any) -> Any:
     """The peer detaches and attaches again before it hears that the link has failed."""
     sender = broken(session, name)
     session.send(Detach(sender.handle, False))
-    link = session.attach(sender.name, False, source=Source("here"), target=Target(name), initial_delivery_count=0,
-                          handle=sender.handle, **options)
+    link = session.attach(
+        sender.name,
+        False,
+        source=Source("here"),
+        target=Target(name),
+        initial_delivery_count=0,
+        handle=sender.handle,
+        **options,
+    )
     assert session.take(Detach).error is not None
     return link
 
@@ -436,6 +452,7 @@ def test_the_brokers_senders_announce_their_initial_delivery_count(session: Sess
 def test_an_unsettled_map_with_a_null_key_is_malformed(peer: Peer, name: str) -> None:
     session = peer.begin()
     unsettled = b"\xc1\x03\x02\x40\x40"
-    peer.send_bytes(frame(composite(0x12, "l", b"\x43", True, None, None, Source(name), Target("here"), unsettled),
-                           session.channel))
+    peer.send_bytes(
+        frame(composite(0x12, "l", b"\x43", True, None, None, Source(name), Target("here"), unsettled), session.channel)
+    )
     assert peer.closed_with() == "amqp:decode-error"

@@ -92,13 +92,17 @@ def test_deliveries_of_the_broker_are_resumed(own_broker: LeveretProcess, connec
         own_broker.kill()
         own_broker.start()
     session = side.begin()
-    link = side.receiver(session, durable=2, unsettled={
-        known.tag: None, accepted.tag: Accepted(), b"nobody knows": Released(), b"nor this": None})
+    link = side.receiver(
+        session,
+        durable=2,
+        unsettled={known.tag: None, accepted.tag: Accepted(), b"nobody knows": Released(), b"nor this": None},
+    )
     told = link.attached.unsettled
     assert told is not None
     # Nothing is an outcome of the source yet: it could still send all of them again.
     assert {tag: type(state) for tag, state in told.items()} == dict.fromkeys(
-        (known.tag, accepted.tag, unseen.tag), type(None))
+        (known.tag, accepted.tag, unseen.tag), type(None)
+    )
     session.flow(handle=link.handle, link_credit=10)
     came = transfers(session, 3)
     assert came[known.tag].resume and not came[known.tag].settled
@@ -239,8 +243,9 @@ def resume(sender: Sender, tag: bytes, payload: bytes = b"", **options: Any) -> 
 @pytest.mark.rule("1.0", "transport.2.6.13.receiver-only-settled")
 @pytest.mark.rule("1.0", "transport.2.6.13.both-resumed")
 @pytest.mark.parametrize("kill", [False, True], ids=["connection lost", "broker killed"])
-def test_resumed_deliveries_to_the_broker_are_not_stored_twice(own_broker: LeveretProcess, connect: Connect,
-                                                               kill: bool) -> None:
+def test_resumed_deliveries_to_the_broker_are_not_stored_twice(
+    own_broker: LeveretProcess, connect: Connect, kill: bool
+) -> None:
     side = Side(connect, "q", own_broker)
     session = side.begin()
     link = side.sender(session, durable=2)
@@ -277,8 +282,9 @@ def begun(side: Side, payload: bytes) -> Session:
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-2-from-start")
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-2-from-position")
 @pytest.mark.rule("1.0", "messaging.3.4.6.tag-6-skips")
-@pytest.mark.parametrize("begin", [None, (0, 0), (0, 3), (1, 10), "there"],
-                         ids=["no state", "start", "first section", "second section", "there"])
+@pytest.mark.parametrize(
+    "begin", [None, (0, 0), (0, 3), (1, 10), "there"], ids=["no state", "start", "first section", "second section", "there"]
+)
 def test_the_received_part_of_a_resumed_delivery_is_skipped(side: Side, connect: Connect, name: str, begin: Any) -> None:
     whole = message(b"first" * 20, properties=Properties("id" * 30)) + message(b"second" * 20) + message(b"third" * 20)
     ranges = [(start, end) for _, start, end in section_ranges(whole)]

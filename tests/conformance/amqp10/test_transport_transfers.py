@@ -160,9 +160,15 @@ def test_the_brokers_receiver_does_not_settle_before_the_sender_in_mode_second(s
 
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-id")
 @pytest.mark.rule("1.0", "transport.2.7.5.first-has-tag")
-@pytest.mark.parametrize("fields", [
-    {"delivery_tag": b"t"}, {"delivery_id": 0}, {},
-], ids=["no id", "no tag", "neither"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delivery_tag": b"t"},
+        {"delivery_id": 0},
+        {},
+    ],
+    ids=["no id", "no tag", "neither"],
+)
 def test_a_first_transfer_without_id_or_tag_detaches(session: Session, name: str, fields: dict[str, Any]) -> None:
     sender = session.sender(name)
     sender.transfer(message(), message_format=0, **fields)
@@ -170,9 +176,16 @@ def test_a_first_transfer_without_id_or_tag_detaches(session: Session, name: str
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.id-differs")
-@pytest.mark.parametrize("fields", [
-    {"delivery_id": 1}, {"delivery_tag": b"u"}, {"message_format": 256}, {"rcv_settle_mode": 1},
-], ids=["delivery-id", "delivery-tag", "message-format", "rcv-settle-mode"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delivery_id": 1},
+        {"delivery_tag": b"u"},
+        {"message_format": 256},
+        {"rcv_settle_mode": 1},
+    ],
+    ids=["delivery-id", "delivery-tag", "message-format", "rcv-settle-mode"],
+)
 def test_a_contradictory_continuation_detaches(session: Session, name: str, fields: dict[str, Any]) -> None:
     # Section 2.7.5: "it is an error if the delivery-id (delivery-tag) on a continuation transfer differs".
     sender = session.sender(name)
@@ -227,8 +240,10 @@ def test_a_delivery_id_of_an_unsettled_delivery_ends_the_session(session: Sessio
 def test_no_disposition_follows_the_detach_of_a_link(session: Session, name: str, durable: bool) -> None:
     sender = session.sender(name)
     payload = message(durable=durable)
-    session.send(*(Transfer(sender.handle, number, b"t%d" % number, 0, payload=payload) for number in range(50)),
-                 Detach(sender.handle, True))
+    session.send(
+        *(Transfer(sender.handle, number, b"t%d" % number, 0, payload=payload) for number in range(50)),
+        Detach(sender.handle, True),
+    )
     session.take(Detach)
     session.sync()
     bodies = [item.body for item in session.peer.frames]
@@ -269,8 +284,7 @@ def test_a_delivery_is_settled_once_a_transfer_is(session: Session, name: str, f
 
 @pytest.mark.rule("1.0", "transport.2.7.5.settled-stays-false")
 @pytest.mark.parametrize("frames", [(None, None, None), (False, None, None), (False, False, None)])
-def test_an_unsettled_delivery_gets_a_disposition(session: Session, name: str,
-                                                        frames: tuple[bool | None, ...]) -> None:
+def test_an_unsettled_delivery_gets_a_disposition(session: Session, name: str, frames: tuple[bool | None, ...]) -> None:
     sender = session.sender(name)
     pieces = [b"\x00\x53\x75", b"\xa0\x02", b"ab"]
     for index, (piece, settled) in enumerate(zip(pieces, frames, strict=True)):

@@ -22,13 +22,25 @@ def test_a_mandatory_multiple_field_has_at_least_one_value(mechanisms: bytes) ->
 
 
 @pytest.mark.rule("1.0", "section.types.1.2.encodings")
-@pytest.mark.parametrize("descriptor", [
-    b"\x53\x10", b"\x80\x00\x00\x00\x00\x00\x00\x00\x10", b"\xa3\x0eamqp:open:list", b"\xb3\x00\x00\x00\x0eamqp:open:list",
-], ids=["smallulong", "ulong", "sym8", "sym32"])
-@pytest.mark.parametrize("fields", [
-    b"\xc0\x04\x01\xa1\x01c", b"\xd0\x00\x00\x00\x07\x00\x00\x00\x01\xa1\x01c",
-    b"\xc0\x0d\x03\xb1\x00\x00\x00\x01c\x40\x70\x00\x00\x10\x00",
-], ids=["list8", "list32", "str32 and uint"])
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        b"\x53\x10",
+        b"\x80\x00\x00\x00\x00\x00\x00\x00\x10",
+        b"\xa3\x0eamqp:open:list",
+        b"\xb3\x00\x00\x00\x0eamqp:open:list",
+    ],
+    ids=["smallulong", "ulong", "sym8", "sym32"],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"\xc0\x04\x01\xa1\x01c",
+        b"\xd0\x00\x00\x00\x07\x00\x00\x00\x01\xa1\x01c",
+        b"\xc0\x0d\x03\xb1\x00\x00\x00\x01c\x40\x70\x00\x00\x10\x00",
+    ],
+    ids=["list8", "list32", "str32 and uint"],
+)
 def test_an_open_in_every_encoding(raw: Connect, descriptor: bytes, fields: bytes) -> None:
     peer = raw().header()
     peer.send_bytes(frame(b"\x00" + descriptor + fields))

@@ -261,8 +261,9 @@ class Machine:
             elif not path.endswith("-shm"):
                 # The index of a write-ahead log lives in a memory map; after a power cut it is rebuilt.
                 if id(file) not in left:
-                    left[id(file)] = (_left_strictly(file, chance) if rules is Rules.POSIX
-                                      else _left_in_order(file, until, chance))
+                    left[id(file)] = (
+                        _left_strictly(file, chance) if rules is Rules.POSIX else _left_in_order(file, until, chance)
+                    )
                 found[name] = left[id(file)]
         return found
 

@@ -24,8 +24,9 @@ def body_of(number: int) -> bytes:
 
 
 def publish(client: Client, queue: str, body: bytes) -> None:
-    client.engine.send_publish(1, make_address("", queue), 0, encode_header(60, len(body), {"delivery_mode": 2}), body,
-                               len(body))
+    client.engine.send_publish(
+        1, make_address("", queue), 0, encode_header(60, len(body), {"delivery_mode": 2}), body, len(body)
+    )
 
 
 def get(client: Client, queue: str) -> tuple[int, int, bytes] | None:
@@ -161,8 +162,11 @@ class Branches(Workload):
             return []
         client = Client(broker)
         doubtful = in_doubt(client)
-        wrong = [f"{xid} is in doubt, and was {known.state.get(xid, 'never begun')}" for xid in doubtful
-                 if known.state.get(xid) not in ("preparing", "prepared", "committing", "rolling back")]
+        wrong = [
+            f"{xid} is in doubt, and was {known.state.get(xid, 'never begun')}"
+            for xid in doubtful
+            if known.state.get(xid) not in ("preparing", "prepared", "committing", "rolling back")
+        ]
         # A branch without a reported outcome: none of it has happened, or all.
         unclear: list[str] = []
         for xid, state in known.state.items():
@@ -175,7 +179,8 @@ class Branches(Workload):
         chance = random.Random(len(events))
         for xid in doubtful:
             commit = known.state.get(xid) == "committing" or (
-                known.state.get(xid) != "rolling back" and chance.random() < 0.5)
+                known.state.get(xid) != "rolling back" and chance.random() < 0.5
+            )
             flags = step(client, f"coordination.{'commit' if commit else 'rollback'}", xid)
             if flags != OK:
                 wrong.append(f"{xid} cannot be decided: {flags}")
@@ -188,8 +193,11 @@ class Branches(Workload):
             moved = known.work[xid]
             if moved and found.get(moved[0]) != places[moved[0]]:
                 _move(places, moved)
-        wrong += [f"message {number} is in '{found.get(number)}', not in '{place}'" for number, place in places.items()
-                  if found.get(number) != place]
+        wrong += [
+            f"message {number} is in '{found.get(number)}', not in '{place}'"
+            for number, place in places.items()
+            if found.get(number) != place
+        ]
         return wrong
 
 

@@ -69,8 +69,10 @@ class JournaledModel(Model):
 
     def check(self, found: dict[str, list[Found]], redelivery: bool) -> list[str]:
         wrong = super().check(found, redelivery)
-        self.journal("check", {queue: [(message.key, message.redelivered) for message in messages]
-                               for queue, messages in found.items()})
+        self.journal(
+            "check",
+            {queue: [(message.key, message.redelivered) for message in messages] for queue, messages in found.items()},
+        )
         return wrong
 
 
@@ -80,8 +82,15 @@ def replay(model: Model, events: list[Event], unacked: Group) -> None:
     transactions: list[Transaction] = []
     for name, *values in events:
         if name == "check":
-            model.check({queue: [Found(queue, tuple(key) if key is not None else None, redelivered)
-                                 for key, redelivered in messages] for queue, messages in values[0].items()}, True)
+            model.check(
+                {
+                    queue: [
+                        Found(queue, tuple(key) if key is not None else None, redelivered) for key, redelivered in messages
+                    ]
+                    for queue, messages in values[0].items()
+                },
+                True,
+            )
         elif name == "begin":
             transactions.append(model.begin())
         elif name in ("ask", "committed", "forget"):
@@ -143,4 +152,3 @@ async def _check(broker: Broker, model: Model) -> list[str]:
         await reader.release([])
     await connection.close()
     return wrong
-

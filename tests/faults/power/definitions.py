@@ -27,8 +27,9 @@ def changed(things: Things, operation: str, name: str, more: list[str]) -> Thing
     if verb != "delete":
         return things | {(kind, name, *more)}
     concerned = {"queues": "bindings", "exchanges": "bindings", "users": "permissions", "vhosts": ""}[kind]
-    return frozenset(found for found in things if not (found[:2] == (kind, name) or (
-        found[0] == concerned and name in found[1:3])))
+    return frozenset(
+        found for found in things if not (found[:2] == (kind, name) or (found[0] == concerned and name in found[1:3]))
+    )
 
 
 class Definitions(Workload):
@@ -46,8 +47,7 @@ class Definitions(Workload):
             self.things[client] = found[client]
             journal("there", client, sorted(found[client]))
         started()
-        return in_threads(
-            journal, *(partial(self._operator, client, process, journal) for client in range(CLIENTS)))
+        return in_threads(journal, *(partial(self._operator, client, process, journal) for client in range(CLIENTS)))
 
     def _operator(self, client: int, process: LeveretProcess, journal: Journal) -> None:
         while True:
@@ -68,8 +68,12 @@ class Definitions(Workload):
                     continue
                 source, queue = chance.choice(there["exchanges"]), chance.choice(there["queues"])
                 verb = "delete" if ("bindings", source, queue, "key") in things else "add"
-                return f"bindings.{verb}", source, [queue, "key"], {
-                    "source": source, "destination": queue, "routing_key": "key"}
+                return (
+                    f"bindings.{verb}",
+                    source,
+                    [queue, "key"],
+                    {"source": source, "destination": queue, "routing_key": "key"},
+                )
             if kind == "permissions":
                 if not there["users"]:
                     continue
@@ -77,8 +81,12 @@ class Definitions(Workload):
                 if any(found[:2] == ("permissions", user) for found in things) and chance.random() < 0.3:
                     return "permissions.delete", user, ["/"], {"user": user, "vhost": "/"}
                 pattern = f"^{chance.randint(0, 999)}"
-                return "permissions.set", user, ["/", pattern], {
-                    "user": user, "vhost": "/", "configure": pattern, "write": "", "read": ""}
+                return (
+                    "permissions.set",
+                    user,
+                    ["/", pattern],
+                    {"user": user, "vhost": "/", "configure": pattern, "write": "", "read": ""},
+                )
             name = f"c{client}.{kind}.{chance.randrange(NAMES)}"
             if name in there[kind]:
                 return f"{kind}.delete", name, [], {"name": name}
@@ -102,8 +110,10 @@ class Definitions(Workload):
         wrong = []
         for client, found in enumerate(observed(broker.call)):
             if found not in (states[client], asked[client]):
-                wrong.append(f"client {client}: lost {sorted(states[client] - found)}, invented"
-                             f" {sorted(found - states[client])} (a change was under way: {asked[client] is not None})")
+                wrong.append(
+                    f"client {client}: lost {sorted(states[client] - found)}, invented"
+                    f" {sorted(found - states[client])} (a change was under way: {asked[client] is not None})"
+                )
         return wrong
 
 

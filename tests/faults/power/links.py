@@ -83,8 +83,9 @@ class Links(Workload):
     def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:
         ends = self.ends = self.ends or Ends(journal)
         started()
-        return in_threads(journal, lambda: ends.sending.run(process, MOST),
-                          lambda: ends.taking.run(process, random.Random(self.seed)))
+        return in_threads(
+            journal, lambda: ends.sending.run(process, MOST), lambda: ends.taking.run(process, random.Random(self.seed))
+        )
 
     def check(self, broker: Survivor, events: list[Event]) -> list[str]:
         ends = Ends(events=events)

@@ -46,8 +46,16 @@ class Taken(NamedTuple):
     wrong: list[str]
 
 
-def take(workload: Workload, directory: Path, library: Path, chance: random.Random, phases: int, seconds: float,
-         faults: dict[str, str] | None = None, ends: tuple[str, ...] = ENDS) -> Taken:
+def take(
+    workload: Workload,
+    directory: Path,
+    library: Path,
+    chance: random.Random,
+    phases: int,
+    seconds: float,
+    faults: dict[str, str] | None = None,
+    ends: tuple[str, ...] = ENDS,
+) -> Taken:
     """Run the workload in a directory that is empty at first, in phases that end by kill -9 or SIGTERM.
 
     faults  failing calls, for the library; otherwise syncs are slow
@@ -55,8 +63,9 @@ def take(workload: Workload, directory: Path, library: Path, chance: random.Rand
     """
     disk, log = directory / "disk", directory / "recording.log"
     disk.mkdir(parents=True)
-    environment = recorded(library, disk, log) | (faults or {
-        "FAULT_AT": "1", "FAULT_COUNT": str(1 << 60), "FAULT_CALLS": "s", "FAULT_SLEEP_US": str(SYNC_US)})
+    environment = recorded(library, disk, log) | (
+        faults or {"FAULT_AT": "1", "FAULT_COUNT": str(1 << 60), "FAULT_CALLS": "s", "FAULT_SLEEP_US": str(SYNC_US)}
+    )
     process = LeveretProcess(directory, config=workload.config, environment=environment, data_dir=disk / "data")
     journal = Journal(log)
     wrong: list[str] = []
@@ -95,16 +104,20 @@ def unrecorded(taken: Taken) -> list[str]:
         found.update(dict.fromkeys((os.path.join(base, name) for name in names), None))
         found.update({path: Path(path).read_bytes() for name in files if os.path.isfile(path := os.path.join(base, name))})
     made = machine.visible()
-    return sorted(path for path in found.keys() | made.keys() if found.get(path, b"") != made.get(path, b"")
-                  and not path.endswith("-shm"))
+    return sorted(
+        path
+        for path in found.keys() | made.keys()
+        if found.get(path, b"") != made.get(path, b"") and not path.endswith("-shm")
+    )
 
 
 def moments(records: list[Record], count: int, chance: random.Random) -> list[int]:
     """Numbers of records before which the power goes: half of them anywhere, the others beside syncs and directory
     operations. Sorted; in order of time."""
     anywhere = [number for number, record in enumerate(records) if record.operation != MARK]
-    beside = [number + after for number, record in enumerate(records) if record.operation in b"SDYKURLT"
-              for after in (0, 1, 2)]
+    beside = [
+        number + after for number, record in enumerate(records) if record.operation in b"SDYKURLT" for after in (0, 1, 2)
+    ]
     return sorted(chance.choice(beside if chance.random() < 0.5 else anywhere) for _ in range(count))
 
 
@@ -116,8 +129,16 @@ class Point(NamedTuple):
     wrong: list[str]
 
 
-def check(workload: Workload, taken: Taken, rules: Rules, count: int, chance: random.Random,
-          scratch: Path, until: float = float("inf"), lying: bool = False) -> Iterator[Point]:
+def check(
+    workload: Workload,
+    taken: Taken,
+    rules: Rules,
+    count: int,
+    chance: random.Random,
+    scratch: Path,
+    until: float = float("inf"),
+    lying: bool = False,
+) -> Iterator[Point]:
     """Cut the power at points of a recording, and start a broker on each; until a time of the monotonic clock.
 
     A point with the same files and events as one before is left out. Each of the others is checked in a child of this
@@ -148,8 +169,15 @@ def check(workload: Workload, taken: Taken, rules: Rules, count: int, chance: ra
                 continue
             first = not seen
             seen.add(digest)
-            one = partial(_check_point, workload, scratch / f"point-{number}", left, events, len(events),
-                          number % PROCESS_EVERY == PROCESS_EVERY - 1)
+            one = partial(
+                _check_point,
+                workload,
+                scratch / f"point-{number}",
+                left,
+                events,
+                len(events),
+                number % PROCESS_EVERY == PROCESS_EVERY - 1,
+            )
             if first:
                 yield Point(number, moment, one())
                 # Children share what there is by now: a collection must not touch, and so copy, all of it.
@@ -181,8 +209,9 @@ def _digest(left: dict[str, bytes | None], events: int) -> bytes:
     return found.digest()
 
 
-def _check_point(workload: Workload, target: Path, left: dict[str, bytes | None], events: list[Event],
-                 count: int, process: bool) -> list[str]:
+def _check_point(
+    workload: Workload, target: Path, left: dict[str, bytes | None], events: list[Event], count: int, process: bool
+) -> list[str]:
     """Check one point, at which the clients knew so many of the events; leave its files if something is wrong."""
     events = events[:count]
     target.mkdir(parents=True)
@@ -217,6 +246,7 @@ def start(workload: Workload, directory: Path, events: list[Event], process: boo
     log.addHandler(errors)
     try:
         with Embedded(data_dir=directory / "data", config=config) as running:
+
             def ask(name: str, /, **arguments: Any) -> Any:
                 reply = running._thread.run(running._node.call(name, **arguments))
                 return plain([*reply] if isinstance(reply, Iterator) else reply)
@@ -236,6 +266,7 @@ def _in_process(workload: Workload, directory: Path, events: list[Event]) -> lis
     except RuntimeError as error:
         return [f"it does not start: {error}"]
     try:
+
         def ask(name: str, /, **arguments: Any) -> Any:
             return call(broker.data_dir, name, arguments)
 

@@ -30,13 +30,16 @@ class Streams(Workload):
     offset."""
 
     sealing = True
-    config = basic_config() + """
+    config = (
+        basic_config()
+        + """
 [streams]
 segment_size = 40000
 segment_age = "200ms"
 merge_below = 30000
 grace = 0
 """
+    )
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -128,8 +131,9 @@ grace = 0
                 case "seen":
                     expected.seen[values[0]] = values[1]
         there = {queue["name"] for queue in broker.call("queues.list")}
-        wrong = [f"s{stream} is lost" for stream, expected in streams.items()
-                 if expected.declared and f"s{stream}" not in there]
+        wrong = [
+            f"s{stream} is lost" for stream, expected in streams.items() if expected.declared and f"s{stream}" not in there
+        ]
         for stream, expected in streams.items():
             if f"s{stream}" in there:
                 end = broker.call("streams.show", vhost="/", name=f"s{stream}")["next_offset"]

@@ -24,8 +24,9 @@ def put(channel: Channel, kind: str, body: bytes = b"body", key: str = "q", *, e
         return
     header = encode_header(_NUMBERS[kind], len(body), fields, QPID, V0_9)
     if kind == "stream":
-        channel.client.engine.send_content(channel.number, "stream.publish", {"exchange": exchange, "routing_key": key},
-                                           header, body)
+        channel.client.engine.send_content(
+            channel.number, "stream.publish", {"exchange": exchange, "routing_key": key}, header, body
+        )
     else:
         channel.call("file.open", "file.open-ok", identifier="one", content_size=len(body))
         channel.client.engine.send_content(channel.number, "file.stage", {}, header, body)

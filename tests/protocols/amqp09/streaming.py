@@ -14,13 +14,26 @@ from tests.protocols.support import bytes_of
 STREAM = 80
 
 
-def publish(channel: Channel, body: bytes = b"s", key: str = "q", *, exchange: str = "", mandatory: bool = False,
-            immediate: bool = False, ticket: int = 0, **properties: Any) -> None:
+def publish(
+    channel: Channel,
+    body: bytes = b"s",
+    key: str = "q",
+    *,
+    exchange: str = "",
+    mandatory: bool = False,
+    immediate: bool = False,
+    ticket: int = 0,
+    **properties: Any,
+) -> None:
     """Send a `stream.publish`; it reaches the broker with the next `run`, `flush` or call."""
     header = encode_header(STREAM, len(body), properties, QPID, V0_9)
-    channel.client.engine.send_content(channel.number, "stream.publish", {
-        "ticket": ticket, "exchange": exchange, "routing_key": key, "mandatory": mandatory, "immediate": immediate},
-        header, body)
+    channel.client.engine.send_content(
+        channel.number,
+        "stream.publish",
+        {"ticket": ticket, "exchange": exchange, "routing_key": key, "mandatory": mandatory, "immediate": immediate},
+        header,
+        body,
+    )
 
 
 def consume(channel: Channel, queue: str = "q", *, tag: str = "", **arguments: Any) -> str:
@@ -29,8 +42,9 @@ def consume(channel: Channel, queue: str = "q", *, tag: str = "", **arguments: A
 
 
 def qos(channel: Channel, rate: int = 0, *, size: int = 0, count: int = 0, everywhere: bool = False) -> None:
-    channel.call("stream.qos", "stream.qos-ok", prefetch_size=size, prefetch_count=count, consume_rate=rate,
-                 **{"global": everywhere})
+    channel.call(
+        "stream.qos", "stream.qos-ok", prefetch_size=size, prefetch_count=count, consume_rate=rate, **{"global": everywhere}
+    )
 
 
 def deliveries(channel: Channel) -> list[ContentMethod]:

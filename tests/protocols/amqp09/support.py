@@ -27,14 +27,24 @@ class Client(Client091):
         self.run()
         self.start = self.take("connection.start")
         assert self.start is not None
-        self.engine.send(0, "connection.start-ok", {
-            "client_properties": {"product": self.product}, "mechanism": "PLAIN",
-            "response": f"\0{self.user}\0{self.password}", "locale": "en_US"})
+        self.engine.send(
+            0,
+            "connection.start-ok",
+            {
+                "client_properties": {"product": self.product},
+                "mechanism": "PLAIN",
+                "response": f"\0{self.user}\0{self.password}",
+                "locale": "en_US",
+            },
+        )
         self.run()
         if self.take("connection.tune") is None:
             return
-        self.engine.send(0, "connection.tune-ok", {
-            "channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0})
+        self.engine.send(
+            0,
+            "connection.tune-ok",
+            {"channel_max": self.engine.channel_max, "frame_max": self.engine.frame_max, "heartbeat": 0},
+        )
         self.open_vhost()
 
     def open_vhost(self, insist: bool = False) -> None:
@@ -57,14 +67,41 @@ class Channel(Channel091):
     def __init__(self, client: Client, number: int) -> None:
         super().__init__(client, number)
 
-    def consume(self, queue: str = "q", *, tag: str = "", no_ack: bool = False, no_local: bool = False,
-                exclusive: bool = False, arguments: dict[str, Any] | None = None, ticket: int = 0) -> str:
-        answer = self.call("basic.consume", "basic.consume-ok", queue=queue, consumer_tag=tag, no_ack=no_ack,
-                           no_local=no_local, exclusive=exclusive, filter=arguments or {}, ticket=ticket)
+    def consume(
+        self,
+        queue: str = "q",
+        *,
+        tag: str = "",
+        no_ack: bool = False,
+        no_local: bool = False,
+        exclusive: bool = False,
+        arguments: dict[str, Any] | None = None,
+        ticket: int = 0,
+    ) -> str:
+        answer = self.call(
+            "basic.consume",
+            "basic.consume-ok",
+            queue=queue,
+            consumer_tag=tag,
+            no_ack=no_ack,
+            no_local=no_local,
+            exclusive=exclusive,
+            filter=arguments or {},
+            ticket=ticket,
+        )
         return str(answer["consumer_tag"])
 
-    def publish(self, key: str = "q", body: bytes = b"m", *, exchange: str = "", mandatory: bool = False,
-                immediate: bool = False, ticket: int = 0, **properties: Any) -> None:
+    def publish(
+        self,
+        key: str = "q",
+        body: bytes = b"m",
+        *,
+        exchange: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        ticket: int = 0,
+        **properties: Any,
+    ) -> None:
         header = encode_header(BASIC, len(body), properties)
         flags = mandatory | immediate << 1 | ticket << TICKET_SHIFT
         self.client.engine.send_publish(self.number, make_address(exchange, key), flags, header, body, len(body))

@@ -40,7 +40,8 @@ class MessageMachine(TwoClients):
         for staged in self.site.broker.uploads.by_key.values():
             assert staged.checkpoints and staged.owner is None and not staged.taken
         assert self.site.broker.uploads.checkpoints.keys() == {
-            (*staged.key[:3], name) for staged in self.site.broker.uploads.by_key.values() for name in staged.checkpoints}
+            (*staged.key[:3], name) for staged in self.site.broker.uploads.by_key.values() for name in staged.checkpoints
+        }
         reader = self.site.channel()
         for name, queue in self.site.vhost.queues.items():
             assert queue.unacked == 0 and not queue.consumers
@@ -72,14 +73,39 @@ class MessageMachine(TwoClients):
         self.count += 1
         return str(self.count)
 
-    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), persistent=st.booleans(),
-          priority=st.sampled_from((0, 9)), immediate=st.sampled_from((False, False, True)), by_reference=st.booleans(),
-          choice=mostly)
-    def transfer(self, which: int, number: int, queue: str, persistent: bool, priority: int, immediate: bool,
-                 by_reference: bool, choice: int) -> None:
+    @rule(
+        which=clients,
+        number=channels,
+        queue=st.sampled_from(QUEUES),
+        persistent=st.booleans(),
+        priority=st.sampled_from((0, 9)),
+        immediate=st.sampled_from((False, False, True)),
+        by_reference=st.booleans(),
+        choice=mostly,
+    )
+    def transfer(
+        self,
+        which: int,
+        number: int,
+        queue: str,
+        persistent: bool,
+        priority: int,
+        immediate: bool,
+        by_reference: bool,
+        choice: int,
+    ) -> None:
         body = (1, self.reference(which, number, choice).encode()) if by_reference else (0, b"small")
-        self.do(which, number, "message.transfer", routing_key=queue, delivery_mode=1 + persistent, priority=priority,
-                immediate=immediate, message_id=self.new_id(), body=body)
+        self.do(
+            which,
+            number,
+            "message.transfer",
+            routing_key=queue,
+            delivery_mode=1 + persistent,
+            priority=priority,
+            immediate=immediate,
+            message_id=self.new_id(),
+            body=body,
+        )
 
     @rule(which=clients, number=channels, reference=references)
     def open_reference(self, which: int, number: int, reference: str) -> None:
@@ -111,12 +137,38 @@ class MessageMachine(TwoClients):
     def close_reference(self, which: int, number: int, choice: int) -> None:
         self.do(which, number, "message.close", reference=self.reference(which, number, choice))
 
-    @rule(which=clients, number=channels, queue=st.sampled_from(QUEUES), no_ack=st.booleans(), no_local=st.booleans(),
-          choice=mostly, destination=st.sampled_from(("", "", "a", "b")), resumes=st.booleans())
-    def consume(self, which: int, number: int, queue: str, no_ack: bool, no_local: bool, choice: int,
-                destination: str, resumes: bool) -> None:
-        self.do(which, number, "message.consume", queue=queue, no_ack=no_ack and not resumes, no_local=no_local,
-                exclusive=not choice, destination=destination, filter={"x-resume": resumes})
+    @rule(
+        which=clients,
+        number=channels,
+        queue=st.sampled_from(QUEUES),
+        no_ack=st.booleans(),
+        no_local=st.booleans(),
+        choice=mostly,
+        destination=st.sampled_from(("", "", "a", "b")),
+        resumes=st.booleans(),
+    )
+    def consume(
+        self,
+        which: int,
+        number: int,
+        queue: str,
+        no_ack: bool,
+        no_local: bool,
+        choice: int,
+        destination: str,
+        resumes: bool,
+    ) -> None:
+        self.do(
+            which,
+            number,
+            "message.consume",
+            queue=queue,
+            no_ack=no_ack and not resumes,
+            no_local=no_local,
+            exclusive=not choice,
+            destination=destination,
+            filter={"x-resume": resumes},
+        )
 
     @rule(which=clients, number=channels, destination=st.sampled_from(("", "a", "b")))
     def cancel(self, which: int, number: int, destination: str) -> None:
@@ -148,8 +200,13 @@ class MessageMachine(TwoClients):
     def recover(self, which: int, number: int, requeue: bool) -> None:
         self.do(which, number, "message.recover", requeue=requeue)
 
-    @rule(which=clients, number=channels, count=st.integers(0, 4), size=st.sampled_from((0, 0, 200_000)),
-          everywhere=st.booleans())
+    @rule(
+        which=clients,
+        number=channels,
+        count=st.integers(0, 4),
+        size=st.sampled_from((0, 0, 200_000)),
+        everywhere=st.booleans(),
+    )
     def qos(self, which: int, number: int, count: int, size: int, everywhere: bool) -> None:
         self.do(which, number, "message.qos", prefetch_count=count, prefetch_size=size, **{"global": everywhere})
 
@@ -184,12 +241,16 @@ class MessageMachine(TwoClients):
         if not self.begun:
             return
         for client in self.clients:
-            closes = [item for item in client.received if isinstance(item, Method) and item.name.endswith(".close")
-                      and "reply_code" in item.arguments]
+            closes = [
+                item
+                for item in client.received
+                if isinstance(item, Method) and item.name.endswith(".close") and "reply_code" in item.arguments
+            ]
             assert all(item.arguments["reply_code"] != 541 for item in closes)
             client.received = list(closes)
 
 
 TestAnyMessage = MessageMachine.TestCase
-TestAnyMessage.settings = settings(max_examples=60, stateful_step_count=50, deadline=None,
-                                   suppress_health_check=list(HealthCheck))
+TestAnyMessage.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -26,32 +26,87 @@ NOW = 1_700_000_000_000
 TABLE = {"n": 1, "s": "x"}
 # All fields that a publisher sets, as the consumer gets them.
 FIELDS: dict[str, dict[str, Any]] = {
-    "file": {"content_type": "text/csv", "content_encoding": "gzip", "headers": TABLE, "priority": 3, "reply_to": "r",
-             "message_id": "m", "filename": "orders.csv", "timestamp": 5, "cluster_id": "cluster"},
+    "file": {
+        "content_type": "text/csv",
+        "content_encoding": "gzip",
+        "headers": TABLE,
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "filename": "orders.csv",
+        "timestamp": 5,
+        "cluster_id": "cluster",
+    },
     "stream": {"content_type": "text/csv", "content_encoding": "gzip", "headers": TABLE, "priority": 3, "timestamp": 5},
-    "message": {"content_type": "text/csv", "content_encoding": "gzip", "application_headers": TABLE, "priority": 3,
-                "reply_to": "r", "message_id": "m", "correlation_id": "c", "user_id": "user", "app_id": "a",
-                "transaction_id": "t", "delivery_mode": 2, "ttl": 60_000},
+    "message": {
+        "content_type": "text/csv",
+        "content_encoding": "gzip",
+        "application_headers": TABLE,
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "correlation_id": "c",
+        "user_id": "user",
+        "app_id": "a",
+        "transaction_id": "t",
+        "delivery_mode": 2,
+        "ttl": 60_000,
+    },
 }
 # Fields that only consumers of class message get.
 SECRET: dict[str, dict[str, Any]] = {"file": {}, "stream": {}, "message": {"security_token": "secret"}}
 # The same as class basic.
 BASIC: dict[str, dict[str, Any]] = {
-    "file": {"content_type": "text/csv", "content_encoding": "gzip", "headers": {**TABLE, "x-filename": "orders.csv"},
-             "priority": 3, "reply_to": "r", "message_id": "m", "timestamp": 5, "cluster_id": "cluster",
-             "delivery_mode": 2},
-    "stream": {"content_type": "text/csv", "content_encoding": "gzip", "headers": TABLE, "priority": 3, "timestamp": 5,
-               "delivery_mode": 1},
-    "message": {"content_type": "text/csv", "content_encoding": "gzip", "headers": {**TABLE, "x-transaction-id": "t"},
-                "priority": 3, "reply_to": "r", "message_id": "m", "correlation_id": "c", "user_id": "user", "app_id": "a",
-                "delivery_mode": 2, "expiration": "60000", "timestamp": NOW // 1000},
+    "file": {
+        "content_type": "text/csv",
+        "content_encoding": "gzip",
+        "headers": {**TABLE, "x-filename": "orders.csv"},
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "timestamp": 5,
+        "cluster_id": "cluster",
+        "delivery_mode": 2,
+    },
+    "stream": {
+        "content_type": "text/csv",
+        "content_encoding": "gzip",
+        "headers": TABLE,
+        "priority": 3,
+        "timestamp": 5,
+        "delivery_mode": 1,
+    },
+    "message": {
+        "content_type": "text/csv",
+        "content_encoding": "gzip",
+        "headers": {**TABLE, "x-transaction-id": "t"},
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "correlation_id": "c",
+        "user_id": "user",
+        "app_id": "a",
+        "delivery_mode": 2,
+        "expiration": "60000",
+        "timestamp": NOW // 1000,
+    },
 }
 # Every property of class basic.
 ALL: dict[str, Any] = {
-    "content_type": "text/csv", "content_encoding": "gzip", "delivery_mode": 2, "priority": 3,
-    "headers": {**TABLE, "x-filename": "f", "x-transaction-id": "t"}, "correlation_id": "c", "reply_to": "r",
-    "expiration": "60000", "message_id": "m", "timestamp": 5, "type": "kind", "user_id": "user",
-    "app_id": "a", "cluster_id": "cluster",
+    "content_type": "text/csv",
+    "content_encoding": "gzip",
+    "delivery_mode": 2,
+    "priority": 3,
+    "headers": {**TABLE, "x-filename": "f", "x-transaction-id": "t"},
+    "correlation_id": "c",
+    "reply_to": "r",
+    "expiration": "60000",
+    "message_id": "m",
+    "timestamp": 5,
+    "type": "kind",
+    "user_id": "user",
+    "app_id": "a",
+    "cluster_id": "cluster",
 }
 
 
@@ -133,8 +188,11 @@ def test_over_1_0_and_back(channel: Channel, session: amqp10.Session, kind: str)
     assert properties.reply_to == ("/queues/r" if "reply_to" in named else None)
     assert properties.creation_time == named["timestamp"] * 1000
     assert table_at(sections, "application_properties") == TABLE
-    extra = {"file": {"x-filename": "orders.csv", "x-opt-cluster-id": "cluster"}, "stream": {},
-             "message": {"x-transaction-id": "t"}}[kind]
+    extra = {
+        "file": {"x-filename": "orders.csv", "x-opt-cluster-id": "cluster"},
+        "stream": {},
+        "message": {"x-transaction-id": "t"},
+    }[kind]
     assert table_at(sections, "message_annotations") == {"x-exchange": "", "x-routing-key": "q", **extra}
     session.sender().send(delivery.payload)
     consume(channel, kind)
@@ -154,13 +212,18 @@ def table_at(sections: Sections, name: str) -> dict[Any, Any]:
     return {str(key): plain(item) for key, item in pairs}
 
 
-@pytest.mark.parametrize(("kind", "lost"), [
-    ("file", {"delivery_mode": 2, "expiration": None, "user_id": None}),
-    ("stream", {"delivery_mode": 1, "expiration": None, "user_id": None}),
-    ("message", {}),
-], ids=KINDS)
-def test_properties_of_class_basic_survive_a_class(channel: Channel, other: Channel091, kind: str,
-                                                    lost: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lost"),
+    [
+        ("file", {"delivery_mode": 2, "expiration": None, "user_id": None}),
+        ("stream", {"delivery_mode": 1, "expiration": None, "user_id": None}),
+        ("message", {}),
+    ],
+    ids=KINDS,
+)
+def test_properties_of_class_basic_survive_a_class(
+    channel: Channel, other: Channel091, kind: str, lost: dict[str, Any]
+) -> None:
     """A message of 0-9-1 is received as a content of a class and published again."""
     channel.declare(durable=True)
     other.publish("q", b"m", **ALL)
@@ -189,8 +252,11 @@ def test_a_content_without_fields_has_none_in_other_protocols(channel: Channel, 
     channel.declare()
     put(channel, kind, b"")
     body, properties = basic(other)
-    expected = {"file": {"delivery_mode": 2}, "stream": {"delivery_mode": 1},
-                "message": {"priority": 0, "timestamp": NOW // 1000}}[kind]
+    expected = {
+        "file": {"delivery_mode": 2},
+        "stream": {"delivery_mode": 1},
+        "message": {"priority": 0, "timestamp": NOW // 1000},
+    }[kind]
     assert body == b"" and properties == expected
 
 
@@ -226,7 +292,12 @@ def test_dead_letters(channel: Channel, other: Channel091, session: amqp10.Sessi
     headers = headers_of(fields)
     death = headers["x-death"][0]
     assert {name: death[name] for name in ("count", "exchange", "queue", "reason", "routing-keys")} == {
-        "count": 1, "exchange": "", "queue": "q", "reason": "rejected", "routing-keys": ["q"]}
+        "count": 1,
+        "exchange": "",
+        "queue": "q",
+        "reason": "rejected",
+        "routing-keys": ["q"],
+    }
     assert death.get("original-expiration") == ("60000" if kind == "message" else None)
     assert headers["x-first-death-queue"] == "q"
     kept = {"application_headers": None, "headers": None, "ttl": 0 if kind == "message" else None}
@@ -235,7 +306,8 @@ def test_dead_letters(channel: Channel, other: Channel091, session: amqp10.Sessi
     _, properties = basic(other, "dead-1")
     assert properties["headers"]["x-death"] == headers["x-death"]
     assert {name: value for name, value in properties.items() if name != "headers"} == {
-        name: value for name, value in BASIC[kind].items() if name not in ("headers", "expiration")}
+        name: value for name, value in BASIC[kind].items() if name not in ("headers", "expiration")
+    }
     (delivery,) = session.receiver("dead-2", credit=1).deliveries()
     annotations = table_at(split(delivery.payload), "message_annotations")
     assert annotations["x-opt-deaths"][0]["queue"] == "q" and annotations["x-exchange"] == "amq.fanout"
@@ -262,8 +334,9 @@ def test_expiry_by_the_message(clock: Clock, channel: Channel, other: Channel091
     assert properties["headers"]["x-death"][0]["original-expiration"] == "1000" and "expiration" not in properties
 
 
-def test_an_expiration_that_is_a_point_in_time(clock: Clock, channel: Channel, other: Channel091,
-                                               session: amqp10.Session) -> None:
+def test_an_expiration_that_is_a_point_in_time(
+    clock: Clock, channel: Channel, other: Channel091, session: amqp10.Session
+) -> None:
     """As Qpid's clients have it, in class basic."""
     channel.declare()
     for _ in range(3):
@@ -323,8 +396,13 @@ def test_paged_out_contents(site: Site, channel: Channel, other: Channel091, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_alternate_exchanges_and_copies(channel: Channel, other: Channel091, session: amqp10.Session, kind: str) -> None:
-    other.call("exchange.declare", "exchange.declare-ok", exchange="main", type="direct",
-               arguments={"alternate-exchange": "amq.fanout"})
+    other.call(
+        "exchange.declare",
+        "exchange.declare-ok",
+        exchange="main",
+        type="direct",
+        arguments={"alternate-exchange": "amq.fanout"},
+    )
     for queue in ("mine", "basic", "one"):
         channel.declare(queue)
         channel.call("queue.bind", "queue.bind-ok", queue=queue, exchange="amq.fanout")
@@ -350,11 +428,15 @@ def test_exchanges_that_look_at_keys_and_headers(channel: Channel, other: Channe
     assert other.bodies("by-header") == [b"1"]
 
 
-@pytest.mark.parametrize(("descriptor", "selector"), [
-    ("apache.org:selector-filter:string", "n = 2 AND JMSPriority > 1"),
-    ("amqp:sql-filter", "application_properties.n = 2"),
-    ("amqp:sql-filter", "properties.content_type = 'type/2'"),
-], ids=["selector", "application-properties", "properties"])
+@pytest.mark.parametrize(
+    ("descriptor", "selector"),
+    [
+        ("apache.org:selector-filter:string", "n = 2 AND JMSPriority > 1"),
+        ("amqp:sql-filter", "application_properties.n = 2"),
+        ("amqp:sql-filter", "properties.content_type = 'type/2'"),
+    ],
+    ids=["selector", "application-properties", "properties"],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_selectors_over_1_0(channel: Channel, session: amqp10.Session, kind: str, descriptor: str, selector: str) -> None:
     channel.declare()

@@ -33,9 +33,12 @@ def long(octets: bytes) -> bytes:
 
 def table(**fields: str | int) -> bytes:
     """A field table of the types S and I, as those of 2006 knew no others."""
-    return long(b"".join(
-        short(name) + (b"S" + long(value.encode()) if isinstance(value, str) else b"I" + struct.pack(">i", value))
-        for name, value in fields.items()))
+    return long(
+        b"".join(
+            short(name) + (b"S" + long(value.encode()) if isinstance(value, str) else b"I" + struct.pack(">i", value))
+            for name, value in fields.items()
+        )
+    )
 
 
 def tags(octets: bytes) -> set[bytes]:
@@ -54,8 +57,15 @@ def tags(octets: bytes) -> set[bytes]:
 class Raw:
     """A connection, opened in one of the two kinds of frames. What it reads it checks for ids in order."""
 
-    def __init__(self, broker: LeveretProcess, *, requests: bool = False, mechanism: str = "PLAIN", vhost: str = "/",
-                 opens: bool = True) -> None:
+    def __init__(
+        self,
+        broker: LeveretProcess,
+        *,
+        requests: bool = False,
+        mechanism: str = "PLAIN",
+        vhost: str = "/",
+        opens: bool = True,
+    ) -> None:
         self.socket: socket.socket = broker.connect(30.0)
         self.requests = False
         self.last_request: dict[int, int] = {}
@@ -94,8 +104,9 @@ class Raw:
         self.frame(REQUEST, channel, struct.pack(">QQI", id, self.responses_in.get(channel, 0), 0) + method)
         return id
 
-    def respond(self, channel: int, request: int, class_id: int, method_id: int, arguments: bytes = b"", offset: int = 0
-                ) -> None:
+    def respond(
+        self, channel: int, request: int, class_id: int, method_id: int, arguments: bytes = b"", offset: int = 0
+    ) -> None:
         id = self.last_response[channel] = self.last_response.get(channel, 0) + 1
         self.frame(RESPONSE, channel, struct.pack(">QQIHH", id, request, offset, class_id, method_id) + arguments)
 
@@ -287,8 +298,24 @@ def test_preview_classes(raw: Raw) -> None:
 
 def transfer(raw: Raw, key: str, body: bytes, mandatory: bool = False) -> int:
     """A message.transfer with an inline body: the coding of `content` is a byte and a long string."""
-    arguments = (b"\0\0" + short("") + b"\0" + bytes(8) + b"\0" + bytes(8) + b"\1" + bytes(8) + short("") + short(key)
-                 + short("id") + short("") * 7 + long(b"") + table(a="b", n=1) + b"\0" + long(body))
+    arguments = (
+        b"\0\0"
+        + short("")
+        + b"\0"
+        + bytes(8)
+        + b"\0"
+        + bytes(8)
+        + b"\1"
+        + bytes(8)
+        + short("")
+        + short(key)
+        + short("id")
+        + short("") * 7
+        + long(b"")
+        + table(a="b", n=1)
+        + b"\0"
+        + long(body)
+    )
     return raw.send(1, 120, 10, arguments + (bytes((mandatory,)) if raw.requests else b""))
 
 
@@ -356,12 +383,20 @@ def test_a_channel_is_opened_again(numbered: Raw, id: int) -> None:
 PING = struct.pack(">HH", 20, 60)
 
 
-@pytest.mark.parametrize(("type", "payload", "code"), [
-    (REQUEST, struct.pack(">QQI", 3, 0, 0) + PING, 503), (REQUEST, struct.pack(">QQI", 2, 2, 0) + PING, 503),
-    (RESPONSE, struct.pack(">QQI", 1, 1, 0) + struct.pack(">HH", 120, 500), 503),
-    (RESPONSE, struct.pack(">QQI", 1, 1, 0) + PING, 503), (REQUEST, b"\0" * 23, 501), (RESPONSE, b"", 501),
-    (METHOD, PING, 501), (REQUEST, struct.pack(">QQI", 2, 0, 0) + struct.pack(">HHHB", 50, 10, 0, 9), 502),
-], ids=["gap", "mark", "unknown", "no-answer", "short", "empty", "method", "arguments"])
+@pytest.mark.parametrize(
+    ("type", "payload", "code"),
+    [
+        (REQUEST, struct.pack(">QQI", 3, 0, 0) + PING, 503),
+        (REQUEST, struct.pack(">QQI", 2, 2, 0) + PING, 503),
+        (RESPONSE, struct.pack(">QQI", 1, 1, 0) + struct.pack(">HH", 120, 500), 503),
+        (RESPONSE, struct.pack(">QQI", 1, 1, 0) + PING, 503),
+        (REQUEST, b"\0" * 23, 501),
+        (RESPONSE, b"", 501),
+        (METHOD, PING, 501),
+        (REQUEST, struct.pack(">QQI", 2, 0, 0) + struct.pack(">HHHB", 50, 10, 0, 9), 502),
+    ],
+    ids=["gap", "mark", "unknown", "no-answer", "short", "empty", "method", "arguments"],
+)
 def test_mistakes_end_the_connection(numbered: Raw, type: int, payload: bytes, code: int) -> None:
     numbered.frame(type, 1, payload)
     assert numbered.expect(0, 10, 50)[:2] == struct.pack(">H", code)

@@ -28,9 +28,14 @@ def test_unbinding_a_missing_binding(channel: Channel, old: Channel091) -> None:
     assert close is not None and close.arguments["reply_code"] == 404
 
 
-@pytest.mark.parametrize(("method", "arguments"), [
-    ("queue.delete", {"queue": "nowhere"}), ("exchange.delete", {"exchange": "nowhere"}),
-], ids=["queue", "exchange"])
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("queue.delete", {"queue": "nowhere"}),
+        ("exchange.delete", {"exchange": "nowhere"}),
+    ],
+    ids=["queue", "exchange"],
+)
 def test_deleting_a_missing_object(channel: Channel, old: Channel091, method: str, arguments: dict[str, Any]) -> None:
     old.call(method, f"{method}-ok", **arguments)
     channel.send(method, **arguments)
@@ -69,10 +74,16 @@ def test_unacked_messages_of_the_connection_count_for_each_channel(channel: Chan
     assert len(channel.deliveries() + other.deliveries()) == 1
 
 
-@pytest.mark.parametrize(("name", "code"), [
-    ("confirm.select", 540), ("exchange.unbind", 540), ("basic.nack", 540), ("connection.update-secret", 540),
-    ("exchange.bind", 502),  # it has the number of `exchange.query`, as Qpid's peers know it
-])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("confirm.select", 540),
+        ("exchange.unbind", 540),
+        ("basic.nack", 540),
+        ("connection.update-secret", 540),
+        ("exchange.bind", 502),  # it has the number of `exchange.query`, as Qpid's peers know it
+    ],
+)
 def test_methods_that_0_9_does_not_have(channel: Channel, name: str, code: int) -> None:
     spec = V0_9_1.by_name[name]
     payload = struct.pack(">HH", spec.class_id, spec.method_id) + bytes(40)

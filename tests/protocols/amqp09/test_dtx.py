@@ -161,11 +161,17 @@ def test_an_identifier_in_use(site: Site, channel: Channel) -> None:
     assert other.client.is_open
 
 
-@pytest.mark.parametrize("begin", [
-    [], [("dtx.select", "dtx.select-ok", {}), ("basic.consume", "basic.consume-ok", {"queue": "q"})],
-    [("dtx.select", "dtx.select-ok", {}), ("dtx.start", "dtx.start-ok", {"dtx_identifier": "x0"})],
-    [("tx.select", "tx.select-ok", {})], [("dtx-demarcation.select", "dtx-demarcation.select-ok", {})],
-], ids=["not-selected", "consumed", "started", "tx", "demarcated"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        [],
+        [("dtx.select", "dtx.select-ok", {}), ("basic.consume", "basic.consume-ok", {"queue": "q"})],
+        [("dtx.select", "dtx.select-ok", {}), ("dtx.start", "dtx.start-ok", {"dtx_identifier": "x0"})],
+        [("tx.select", "tx.select-ok", {})],
+        [("dtx-demarcation.select", "dtx-demarcation.select-ok", {})],
+    ],
+    ids=["not-selected", "consumed", "started", "tx", "demarcated"],
+)
 def test_start_follows_select_and_precedes_other_work(site: Site, channel: Channel, begin: list[Any]) -> None:
     worker = connect(site).channel()
     for name, answer, arguments in begin:
@@ -455,23 +461,34 @@ def test_timed_out(site: Site, qpid: Demarcated) -> None:
 
 
 @pytest.mark.parametrize("selected", [True, False], ids=["selected", "not"])
-@pytest.mark.parametrize(("steps", "last"), [
-    ((), ("dtx-coordination.prepare", {"xid": "x9"})), ((), ("dtx-coordination.commit", {"xid": "x9"})),
-    ((), ("dtx-coordination.rollback", {"xid": "x9"})), ((), ("dtx-coordination.forget", {"xid": "x9"})),
-    ((), ("dtx-coordination.get-timeout", {"xid": "x9"})),
-    ((), ("dtx-coordination.set-timeout", {"xid": "x9", "timeout": 1})),
-    ((), ("dtx-demarcation.end", {"xid": "x9"})), ((), ("dtx-demarcation.start", {"xid": "x9", "join": True})),
-    ((), ("dtx-demarcation.start", {"xid": "x9", "resume": True})), ((), ("dtx-demarcation.start", {"xid": ""})),
-    (("start",), ("dtx-demarcation.start", {"xid": "x1"})), (("start",), ("dtx-demarcation.start", {"xid": "x2"})),
-    (("start",), ("dtx-demarcation.end", {"xid": "x1", "fail": True, "suspend": True})),
-    (("start",), ("dtx-demarcation.end", {"xid": "x2"})), (("start",), ("dtx-coordination.prepare", {"xid": "x1"})),
-    (("start",), ("dtx-coordination.rollback", {"xid": "x1"})), (("start",), ("dtx-coordination.forget", {"xid": "x1"})),
-    (("start", "end"), ("dtx-coordination.commit", {"xid": "x1"})),
-    (("start", "end"), ("dtx-demarcation.start", {"xid": "x1"})),
-    (("start", "end"), ("dtx-demarcation.start", {"xid": "x1", "join": True, "resume": True})),
-])
-def test_misuse_ends_the_connection(site: Site, channel: Channel, selected: bool, steps: tuple[str, ...],
-                                    last: tuple[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [
+        ((), ("dtx-coordination.prepare", {"xid": "x9"})),
+        ((), ("dtx-coordination.commit", {"xid": "x9"})),
+        ((), ("dtx-coordination.rollback", {"xid": "x9"})),
+        ((), ("dtx-coordination.forget", {"xid": "x9"})),
+        ((), ("dtx-coordination.get-timeout", {"xid": "x9"})),
+        ((), ("dtx-coordination.set-timeout", {"xid": "x9", "timeout": 1})),
+        ((), ("dtx-demarcation.end", {"xid": "x9"})),
+        ((), ("dtx-demarcation.start", {"xid": "x9", "join": True})),
+        ((), ("dtx-demarcation.start", {"xid": "x9", "resume": True})),
+        ((), ("dtx-demarcation.start", {"xid": ""})),
+        (("start",), ("dtx-demarcation.start", {"xid": "x1"})),
+        (("start",), ("dtx-demarcation.start", {"xid": "x2"})),
+        (("start",), ("dtx-demarcation.end", {"xid": "x1", "fail": True, "suspend": True})),
+        (("start",), ("dtx-demarcation.end", {"xid": "x2"})),
+        (("start",), ("dtx-coordination.prepare", {"xid": "x1"})),
+        (("start",), ("dtx-coordination.rollback", {"xid": "x1"})),
+        (("start",), ("dtx-coordination.forget", {"xid": "x1"})),
+        (("start", "end"), ("dtx-coordination.commit", {"xid": "x1"})),
+        (("start", "end"), ("dtx-demarcation.start", {"xid": "x1"})),
+        (("start", "end"), ("dtx-demarcation.start", {"xid": "x1", "join": True, "resume": True})),
+    ],
+)
+def test_misuse_ends_the_connection(
+    site: Site, channel: Channel, selected: bool, steps: tuple[str, ...], last: tuple[str, dict[str, Any]]
+) -> None:
     peer = Demarcated(connect(site))
     if selected:
         peer.select()

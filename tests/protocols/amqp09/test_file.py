@@ -109,8 +109,14 @@ def test_a_file_is_published_and_delivered(channel: Channel) -> None:
     delivery = got(channel)
     assert delivery.body == BODY and delivery.size == len(BODY)
     assert delivery.properties == {"filename": "report.txt", "headers": {"a": "b"}, "message_id": "1"}
-    assert delivery.delivered == {"consumer_tag": tag, "delivery_tag": 1, "redelivered": False, "exchange": "",
-                                  "routing_key": "q", "identifier": delivery.identifier}
+    assert delivery.delivered == {
+        "consumer_tag": tag,
+        "delivery_tag": 1,
+        "redelivered": False,
+        "exchange": "",
+        "routing_key": "q",
+        "identifier": delivery.identifier,
+    }
     assert tag == "here"
 
 
@@ -184,7 +190,7 @@ def test_pieces_of_one_sender_do_not_wait_for_the_disk(site: Site, channel: Chan
     for staged_size in (0, 3, 6):
         answer = channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
         assert answer == {"staged_size": staged_size}
-        stage(channel, BODY[staged_size:staged_size + 3])
+        stage(channel, BODY[staged_size : staged_size + 3])
     assert not syncing
 
 
@@ -196,8 +202,7 @@ def found(channel: Channel) -> int:
 
 
 @pytest.mark.parametrize("where", ["connection", "channel"])
-def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
-        site: Site, channel: Channel, where: str) -> None:
+def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(site: Site, channel: Channel, where: str) -> None:
     syncing: list[SyncCallback] = []
     site.broker.uploads.sync = lambda body, synced: syncing.append(synced)  # type: ignore[method-assign]
     channel.call("file.open", "file.open-ok", identifier="one", content_size=len(BODY))
@@ -222,7 +227,8 @@ def test_bytes_of_an_earlier_channel_are_on_disk_before_they_are_reported(
 
 
 def test_an_upload_that_cannot_be_read_is_not_published(
-        site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.broker.uploads.place = UploadFiles(tmp_path, 0)
     channel.declare()
     upload(channel)
@@ -646,8 +652,7 @@ def test_files_and_0_9_1(site: Site, channel: Channel) -> None:
     send(channel, b"file", filename="name", message_id="1")
     (taken,) = [old.get()]
     assert taken is not None and bytes_of(taken.body) == b"file"
-    assert decode_header(taken.header)[2] == {
-        "message_id": "1", "headers": {"x-filename": "name"}, "delivery_mode": 2}
+    assert decode_header(taken.header)[2] == {"message_id": "1", "headers": {"x-filename": "name"}, "delivery_mode": 2}
     old.publish(body=b"from 0-9-1", message_id="2", headers={"x-filename": "other"})
     old.run()
     consume(channel)
@@ -741,7 +746,8 @@ def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
 def test_files_need_tickets_where_there_are_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
-        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
+        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})}
+    )
     channel = connect(site).channel()
     upload(channel)
     write = channel.call("access.request", "access.request-ok", realm="/data", write=True)["ticket"]

@@ -22,9 +22,29 @@ from tests.support.fuzz09 import Fuzzer
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 60
-KINDS = ("Connection", "Channel", "ChannelConsumer", "BasicConsumer", "FileConsumer", "StreamConsumer", "MessageConsumer",
-         "Engine", "WireChannel", "Entry", "Message", "PendingPublish", "Files", "Open", "Incoming", "Upload", "Tickets",
-         "Ticket", "Branch", "DtxSession", "Pace")
+KINDS = (
+    "Connection",
+    "Channel",
+    "ChannelConsumer",
+    "BasicConsumer",
+    "FileConsumer",
+    "StreamConsumer",
+    "MessageConsumer",
+    "Engine",
+    "WireChannel",
+    "Entry",
+    "Message",
+    "PendingPublish",
+    "Files",
+    "Open",
+    "Incoming",
+    "Upload",
+    "Tickets",
+    "Ticket",
+    "Branch",
+    "DtxSession",
+    "Pace",
+)
 
 
 class Socket(FuzzedPeer):
@@ -106,8 +126,9 @@ def make_site(kind: str) -> Site:
     """`realms` has tickets, `resume` channels that wait for their resumption."""
     made = Site(spool_threshold=2000, max_message_size=100_000, max_transaction=50_000)
     if kind == "realms":
-        made.protocols.amqp09.realms["/"] = Realms({
-            "/open": Realm("/open", ".*", {"user": frozenset(RIGHTS)}), "/closed": Realm("/closed", ".*", {})})
+        made.protocols.amqp09.realms["/"] = Realms(
+            {"/open": Realm("/open", ".*", {"user": frozenset(RIGHTS)}), "/closed": Realm("/closed", ".*", {})}
+        )
     if kind == "resume":
         made.protocols.amqp09.settings = Amqp09Settings(resume_timeout=60, resume_channels=5)
     return made
@@ -120,8 +141,9 @@ def check_nothing_is_left(site: Site, kind: str) -> None:
         return
     assert all(staged.owner is None and not staged.taken for staged in site.broker.uploads.by_key.values()), "an upload"
     assert not any(queue.consumers for queue in site.vhost.queues.values()), "a consumer is left"
-    in_branches = Counter(entry.queue.name for branch in site.vhost.branches.by_name.values()
-                          for entry, _ in branch.settlements)
+    in_branches = Counter(
+        entry.queue.name for branch in site.vhost.branches.by_name.values() for entry, _ in branch.settlements
+    )
     for name, queue in site.vhost.queues.items():
         assert queue.unacked == in_branches[name], f"queue {name}: {queue.unacked} unacked entries have no owner"
     realms = site.protocols.amqp09.realms.get("/")

@@ -23,8 +23,11 @@ def answers(channel: Channel) -> list[str]:
     """Remove and return the names of the received responses, in order."""
     channel.run()
     names = ("message.ok", "message.reject", "message.empty", "message.offset")
-    mine = [item for item in channel.client.received
-            if isinstance(item, Method) and item.channel == channel.number and item.name in names]
+    mine = [
+        item
+        for item in channel.client.received
+        if isinstance(item, Method) and item.channel == channel.number and item.name in names
+    ]
     channel.client.received = [item for item in channel.client.received if item not in mine]
     return [item.name.removeprefix("message.") for item in mine]
 
@@ -76,14 +79,34 @@ def test_a_message_is_published_and_delivered(site: Site, channel: Channel) -> N
     Clock(site).time = 1_700_000_000_500
     channel.declare()
     fields: dict[str, Any] = {
-        "priority": 7, "delivery_mode": 1, "message_id": "m", "correlation_id": "c", "reply_to": "r",
-        "content_type": "text/plain", "content_encoding": "gzip", "user_id": "user", "app_id": "a",
-        "transaction_id": "t", "security_token": "secret", "application_headers": {"n": 1, "s": "x"}}
+        "priority": 7,
+        "delivery_mode": 1,
+        "message_id": "m",
+        "correlation_id": "c",
+        "reply_to": "r",
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "user_id": "user",
+        "app_id": "a",
+        "transaction_id": "t",
+        "security_token": "secret",
+        "application_headers": {"n": 1, "s": "x"},
+    }
     put(channel, ttl=5000, timestamp=1, expiration=2, **fields)
     consume(channel)
     assert got(channel) == {
-        "ticket": 0, "destination": "here", "redelivered": False, "immediate": False, "ttl": 5000, "exchange": "",
-        "routing_key": "q", "timestamp": 1_700_000_000, "expiration": 1_700_000_006, "body": (0, BODY), **fields}
+        "ticket": 0,
+        "destination": "here",
+        "redelivered": False,
+        "immediate": False,
+        "ttl": 5000,
+        "exchange": "",
+        "routing_key": "q",
+        "timestamp": 1_700_000_000,
+        "expiration": 1_700_000_006,
+        "body": (0, BODY),
+        **fields,
+    }
 
 
 def test_an_empty_message_is_valid(channel: Channel) -> None:
@@ -510,7 +533,8 @@ def test_messages_and_0_9_1(site: Site, channel: Channel) -> None:
 def test_messages_need_tickets_where_there_are_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
-        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})})
+        {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})}
+    )
     channel = connect(site).channel()
     write = channel.call("access.request", "access.request-ok", realm="/data", write=True)["ticket"]
     put(channel, key="data.q", ticket=write)
@@ -601,8 +625,11 @@ def test_messages_acknowledged_by_another_class_need_no_response(site: Site, cha
     assert unacked(site) == 0
 
 
-@pytest.mark.parametrize("arguments", [
-    {"no_ack": True, "filter": {"x-browse": True}}, {"filter": {"x-filter-no-consume": True}}], ids=["own", "qpid"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"no_ack": True, "filter": {"x-browse": True}}, {"filter": {"x-filter-no-consume": True}}],
+    ids=["own", "qpid"],
+)
 def test_browsing(site: Site, channel: Channel, arguments: dict[str, Any]) -> None:
     channel.declare()
     for body in (b"1", b"2"):

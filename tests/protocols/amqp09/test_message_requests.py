@@ -85,8 +85,14 @@ def test_a_reference(channel: Channel) -> None:
     closed = request(channel, "message.close", reference="r")
     resume = request(channel, "message.resume", reference="r", identifier="c")
     assert responses(channel) == [
-        ("ok", opened), ("ok", inline), ("ok", append), ("ok", checkpoint), ("ok", closed), ("ok", by_reference),
-        ("offset", resume)]
+        ("ok", opened),
+        ("ok", inline),
+        ("ok", append),
+        ("ok", checkpoint),
+        ("ok", closed),
+        ("ok", by_reference),
+        ("offset", resume),
+    ]
 
 
 def test_a_mandatory_message(site: Site, channel: Channel) -> None:
@@ -153,7 +159,11 @@ def test_responses_to_other_methods_are_ignored(site: Site, channel: Channel) ->
     channel.run()
     arrived = [item for item in channel.client.received if isinstance(item, Method)]
     assert [item.name.removeprefix("message.") for item in (*arrived[:3], arrived[-1])] == [
-        "open", "transfer", "append", "close"]
+        "open",
+        "transfer",
+        "append",
+        "close",
+    ]
     assert b"".join(item.arguments["bytes"] for item in arrived[2:-1]) == BIG
     for item in arrived:
         assert unacked(site) == (1 if item.request <= arrived[1].request else 0)

@@ -105,8 +105,9 @@ def test_a_selector_chooses_messages(channel: Channel) -> None:
     for colour in ("red", "blue"):
         for size in (1, 2):
             for priority in (4, 5):
-                channel.publish(body=f"{colour}{size}{priority}".encode(), priority=priority,
-                                headers={"colour": colour, "size": size})
+                channel.publish(
+                    body=f"{colour}{size}{priority}".encode(), priority=priority, headers={"colour": colour, "size": size}
+                )
     assert [item.body for item in channel.deliveries()] == [b"red25"]
     other = channel.client.channel()
     other.consume(arguments={"x-filter-jms-selector": ""})
@@ -156,7 +157,10 @@ def test_messages_recovered_in_a_pause_are_delivered_after_it(channel: Channel) 
     assert channel.deliveries() == []
     channel.call("channel.flow", "channel.flow-ok", active=True)
     assert [(item.body, item.redelivered) for item in channel.deliveries()] == [
-        (b"one", True), (b"two", True), (b"three", False)]
+        (b"one", True),
+        (b"two", True),
+        (b"three", False),
+    ]
     channel.call("channel.flow", "channel.flow-ok", active=True)
     assert channel.deliveries() == []
 

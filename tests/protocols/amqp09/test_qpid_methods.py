@@ -18,26 +18,37 @@ def channel() -> Channel:
     """With queue `q` bound to `x` by `key`, and queue `other` bound to `x` by `more`, and an exchange without bindings."""
     channel = connect(Site()).channel()
     for name, arguments in (("x", {"alternate-exchange": "y"}), ("y", {})):
-        channel.call("exchange.declare", "exchange.declare-ok", exchange=name, type="topic", durable=name == "x",
-                     arguments=arguments)
+        channel.call(
+            "exchange.declare", "exchange.declare-ok", exchange=name, type="topic", durable=name == "x", arguments=arguments
+        )
     for name, key, arguments in (("q", "key", {}), ("other", "more", {"a": "1"})):
         channel.declare(name)
         channel.call("queue.bind", "queue.bind-ok", queue=name, exchange="x", routing_key=key, arguments=arguments)
     return channel
 
 
-@pytest.mark.parametrize(("exchange", "key", "queue", "code", "text"), [
-    ("x", "", "", 0, ""), ("x", "key", "", 0, ""), ("x", "", "q", 0, ""), ("x", "key", "q", 0, ""),
-    ("", "", "", 0, ""), ("", "q", "", 0, ""), ("", "", "q", 0, ""), ("", "q", "q", 0, ""),
-    ("z", "key", "q", 1, "exchange 'z' not found"),
-    ("x", "", "z", 2, "queue 'z' not found"), ("x", "key", "z", 2, "queue 'z' not found"),
-    ("y", "", "", 3, "exchange 'y' has no bindings"),
-    ("y", "", "q", 4, "queue 'q' is not bound to exchange 'y'"),
-    ("x", "none", "", 5, "no queue is bound with routing key 'none' to exchange 'x'"),
-    ("", "none", "", 5, "no queue is bound with routing key 'none' to exchange ''"),
-    ("x", "more", "q", 6, "queue 'q' is not bound with routing key 'more' to exchange 'x'"),
-    ("", "other", "q", 6, "queue 'q' is not bound with routing key 'other' to exchange ''"),
-])
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue", "code", "text"),
+    [
+        ("x", "", "", 0, ""),
+        ("x", "key", "", 0, ""),
+        ("x", "", "q", 0, ""),
+        ("x", "key", "q", 0, ""),
+        ("", "", "", 0, ""),
+        ("", "q", "", 0, ""),
+        ("", "", "q", 0, ""),
+        ("", "q", "q", 0, ""),
+        ("z", "key", "q", 1, "exchange 'z' not found"),
+        ("x", "", "z", 2, "queue 'z' not found"),
+        ("x", "key", "z", 2, "queue 'z' not found"),
+        ("y", "", "", 3, "exchange 'y' has no bindings"),
+        ("y", "", "q", 4, "queue 'q' is not bound to exchange 'y'"),
+        ("x", "none", "", 5, "no queue is bound with routing key 'none' to exchange 'x'"),
+        ("", "none", "", 5, "no queue is bound with routing key 'none' to exchange ''"),
+        ("x", "more", "q", 6, "queue 'q' is not bound with routing key 'more' to exchange 'x'"),
+        ("", "other", "q", 6, "queue 'q' is not bound with routing key 'other' to exchange ''"),
+    ],
+)
 def test_exchange_bound(channel: Channel, exchange: str, key: str, queue: str, code: int, text: str) -> None:
     answer = channel.call("exchange.bound", "exchange.bound-ok", exchange=exchange, routing_key=key, queue=queue)
     assert answer == {"reply_code": code, "reply_text": text}
@@ -60,34 +71,46 @@ def test_exchange_query(channel: Channel) -> None:
     assert channel.call("exchange.query", "exchange.query-ok", exchange="")["type"] == "direct"
 
 
-@pytest.mark.parametrize(("asked", "expected"), [
-    ({"exchange": "x"}, set()),
-    ({"exchange": "x", "queue": "q", "routing_key": "key"}, set()),
-    ({"exchange": "x", "queue": "other", "arguments": {"a": "1"}}, set()),
-    ({"exchange": "", "queue": "q", "routing_key": "q"}, set()),
-    ({"exchange": "z", "queue": "q"}, {"exchange_not_found"}),
-    ({"exchange": "z", "queue": "z"}, {"exchange_not_found", "queue_not_found"}),
-    ({"exchange": "x", "queue": "z", "routing_key": "key"}, {"queue_not_found"}),
-    ({"exchange": "y", "queue": "q"}, {"queue_not_matched"}),
-    ({"exchange": "y", "queue": "q", "routing_key": "key", "arguments": {"a": "1"}},
-     {"queue_not_matched", "key_not_matched", "args_not_matched"}),
-    ({"exchange": "x", "routing_key": "none"}, {"key_not_matched"}),
-    ({"exchange": "x", "queue": "q", "arguments": {"a": "2"}}, {"args_not_matched"}),
-], ids=[str(number) for number in range(11)])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"exchange": "x"}, set()),
+        ({"exchange": "x", "queue": "q", "routing_key": "key"}, set()),
+        ({"exchange": "x", "queue": "other", "arguments": {"a": "1"}}, set()),
+        ({"exchange": "", "queue": "q", "routing_key": "q"}, set()),
+        ({"exchange": "z", "queue": "q"}, {"exchange_not_found"}),
+        ({"exchange": "z", "queue": "z"}, {"exchange_not_found", "queue_not_found"}),
+        ({"exchange": "x", "queue": "z", "routing_key": "key"}, {"queue_not_found"}),
+        ({"exchange": "y", "queue": "q"}, {"queue_not_matched"}),
+        (
+            {"exchange": "y", "queue": "q", "routing_key": "key", "arguments": {"a": "1"}},
+            {"queue_not_matched", "key_not_matched", "args_not_matched"},
+        ),
+        ({"exchange": "x", "routing_key": "none"}, {"key_not_matched"}),
+        ({"exchange": "x", "queue": "q", "arguments": {"a": "2"}}, {"args_not_matched"}),
+    ],
+    ids=[str(number) for number in range(11)],
+)
 def test_binding_query(channel: Channel, asked: dict[str, Any], expected: set[str]) -> None:
     answer = channel.call("binding.query", "binding.query-ok", **asked)
     assert len(answer) == 5
     assert {name for name, said in answer.items() if said} == expected
 
 
-@pytest.mark.parametrize("asked", [
-    ("exchange.query", {"exchange": "data.x"}), ("binding.query", {"exchange": "data.x", "queue": "data.q"}),
-], ids=["exchange", "binding"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("exchange.query", {"exchange": "data.x"}),
+        ("binding.query", {"exchange": "data.x", "queue": "data.q"}),
+    ],
+    ids=["exchange", "binding"],
+)
 def test_queries_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[str, Any]]) -> None:
     site = Site()
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
-        {"/data": Realm("/data", r"data\..*", {"user": frozenset(("passive", "read"))})})
+        {"/data": Realm("/data", r"data\..*", {"user": frozenset(("passive", "read"))})}
+    )
     method, arguments = asked
     channel = connect(site).channel()
     for right in ("passive", "read"):

@@ -98,7 +98,9 @@ def test_a_reference_may_be_the_body_of_many_messages(channel: Channel) -> None:
     assert answers(channel) == ["ok", "ok", "ok"]
     consume(channel)
     assert [(taken["message_id"], taken["body"]) for taken in (got(channel), got(channel))] == [
-        ("1", (0, BODY)), ("2", (0, BODY))]
+        ("1", (0, BODY)),
+        ("2", (0, BODY)),
+    ]
 
 
 def test_a_transfer_by_reference_delays_no_answer(channel: Channel) -> None:
@@ -456,8 +458,9 @@ def test_appends_fit_the_frames_of_the_client(site: Site, channel: Channel) -> N
     small = client.channel()
     consume(small)
     small.run()
-    appends = [item.arguments["bytes"] for item in client.received
-               if isinstance(item, Method) and item.name == "message.append"]
+    appends = [
+        item.arguments["bytes"] for item in client.received if isinstance(item, Method) and item.name == "message.append"
+    ]
     assert b"".join(appends) == body and max(map(len, appends)) == 4088 - 4 - 4 - 4 - len("1.1")
 
 
@@ -755,7 +758,8 @@ def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
     site.broker.uploads.sync = (  # type: ignore[method-assign]
-        lambda body, synced: synced(StorageFailed("cannot sync the upload: Input/output error")))
+        lambda body, synced: synced(StorageFailed("cannot sync the upload: Input/output error"))
+    )
     channel.send("message.checkpoint", reference="r", identifier="c")
     assert channel.refused() == 541 and answers(channel) == []
     assert not site.broker.uploads.by_key
@@ -763,7 +767,8 @@ def test_a_checkpoint_that_cannot_be_kept(site: Site, channel: Channel) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_upload_that_cannot_be_read_is_not_published(
-        site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    site: Site, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
     site.broker.uploads.place = UploadFiles(tmp_path, 0)
     channel.declare()
     channel.call("message.open", "message.ok", reference="r")

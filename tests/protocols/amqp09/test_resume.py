@@ -57,8 +57,14 @@ def is_clean(site: Site, queue: str = "q") -> bool:
     """Return whether no state of any channel is left."""
     interrupted = site.protocols.amqp09.interrupted
     found = site.vhost.queues.get(queue)
-    return (not interrupted.open and not interrupted.kept and not interrupted.of_user and not site.broker.holders
-            and not site.vhost.exclusive and (found is None or (not found.consumers and not found.unacked)))
+    return (
+        not interrupted.open
+        and not interrupted.kept
+        and not interrupted.of_user
+        and not site.broker.holders
+        and not site.vhost.exclusive
+        and (found is None or (not found.consumers and not found.unacked))
+    )
 
 
 @pytest.mark.rule("0-9", "channel.grammar.open-channel.client-resume")
@@ -296,8 +302,12 @@ def test_a_tag_that_another_consumer_has(site: Site, channel: Channel) -> None:
 
 
 def test_too_many_channels_of_a_user(site: Site) -> None:
-    site.allow("few", "/", site.users.get("user").permissions["/"],  # type: ignore[union-attr]
-               limits=UserLimits(max_channels=1))
+    site.allow(
+        "few",
+        "/",
+        site.users.get("user").permissions["/"],  # type: ignore[union-attr]
+        limits=UserLimits(max_channels=1),
+    )
     lost = connect(site, user="few").channel()
     lost.client.drop()
     client = connect(site, user="few")
@@ -311,8 +321,9 @@ def test_tickets_stay_valid(site: Site) -> None:
     rights = {"user": frozenset(("active", "write", "exclusive"))}
     site.protocols.amqp09.realms["/"] = Realms({"/data": Realm("/data", ".*", rights)})
     channel = connect(site).channel()
-    ticket = channel.call("access.request", "access.request-ok", realm="/data", exclusive=True, active=True,
-                          write=True)["ticket"]
+    ticket = channel.call("access.request", "access.request-ok", realm="/data", exclusive=True, active=True, write=True)[
+        "ticket"
+    ]
     channel.client.drop()
     stranger = connect(site).channel()
     stranger.send("access.request", realm="/data", write=True)

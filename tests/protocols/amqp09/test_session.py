@@ -164,19 +164,23 @@ def test_another_connections_exclusive_queue_is_locked(strict: bool, code: int) 
     assert other.refused() == code
 
 
-@pytest.mark.parametrize(("method", "arguments", "code"), [
-    ("queue.declare", {"queue": "amq.mine"}, 530),
-    ("exchange.declare", {"exchange": "amq.mine", "type": "direct"}, 403),
-    ("exchange.declare", {"exchange": "x", "type": "nonsense"}, 503),
-    ("exchange.delete", {"exchange": "nowhere"}, 404),
-    ("queue.delete", {"queue": "nowhere"}, 404),
-    ("queue.purge", {"queue": ""}, 530),
-    ("queue.delete", {"queue": ""}, 530),
-    ("queue.bind", {"queue": "", "exchange": "amq.direct"}, 530),
-    ("queue.unbind", {"queue": "durable", "exchange": "nowhere"}, 404),
-    ("basic.get", {"queue": ""}, 530),
-    ("basic.consume", {"queue": ""}, 530),
-], ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("method", "arguments", "code"),
+    [
+        ("queue.declare", {"queue": "amq.mine"}, 530),
+        ("exchange.declare", {"exchange": "amq.mine", "type": "direct"}, 403),
+        ("exchange.declare", {"exchange": "x", "type": "nonsense"}, 503),
+        ("exchange.delete", {"exchange": "nowhere"}, 404),
+        ("queue.delete", {"queue": "nowhere"}, 404),
+        ("queue.purge", {"queue": ""}, 530),
+        ("queue.delete", {"queue": ""}, 530),
+        ("queue.bind", {"queue": "", "exchange": "amq.direct"}, 530),
+        ("queue.unbind", {"queue": "durable", "exchange": "nowhere"}, 404),
+        ("basic.get", {"queue": ""}, 530),
+        ("basic.consume", {"queue": ""}, 530),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
 def test_refusals(site: Site, method: str, arguments: dict[str, str], code: int) -> None:
     connect(site).channel().declare("durable", durable=True)
     channel = connect(site).channel()
@@ -185,10 +189,16 @@ def test_refusals(site: Site, method: str, arguments: dict[str, str], code: int)
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(("arguments", "code"), [
-    ({"queue": "durable", "exchange": "transient"}, 530), ({"queue": "nowhere", "exchange": "amq.direct"}, 404),
-    ({"queue": "durable", "exchange": "nowhere"}, 404), ({"queue": "durable", "exchange": "inner"}, 530),
-], ids=["transient", "no-queue", "no-exchange", "internal"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"queue": "durable", "exchange": "transient"}, 530),
+        ({"queue": "nowhere", "exchange": "amq.direct"}, 404),
+        ({"queue": "durable", "exchange": "nowhere"}, 404),
+        ({"queue": "durable", "exchange": "inner"}, 530),
+    ],
+    ids=["transient", "no-queue", "no-exchange", "internal"],
+)
 def test_a_bind_that_fails(strict: bool, arguments: dict[str, str], code: int) -> None:
     channel = connect(Site(strict=strict)).channel()
     channel.declare("durable", durable=True)

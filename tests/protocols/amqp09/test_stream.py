@@ -27,13 +27,17 @@ def count(site: Site, queue: str = "q") -> int:
 
 def test_a_message_is_published_and_delivered(channel: Channel) -> None:
     channel.declare()
-    publish(channel, b"frame", content_type="video/h261", content_encoding="x", headers={"a": "b"}, priority=7,
-            timestamp=3)
+    publish(channel, b"frame", content_type="video/h261", content_encoding="x", headers={"a": "b"}, priority=7, timestamp=3)
     tag = consume(channel, tag="here")
     (delivery,) = deliveries(channel)
     assert bytes_of(delivery.body) == b"frame"
-    assert properties_of(delivery) == {"content_type": "video/h261", "content_encoding": "x", "headers": {"a": "b"},
-                                       "priority": 7, "timestamp": 3}
+    assert properties_of(delivery) == {
+        "content_type": "video/h261",
+        "content_encoding": "x",
+        "headers": {"a": "b"},
+        "priority": 7,
+        "timestamp": 3,
+    }
     assert delivery.arguments == {"consumer_tag": tag, "delivery_tag": 1, "exchange": "", "queue": "q"}
     assert tag == "here"
 

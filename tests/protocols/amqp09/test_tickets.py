@@ -19,10 +19,12 @@ ALL = frozenset(("passive", "active", "write", "read", "exclusive"))
 def site() -> Site:
     site = Site()
     site.vhost.declare_queue("data.q", None)
-    site.protocols.amqp09.realms["/"] = Realms({
-        "/data": Realm("/data", r"data\..*|", {"user": ALL}),
-        "/admin": Realm("/admin", ".*", {"somebody": ALL}),
-    })
+    site.protocols.amqp09.realms["/"] = Realms(
+        {
+            "/data": Realm("/data", r"data\..*|", {"user": ALL}),
+            "/admin": Realm("/admin", ".*", {"somebody": ALL}),
+        }
+    )
     return site
 
 
@@ -47,14 +49,18 @@ def test_a_ticket_that_was_never_granted_is_refused_everywhere() -> None:
     assert channel.refused() == 403
 
 
-@pytest.mark.parametrize(("method", "arguments", "right"), [
-    ("queue.declare", {"queue": "data.q"}, "active"),
-    ("queue.declare", {"queue": "data.q", "passive": True}, "passive"),
-    ("queue.purge", {"queue": "data.q"}, "read"),
-    ("queue.delete", {"queue": "data.q"}, "active"),
-    ("exchange.declare", {"exchange": "data.x", "type": "direct"}, "active"),
-    ("basic.consume", {"queue": "data.q"}, "read"),
-], ids=["declare", "passive", "purge", "delete", "exchange", "consume"])
+@pytest.mark.parametrize(
+    ("method", "arguments", "right"),
+    [
+        ("queue.declare", {"queue": "data.q"}, "active"),
+        ("queue.declare", {"queue": "data.q", "passive": True}, "passive"),
+        ("queue.purge", {"queue": "data.q"}, "read"),
+        ("queue.delete", {"queue": "data.q"}, "active"),
+        ("exchange.declare", {"exchange": "data.x", "type": "direct"}, "active"),
+        ("basic.consume", {"queue": "data.q"}, "read"),
+    ],
+    ids=["declare", "passive", "purge", "delete", "exchange", "consume"],
+)
 def test_methods_need_their_right(site: Site, method: str, arguments: dict[str, Any], right: str) -> None:
     channel = connect(site).channel()
     own: dict[str, Any] = {right: True}

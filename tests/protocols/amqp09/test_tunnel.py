@@ -56,8 +56,17 @@ class Plugin:
     """A module with handlers."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        install(directory, name, HANDLERS, taken="take", refused="refuse", failing="fail", leaving="leave", slow="wait",
-                missing="no_such_function")
+        install(
+            directory,
+            name,
+            HANDLERS,
+            taken="take",
+            refused="refuse",
+            failing="fail",
+            leaving="leave",
+            slow="wait",
+            missing="no_such_function",
+        )
         self.name = name
 
     @property
@@ -89,6 +98,7 @@ def wait_for(channel: Channel, condition: Callable[[], bool]) -> None:
 
 def close_of(channel: Channel) -> tuple[int, str]:
     """Wait for the close of the channel: reply code and text."""
+
     def closed() -> bool:
         return any(isinstance(item, Method) and item.name.endswith(".close") for item in channel.client.received)
 
@@ -106,9 +116,19 @@ def close_of(channel: Channel) -> tuple[int, str]:
 def test_a_request_is_passed_to_the_handler_of_its_name(channel: Channel, plugin: Plugin) -> None:
     send(channel, b"body", {"a": 1, "b": "c"}, data_name="taken", proxy_name="proxy", headers={"h": 2}, durable=1)
     wait_for(channel, lambda: len(plugin.requests) == 1)
-    assert plugin.requests == [tunnels.Request(
-        user="user", vhost="/", meta_data={"a": 1, "b": "c"}, headers={"h": 2}, proxy_name="proxy", data_name="taken",
-        durable=1, broadcast=0, body=b"body")]
+    assert plugin.requests == [
+        tunnels.Request(
+            user="user",
+            vhost="/",
+            meta_data={"a": 1, "b": "c"},
+            headers={"h": 2},
+            proxy_name="proxy",
+            data_name="taken",
+            durable=1,
+            broadcast=0,
+            body=b"body",
+        )
+    ]
     assert channel.client.received == []
 
 
@@ -169,8 +189,9 @@ def test_a_handler_may_refuse(channel: Channel, plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("name", ["failing", "leaving", "missing"])
-def test_a_handler_that_fails_does_not_affect_others(channel: Channel, plugin: Plugin, name: str,
-                                                         caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_that_fails_does_not_affect_others(
+    channel: Channel, plugin: Plugin, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     same = channel.client.channel()
     send(channel, data_name=name)
     code, text = close_of(channel)
@@ -209,8 +230,9 @@ def test_a_broadcast_that_one_handler_refuses(tmp_path: Path, channel: Channel, 
     wait_for(channel, lambda: len(plugin.requests) == 1)
 
 
-def test_so_many_requests_wait_for_a_handler(site: Site, channel: Channel, plugin: Plugin,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_requests_wait_for_a_handler(
+    site: Site, channel: Channel, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tunnels, "MAX_WAITING", 2)
     waiting = [connect(site).channel() for _ in range(2)]
     for caller in waiting:
@@ -239,8 +261,9 @@ def test_a_caller_that_has_disconnected(site: Site, channel: Channel, plugin: Pl
     assert len(site.broker.holders) == 1
 
 
-def test_the_example_of_the_documentation(tmp_path: Path, channel: Channel, plugin: Plugin,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_documentation(
+    tmp_path: Path, channel: Channel, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (Path(__file__).parents[3] / "docs" / "amqp-0-9.md").read_text("utf-8")
     found = re.search(r"```python\n([^`]*?amqp09\.tunnels.*?)```", page, re.DOTALL)
     assert found is not None and 'greeting = "greetings:take"' in page
@@ -297,8 +320,11 @@ def test_one_method_without_a_frame(site: Site, channel: Channel) -> None:
 def test_tunnelled_methods_precede_later_frames(site: Site) -> None:
     channel = connect(site).channel()
     channel.send("tx.select")
-    send(channel, encoded(1, lambda engine: engine.send_publish(1, make_address("", "q"), 0, encode_header(60, 1, {}),
-                                                               b"1", 1)), data_name="amqp")
+    send(
+        channel,
+        encoded(1, lambda engine: engine.send_publish(1, make_address("", "q"), 0, encode_header(60, 1, {}), b"1", 1)),
+        data_name="amqp",
+    )
     channel.publish(body=b"2")
     send(channel, encoded(1, lambda engine: engine.send(1, "tx.commit")), data_name="amqp")
     connect(site).channel().declare()
@@ -356,26 +382,30 @@ def test_a_tunnelled_upload(site: Site, channel: Channel) -> None:
     assert site.vhost.queues["q"].ready_count == 1
 
 
-@pytest.mark.parametrize(("body", "code"), [
-    (method(1, 50, 30, b"\0\0\x04none\0"), 404),
-    (method(1, 60, 77), 540),
-    (method(1, 50, 30, b"\0\0\x09none\0"), 502),
-    (method(2, 50, 30, b"\0\0\x04none\0"), 504),
-    (frame(3, 1, b"body"), 501),
-    (frame(99, 1, b""), 501),
-    (frame(4, 1, b""), 504),
-    (frame(1, 1, b"\0\x3c\0\x1e", end=3), 501),
-    (method(1, 20, 40, struct.pack(">H", 200) + b"\0" + bytes(4)), 503),
-    (method(1, 20, 20, b"\0"), 503),
-    (method(1, 20, 10, b"\0"), 504),
-    (method(2, 20, 10, b"\0"), 503),
-    (method(0, 10, 50, struct.pack(">H", 200) + b"\0" + bytes(4)), 503),
-    (method(1, 60, 40, b"\0\0\0\x01q\0"), 501),
-    (method(1, 50, 30, b"\0\0\x04none\0")[:-3], 501),
-    (b"\0\x32", 501),
-    (b"\0\x32\0\x1e\0\0\x04none\0", 404),
-    (b"\x01", 501),
-], ids=lambda value: None if isinstance(value, int) else value.hex()[:60])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (method(1, 50, 30, b"\0\0\x04none\0"), 404),
+        (method(1, 60, 77), 540),
+        (method(1, 50, 30, b"\0\0\x09none\0"), 502),
+        (method(2, 50, 30, b"\0\0\x04none\0"), 504),
+        (frame(3, 1, b"body"), 501),
+        (frame(99, 1, b""), 501),
+        (frame(4, 1, b""), 504),
+        (frame(1, 1, b"\0\x3c\0\x1e", end=3), 501),
+        (method(1, 20, 40, struct.pack(">H", 200) + b"\0" + bytes(4)), 503),
+        (method(1, 20, 20, b"\0"), 503),
+        (method(1, 20, 10, b"\0"), 504),
+        (method(2, 20, 10, b"\0"), 503),
+        (method(0, 10, 50, struct.pack(">H", 200) + b"\0" + bytes(4)), 503),
+        (method(1, 60, 40, b"\0\0\0\x01q\0"), 501),
+        (method(1, 50, 30, b"\0\0\x04none\0")[:-3], 501),
+        (b"\0\x32", 501),
+        (b"\0\x32\0\x1e\0\0\x04none\0", 404),
+        (b"\x01", 501),
+    ],
+    ids=lambda value: None if isinstance(value, int) else value.hex()[:60],
+)
 def test_errors_within_a_tunnel(site: Site, body: bytes, code: int) -> None:
     channel = connect(site).channel()
     tunnel(channel, body)

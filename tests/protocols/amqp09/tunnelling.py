@@ -31,5 +31,6 @@ def content(body: bytes, **properties: Any) -> bytes:
 
 def send(channel: Channel, body: bytes = b"", meta_data: dict[str, Any] | None = None, **properties: Any) -> None:
     """Send a request; it reaches the broker with the next `run`, `flush` or call."""
-    channel.client.engine.send_content(channel.number, "tunnel.request", {"meta_data": meta_data or {}},
-                                       content(body, **properties), body)
+    channel.client.engine.send_content(
+        channel.number, "tunnel.request", {"meta_data": meta_data or {}}, content(body, **properties), body
+    )

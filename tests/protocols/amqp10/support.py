@@ -30,8 +30,12 @@ T = TypeVar("T", bound=Performative)
 
 def make_site(*, user: str = "user", **options: Any) -> Site:
     """A site whose anonymous user is `user`."""
-    own = {name: options.pop(name) for name in list(options) if name in (
-        "auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size", "transaction_timeout")}
+    own = {
+        name: options.pop(name)
+        for name in list(options)
+        if name
+        in ("auto_create", "sessions", "links", "idle_timeout", "link_credit", "max_frame_size", "transaction_timeout")
+    }
     site = Site(**options)
     site.protocols.amqp10.settings.anonymous_user = user
     for name, value in own.items():
@@ -42,8 +46,9 @@ def make_site(*, user: str = "user", **options: Any) -> Site:
 class Client:
     """One connection; `received` has every received frame that was not taken yet."""
 
-    def __init__(self, site: Site, *, sasl: bool = False, container: str = "test", answer: int | None = None,
-                 **options: Any) -> None:
+    def __init__(
+        self, site: Site, *, sasl: bool = False, container: str = "test", answer: int | None = None, **options: Any
+    ) -> None:
         self.site = site
         self.container = container
         self.output = Output(1 << 20)
@@ -111,8 +116,15 @@ class Client:
 
     def begin(self, channel: int = 0, **options: Any) -> Session:
         session = Session(self, channel)
-        self.send(Begin(options.pop("next_outgoing_id", 0), options.pop("incoming_window", 1000),
-                        options.pop("outgoing_window", 1000), channel=channel, **options))
+        self.send(
+            Begin(
+                options.pop("next_outgoing_id", 0),
+                options.pop("incoming_window", 1000),
+                options.pop("outgoing_window", 1000),
+                channel=channel,
+                **options,
+            )
+        )
         self.run()
         session.begun = self.take(Begin)
         assert session.begun.remote_channel == channel
@@ -144,8 +156,14 @@ class Session:
 
     def sender(self, address: str | None = "q", name: str = "", **options: Any) -> Sender:
         target = options.pop("target", Target(address))
-        attach = self.attach(name or f"sender {self.next_handle}", False, target=target,
-                             source=options.pop("source", Source("here")), initial_delivery_count=0, **options)
+        attach = self.attach(
+            name or f"sender {self.next_handle}",
+            False,
+            target=target,
+            source=options.pop("source", Source("here")),
+            initial_delivery_count=0,
+            **options,
+        )
         sender = Sender(self, attach[0])
         sender.attached = attach[1]
         flow = self.client.find(Flow)
@@ -154,8 +172,13 @@ class Session:
 
     def receiver(self, address: str | None = "q", credit: int = 0, name: str = "", **options: Any) -> Receiver:
         source = options.pop("source", Source(address))
-        attach = self.attach(name or f"receiver {self.next_handle}", True, source=source,
-                             target=options.pop("target", Target("here")), **options)
+        attach = self.attach(
+            name or f"receiver {self.next_handle}",
+            True,
+            source=source,
+            target=options.pop("target", Target("here")),
+            **options,
+        )
         receiver = Receiver(self, attach[0])
         receiver.attached = attach[1]
         if credit:
@@ -170,8 +193,15 @@ class Session:
         self.client.run()
         return handle, self.client.take(Attach)
 
-    def dispose(self, first: int | None, last: int | None = None, state: Composite | None = None, *, settled: bool = True,
-                role: bool = True) -> None:
+    def dispose(
+        self,
+        first: int | None,
+        last: int | None = None,
+        state: Composite | None = None,
+        *,
+        settled: bool = True,
+        role: bool = True,
+    ) -> None:
         assert first is not None, "a frame without a delivery-id"
         self.client.send(Disposition(role, first, last, settled, state, channel=self.channel))
         self.client.run()
@@ -203,9 +233,18 @@ class Sender(Link):
         """Send a delivery in one frame; return its delivery-id."""
         number = self.session.next_id
         self.session.next_id += 1
-        self.client.send(Transfer(self.handle, options.pop("delivery_id", number),
-                                  options.pop("delivery_tag", number.to_bytes(4, "big")), 0, settled,
-                                  channel=self.session.channel, payload=payload or message(b"m"), **options))
+        self.client.send(
+            Transfer(
+                self.handle,
+                options.pop("delivery_id", number),
+                options.pop("delivery_tag", number.to_bytes(4, "big")),
+                0,
+                settled,
+                channel=self.session.channel,
+                payload=payload or message(b"m"),
+                **options,
+            )
+        )
         if run:
             self.client.run()
         return number
@@ -216,15 +255,29 @@ class Sender(Link):
 
     def outcomes(self) -> list[tuple[int, int, bool, str]]:
         """Return the received dispositions: first, last, settled, and the name of the state."""
-        return [(frame.first, frame.first if frame.last is None else frame.last, frame.settled,
-                 type(frame.state).__name__) for frame in self.client.all(Disposition)]
+        return [
+            (frame.first, frame.first if frame.last is None else frame.last, frame.settled, type(frame.state).__name__)
+            for frame in self.client.all(Disposition)
+        ]
 
 
 class Receiver(Link):
-    def flow(self, credit: int, *, delivery_count: int = 0, window: int = 1000, next_incoming_id: int = 0,
-             **options: Any) -> None:
-        self.client.send(Flow(window, 0, 1000, next_incoming_id, self.handle, delivery_count, credit,
-                              channel=self.session.channel, **options))
+    def flow(
+        self, credit: int, *, delivery_count: int = 0, window: int = 1000, next_incoming_id: int = 0, **options: Any
+    ) -> None:
+        self.client.send(
+            Flow(
+                window,
+                0,
+                1000,
+                next_incoming_id,
+                self.handle,
+                delivery_count,
+                credit,
+                channel=self.session.channel,
+                **options,
+            )
+        )
         self.client.run()
 
     def deliveries(self) -> list[Transfer]:
@@ -238,8 +291,15 @@ class Receiver(Link):
         self.session.dispose(first, last, Accepted())
 
 
-def message(body: bytes = b"m", *, durable: bool = False, header: MessageHeader | None = None,
-            properties: Properties | None = None, before: bytes = b"", after: bytes = b"") -> bytes:
+def message(
+    body: bytes = b"m",
+    *,
+    durable: bool = False,
+    header: MessageHeader | None = None,
+    properties: Properties | None = None,
+    before: bytes = b"",
+    after: bytes = b"",
+) -> bytes:
     """A message with one data section."""
     octets = b""
     if durable:

@@ -59,57 +59,109 @@ def refusal(session: Session, payload: bytes) -> str:
 
 
 @pytest.mark.parametrize("section", [DELIVERY, MESSAGE, FOOTER], ids=["delivery", "message", "footer"])
-@pytest.mark.parametrize(("pairs", "condition", "in_strict_mode"), [
-    ([(Symbol("x-opt-a"), 1)], "", ""),
-    ([], "", ""),
-    ([(Symbol("x-a"), [1, {"b": 2}]), (Symbol("x-opt-a"), None)], "", "amqp:not-implemented"),
-    ([(Symbol("x-opt-a"), 1), (Symbol("other"), 1)], "amqp:not-implemented", "amqp:not-implemented"),
-    ([(Symbol(""), 1)], "amqp:not-implemented", "amqp:not-implemented"),
-    ([(ULong(5), 1)], "amqp:not-implemented", "amqp:not-implemented"),
-    ([("x-opt-a", 1)], "amqp:decode-error", "amqp:decode-error"),
-    ([(5, 1)], "amqp:decode-error", "amqp:decode-error"),
-    ([(None, 1)], "amqp:decode-error", "amqp:decode-error"),
-    ([(Symbol("other"), 1), (b"x-opt-", 1)], "amqp:decode-error", "amqp:decode-error"),
-], ids=["x-opt", "empty", "x", "reserved symbol", "empty symbol", "ulong", "string", "long", "null", "both"])
+@pytest.mark.parametrize(
+    ("pairs", "condition", "in_strict_mode"),
+    [
+        ([(Symbol("x-opt-a"), 1)], "", ""),
+        ([], "", ""),
+        ([(Symbol("x-a"), [1, {"b": 2}]), (Symbol("x-opt-a"), None)], "", "amqp:not-implemented"),
+        ([(Symbol("x-opt-a"), 1), (Symbol("other"), 1)], "amqp:not-implemented", "amqp:not-implemented"),
+        ([(Symbol(""), 1)], "amqp:not-implemented", "amqp:not-implemented"),
+        ([(ULong(5), 1)], "amqp:not-implemented", "amqp:not-implemented"),
+        ([("x-opt-a", 1)], "amqp:decode-error", "amqp:decode-error"),
+        ([(5, 1)], "amqp:decode-error", "amqp:decode-error"),
+        ([(None, 1)], "amqp:decode-error", "amqp:decode-error"),
+        ([(Symbol("other"), 1), (b"x-opt-", 1)], "amqp:decode-error", "amqp:decode-error"),
+    ],
+    ids=["x-opt", "empty", "x", "reserved symbol", "empty symbol", "ulong", "string", "long", "null", "both"],
+)
 def test_keys_of_annotations(section: bytes, pairs: list[tuple[Any, Any]], condition: str, in_strict_mode: str) -> None:
     payload = annotated(section, pairs)
     assert refusal(make_session(), payload) == condition
     assert refusal(make_session(strict=True), payload) == in_strict_mode
 
 
-@pytest.mark.parametrize("content", [
-    b"\xc1\x01\x01",  # an odd number of values
-    b"\xc1\x04\x02\xa3\x7fx",  # a key that is longer than the map
-    b"\xc1\x03\x02\xa3\x00",  # a key without a value
-    b"\xc1\x05\x00\xa3\x01x\x40",  # more than its count
-    b"\xc1\x00",  # no count
-    b"\xd1\x00\x00\x00\x02\x00\x00",  # half of a count
-    b"\xc1\x05\x02\x3f\x01x\x40",  # an unknown format code
-    b"\x00\x53\x01\xc1\x01\x00",  # a map with a descriptor
-], ids=["odd", "long key", "no value", "more", "no count", "half count", "code", "described"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xc1\x01\x01",  # an odd number of values
+        b"\xc1\x04\x02\xa3\x7fx",  # a key that is longer than the map
+        b"\xc1\x03\x02\xa3\x00",  # a key without a value
+        b"\xc1\x05\x00\xa3\x01x\x40",  # more than its count
+        b"\xc1\x00",  # no count
+        b"\xd1\x00\x00\x00\x02\x00\x00",  # half of a count
+        b"\xc1\x05\x02\x3f\x01x\x40",  # an unknown format code
+        b"\x00\x53\x01\xc1\x01\x00",  # a map with a descriptor
+    ],
+    ids=["odd", "long key", "no value", "more", "no count", "half count", "code", "described"],
+)
 def test_annotations_that_cannot_be_read(content: bytes) -> None:
     assert refusal(make_session(), MESSAGE + content + DATA) == "amqp:decode-error"
 
 
-@pytest.mark.parametrize("payload", [
-    HEADER + DELIVERY + EMPTY + MESSAGE + EMPTY + PROPERTIES + APPLICATION + DATA + FOOTER + EMPTY,
-    DATA + DATA, SEQUENCE + SEQUENCE, VALUE, HEADER,
-    b"\x00\xa3\x10amqp:data:binary\xa0\x01a",
-], ids=["all", "data twice", "sequence twice", "value", "no body", "symbolic descriptor"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        HEADER + DELIVERY + EMPTY + MESSAGE + EMPTY + PROPERTIES + APPLICATION + DATA + FOOTER + EMPTY,
+        DATA + DATA,
+        SEQUENCE + SEQUENCE,
+        VALUE,
+        HEADER,
+        b"\x00\xa3\x10amqp:data:binary\xa0\x01a",
+    ],
+    ids=["all", "data twice", "sequence twice", "value", "no body", "symbolic descriptor"],
+)
 def test_sections_in_order(payload: bytes) -> None:
     assert refusal(make_session(), payload) == ""
 
 
-@pytest.mark.parametrize("payload", [
-    HEADER + HEADER + DATA, PROPERTIES + PROPERTIES + DATA, APPLICATION + APPLICATION + DATA, VALUE + VALUE,
-    DATA + FOOTER + EMPTY + FOOTER + EMPTY,
-    PROPERTIES + HEADER + DATA, DATA + PROPERTIES, FOOTER + EMPTY + DATA, APPLICATION + PROPERTIES + DATA,
-    DATA + SEQUENCE, DATA + VALUE, SEQUENCE + VALUE, VALUE + DATA,
-    b"\x00\x53\x24\x45" + DATA, b"plain text", DATA[:-1], DATA + b"\x00", b"\x00\x53\x75\xa1\x01a",
-    b"\x00\x53\x76" + EMPTY, b"\x00\x53\x70" + EMPTY + DATA,
-], ids=["two headers", "two properties", "two applications", "two values", "two footers", "header late", "properties late",
-        "footer early", "application early", "data and sequence", "data and value", "sequence and value", "value and data",
-        "no section", "text", "cut off", "half a section", "text as data", "map as sequence", "map as header"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        HEADER + HEADER + DATA,
+        PROPERTIES + PROPERTIES + DATA,
+        APPLICATION + APPLICATION + DATA,
+        VALUE + VALUE,
+        DATA + FOOTER + EMPTY + FOOTER + EMPTY,
+        PROPERTIES + HEADER + DATA,
+        DATA + PROPERTIES,
+        FOOTER + EMPTY + DATA,
+        APPLICATION + PROPERTIES + DATA,
+        DATA + SEQUENCE,
+        DATA + VALUE,
+        SEQUENCE + VALUE,
+        VALUE + DATA,
+        b"\x00\x53\x24\x45" + DATA,
+        b"plain text",
+        DATA[:-1],
+        DATA + b"\x00",
+        b"\x00\x53\x75\xa1\x01a",
+        b"\x00\x53\x76" + EMPTY,
+        b"\x00\x53\x70" + EMPTY + DATA,
+    ],
+    ids=[
+        "two headers",
+        "two properties",
+        "two applications",
+        "two values",
+        "two footers",
+        "header late",
+        "properties late",
+        "footer early",
+        "application early",
+        "data and sequence",
+        "data and value",
+        "sequence and value",
+        "value and data",
+        "no section",
+        "text",
+        "cut off",
+        "half a section",
+        "text as data",
+        "map as sequence",
+        "map as header",
+    ],
+)
 def test_sections_out_of_order(payload: bytes) -> None:
     assert refusal(make_session(), payload) == "amqp:decode-error"
 
@@ -123,4 +175,5 @@ def test_delivery_annotations_are_for_one_hop_only() -> None:
     sections = split(payload)
     assert sections.delivery_annotations < 0
     assert payload[sections.message_annotations : sections.message_annotations_end] == MESSAGE + encode_pairs(
-        [(Symbol("x-opt-way"), 2), (Symbol("x-exchange"), ""), (Symbol("x-routing-key"), "q")])
+        [(Symbol("x-opt-way"), 2), (Symbol("x-exchange"), ""), (Symbol("x-routing-key"), "q")]
+    )

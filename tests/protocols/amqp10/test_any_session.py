@@ -39,41 +39,100 @@ flags = st.booleans()
 maybe = st.one_of(st.none(), st.booleans())
 ids = st.sampled_from([(1).to_bytes(8, "big"), (2).to_bytes(8, "big"), b"none"])
 outcomes: st.SearchStrategy[Any] = st.one_of(
-    st.just(Accepted()), st.just(Released()), st.just(Rejected()),
-    st.builds(Modified, maybe, maybe, st.sampled_from([None, {Symbol("x-opt-a"): 1}])))
-states = st.one_of(st.none(), outcomes, st.just(Received(0, 0)),
-                   st.builds(TransactionalState, ids, st.one_of(st.none(), outcomes)))
-addresses = st.sampled_from([None, "one", "two", "new", "/queues/one", "/queues/none", "/exchanges/amq.topic/a", "/topic/a",
-                             "amq.fanout", "/exchanges/", "", "amq.headers/x"])
+    st.just(Accepted()),
+    st.just(Released()),
+    st.just(Rejected()),
+    st.builds(Modified, maybe, maybe, st.sampled_from([None, {Symbol("x-opt-a"): 1}])),
+)
+states = st.one_of(
+    st.none(), outcomes, st.just(Received(0, 0)), st.builds(TransactionalState, ids, st.one_of(st.none(), outcomes))
+)
+addresses = st.sampled_from(
+    [
+        None,
+        "one",
+        "two",
+        "new",
+        "/queues/one",
+        "/queues/none",
+        "/exchanges/amq.topic/a",
+        "/topic/a",
+        "amq.fanout",
+        "/exchanges/",
+        "",
+        "amq.headers/x",
+    ]
+)
 filters = st.sampled_from([None, {Symbol("f"): Described(Symbol("apache.org:selector-filter:string"), "a = 1")}])
-sources = st.one_of(st.none(), st.builds(
-    Source, addresses, dynamic=flags, filter=filters, default_outcome=st.one_of(st.none(), outcomes)))
+sources = st.one_of(
+    st.none(), st.builds(Source, addresses, dynamic=flags, filter=filters, default_outcome=st.one_of(st.none(), outcomes))
+)
 targets = st.one_of(st.none(), st.builds(Target, addresses, dynamic=flags), st.just(Coordinator()))
 VALUE = b"\x00\x53\x77"
 payloads = st.one_of(
-    st.just(b""), st.binary(max_size=8), st.builds(message, st.binary(max_size=9), durable=flags),
+    st.just(b""),
+    st.binary(max_size=8),
+    st.builds(message, st.binary(max_size=9), durable=flags),
     st.just(message(header=Header(ttl=0), properties=Properties(to="one", subject="a"))),
     st.just(VALUE + encode_composite(Declare())),
-    st.builds(lambda id, fail: VALUE + encode_composite(Discharge(id, fail)), ids, maybe))
+    st.builds(lambda id, fail: VALUE + encode_composite(Discharge(id, fail)), ids, maybe),
+)
 frames: st.SearchStrategy[Performative] = st.one_of(
     st.builds(Begin, numbers, numbers, numbers, channel=channels),
-    st.builds(Attach, st.sampled_from("abc"), handles, flags, st.integers(0, 2), st.integers(0, 1), sources, targets,
-              initial_delivery_count=small, channel=channels),
-    st.builds(Flow, numbers, numbers, numbers, small, st.one_of(st.none(), handles), small, small, drain=flags, echo=flags,
-              channel=channels),
-    st.builds(Transfer, handles, small, st.one_of(st.none(), st.binary(max_size=4)), st.sampled_from([None, 0, 0, 5]),
-              maybe, flags, st.sampled_from([None, 0, 1]), states, flags, flags, payload=payloads, channel=channels),
+    st.builds(
+        Attach,
+        st.sampled_from("abc"),
+        handles,
+        flags,
+        st.integers(0, 2),
+        st.integers(0, 1),
+        sources,
+        targets,
+        initial_delivery_count=small,
+        channel=channels,
+    ),
+    st.builds(
+        Flow,
+        numbers,
+        numbers,
+        numbers,
+        small,
+        st.one_of(st.none(), handles),
+        small,
+        small,
+        drain=flags,
+        echo=flags,
+        channel=channels,
+    ),
+    st.builds(
+        Transfer,
+        handles,
+        small,
+        st.one_of(st.none(), st.binary(max_size=4)),
+        st.sampled_from([None, 0, 0, 5]),
+        maybe,
+        flags,
+        st.sampled_from([None, 0, 1]),
+        states,
+        flags,
+        flags,
+        payload=payloads,
+        channel=channels,
+    ),
     st.builds(Disposition, flags, numbers, small, flags, states, channel=channels),
     st.builds(Detach, handles, flags, channel=channels),
 )
 rare = st.one_of(frames, st.builds(End, channel=channels), st.just(Open("again")), st.just(Close()))
 # A session with links, followed by anything.
 BEGINNING: list[Performative] = [
-    Begin(0, 100, 100), Attach("s", 0, False, target=Target("one"), source=Source(), initial_delivery_count=0),
-    Attach("r", 1, True, source=Source("one"), target=Target()), Flow(50, 0, 50, 0, 1, 0, 20),
+    Begin(0, 100, 100),
+    Attach("s", 0, False, target=Target("one"), source=Source(), initial_delivery_count=0),
+    Attach("r", 1, True, source=Source("one"), target=Target()),
+    Flow(50, 0, 50, 0, 1, 0, 20),
     Attach("t", 2, False, target=Coordinator(), source=Source(), initial_delivery_count=0),
     Transfer(2, 0, b"1", 0, payload=VALUE + encode_composite(Declare())),
-    Transfer(0, 1, b"2", 0, payload=message(durable=True)), Transfer(0, 2, b"3", 0, payload=message()),
+    Transfer(0, 1, b"2", 0, payload=message(durable=True)),
+    Transfer(0, 2, b"3", 0, payload=message()),
 ]
 
 
@@ -98,7 +157,7 @@ def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.Da
             site.vhost.declare_queue(name, None, durable=name == "one")
         witness = connect(site, container="witness").begin()
         client = connect(site)
-        for frame in ([*BEGINNING, *sent] if begun else sent):
+        for frame in [*BEGINNING, *sent] if begun else sent:
             octets = size_of(frame)
             if how == 3 and octets:
                 at = data.draw(st.integers(0, len(octets) - 1))

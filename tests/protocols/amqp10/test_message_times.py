@@ -95,8 +95,11 @@ def test_due_messages_are_delivered(session: Session, annotations: dict[str, Any
     assert session.receiver(credit=10).bodies() == [b"m"]
 
 
-@pytest.mark.parametrize("annotations", [{TIME: "soon"}, {DELAY: True}, {DELAY: 1.5}, {TIME: 1 << 62}],
-                         ids=["text", "boolean", "float", "too far"])
+@pytest.mark.parametrize(
+    "annotations",
+    [{TIME: "soon"}, {DELAY: True}, {DELAY: 1.5}, {TIME: 1 << 62}],
+    ids=["text", "boolean", "float", "too far"],
+)
 def test_invalid_times(session: Session, annotations: dict[str, Any]) -> None:
     session.sender().send(later(annotations))
     condition, text = session.client.error(Detach)

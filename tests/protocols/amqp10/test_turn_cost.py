@@ -278,10 +278,20 @@ def test_values_of_a_message_are_limited(session: Session) -> None:
     assert (condition, f"more than {MAX_VALUES} values" in text) == ("amqp:resource-limit-exceeded", True)
 
 
-@pytest.mark.parametrize(("value", "count"), [
-    (None, 1), ([], 1), ([1, [2, 3]], 5), ({"a": {"b": "c"}}, 5), (Described(ULong(5), "x"), 3),
-    (Array("uint", [UInt(1)] * 10), 11), (Array("null", [None] * 100), 101), ("x" * 1000, 1), ([b"x" * 300] * 70, 71),
-])
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (None, 1),
+        ([], 1),
+        ([1, [2, 3]], 5),
+        ({"a": {"b": "c"}}, 5),
+        (Described(ULong(5), "x"), 3),
+        (Array("uint", [UInt(1)] * 10), 11),
+        (Array("null", [None] * 100), 101),
+        ("x" * 1000, 1),
+        ([b"x" * 300] * 70, 71),
+    ],
+)
 def test_values_are_counted_without_decoding(value: Any, count: int) -> None:
     encoded = encode_value(value)
     assert count_values(encoded, 0, len(encoded), 1000) == count
@@ -331,10 +341,15 @@ def stored(octets: bytes) -> Message:
     return Message(make_address("", "q"), b"", Counted(octets), len(octets), False, format=FORMAT_AMQP1)
 
 
-@pytest.mark.parametrize(("form", "kind"), [
-    (b"\x00\x53\x75\xb0", ""), (b"\x00\x53\x77\xb1", STRING_BODY), (b"\x00\x53\x77\xb0", AMQP_ENCODED),
-    (b"\x00\x53\x76\xd0", AMQP_ENCODED),
-])
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        (b"\x00\x53\x75\xb0", ""),
+        (b"\x00\x53\x77\xb1", STRING_BODY),
+        (b"\x00\x53\x77\xb0", AMQP_ENCODED),
+        (b"\x00\x53\x76\xd0", AMQP_ENCODED),
+    ],
+)
 def test_a_large_body_is_not_read_to_convert_it(form: bytes, kind: str) -> None:
     size = 100_000
     found = stored(form + struct.pack(">I", size) + bytes(size))

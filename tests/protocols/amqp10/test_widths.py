@@ -29,9 +29,16 @@ def make(**options: Any) -> Site:
     return site
 
 
-@pytest.mark.parametrize(("ahead", "ttl"), [
-    (1000, 1000), (MAX_UINT, MAX_UINT), (MAX_UINT + 1, -1), (SIXTY_DAYS, -1), (MAX_LONG, -1),
-])
+@pytest.mark.parametrize(
+    ("ahead", "ttl"),
+    [
+        (1000, 1000),
+        (MAX_UINT, MAX_UINT),
+        (MAX_UINT + 1, -1),
+        (SIXTY_DAYS, -1),
+        (MAX_LONG, -1),
+    ],
+)
 def test_a_time_to_live_above_the_maximum_of_the_header_is_omitted(ahead: int, ttl: int) -> None:
     site = make()
     session = connect(site).begin()
@@ -69,11 +76,13 @@ def test_the_largest_expiry_time_goes_through_a_transaction() -> None:
     session = connect(site).begin()
     controller = Controller(session)
     transaction = controller.declare()
-    session.sender().send(message(b"x", header=Header(True, ttl=MAX_UINT),
-                                  properties=Properties(absolute_expiry_time=MAX_LONG)),
-                          state=TransactionalState(transaction))
-    session.sender().send(message(b"y", properties=Properties(absolute_expiry_time=MAX_LONG)),
-                          state=TransactionalState(transaction))
+    session.sender().send(
+        message(b"x", header=Header(True, ttl=MAX_UINT), properties=Properties(absolute_expiry_time=MAX_LONG)),
+        state=TransactionalState(transaction),
+    )
+    session.sender().send(
+        message(b"y", properties=Properties(absolute_expiry_time=MAX_LONG)), state=TransactionalState(transaction)
+    )
     clock = site.broker.timers
     assert isinstance(clock, Clock)
     clock.time += 1000

@@ -55,17 +55,53 @@ def received(session: Session, queue: str = "q") -> Sections:
     return split(session.receiver(queue, credit=1, snd_settle_mode=1).deliveries()[0].payload)
 
 
-FIELDS = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-          "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
-HEADERS = {"n": 1, "text": "ü", "yes": True, "bytes": b"\x00\xff", "pi": 3.5, "none": None,
-           "time": datetime(2026, 1, 2, tzinfo=UTC), "nested": {"list": [1, "two"]}, "x-mine": "x",
-           "decimal": Decimal("1.5")}
+FIELDS = (
+    "message_id",
+    "user_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
+HEADERS = {
+    "n": 1,
+    "text": "ü",
+    "yes": True,
+    "bytes": b"\x00\xff",
+    "pi": 3.5,
+    "none": None,
+    "time": datetime(2026, 1, 2, tzinfo=UTC),
+    "nested": {"list": [1, "two"]},
+    "x-mine": "x",
+    "decimal": Decimal("1.5"),
+}
 
 
 def test_to_amqp10(channel: amqp0.Channel, session: Session) -> None:
-    channel.publish(body=b"body", headers=HEADERS, content_type="text/plain", content_encoding="gzip", delivery_mode=2,
-                    priority=3, correlation_id="c", reply_to="re ply", expiration="60000", message_id="m",
-                    timestamp=1_700_000_000, type="kind", user_id="user", app_id="app", cluster_id="cluster")
+    channel.publish(
+        body=b"body",
+        headers=HEADERS,
+        content_type="text/plain",
+        content_encoding="gzip",
+        delivery_mode=2,
+        priority=3,
+        correlation_id="c",
+        reply_to="re ply",
+        expiration="60000",
+        message_id="m",
+        timestamp=1_700_000_000,
+        type="kind",
+        user_id="user",
+        app_id="app",
+        cluster_id="cluster",
+    )
     channel.run()
     sections = received(session)
     assert (sections.durable, sections.priority) == (True, 3)
@@ -75,11 +111,25 @@ def test_to_amqp10(channel: amqp0.Channel, session: Session) -> None:
     assert (found.content_type, found.content_encoding) == ("text/plain", "gzip")
     assert (found.user_id, found.creation_time, found.group_id) == (b"user", 1_700_000_000_000, "app")
     application = section(sections, "application_properties")
-    assert application == {"n": 1, "text": "ü", "yes": True, "bytes": b"\x00\xff", "pi": 3.5, "none": None,
-                           "time": Timestamp(1767312000000), "decimal": "1.5"}
+    assert application == {
+        "n": 1,
+        "text": "ü",
+        "yes": True,
+        "bytes": b"\x00\xff",
+        "pi": 3.5,
+        "none": None,
+        "time": Timestamp(1767312000000),
+        "decimal": "1.5",
+    }
     annotations = section(sections, "message_annotations")
-    assert annotations == {"x-exchange": "", "x-routing-key": "q", "x-basic-type": "kind", "x-opt-cluster-id": "cluster",
-                           "x-opt-header-nested": {"list": [1, "two"]}, "x-mine": "x"}
+    assert annotations == {
+        "x-exchange": "",
+        "x-routing-key": "q",
+        "x-basic-type": "kind",
+        "x-opt-cluster-id": "cluster",
+        "x-opt-header-nested": {"list": [1, "two"]},
+        "x-mine": "x",
+    }
     assert body_of(sections.data) == b"body"
 
 
@@ -93,11 +143,34 @@ def test_bodies_to_amqp10(channel: amqp0.Channel, session: Session, size: int) -
 
 def test_to_amqp0(session: Session, channel: amqp0.Channel) -> None:
     annotations = b"\x00\x53\x72" + encode_pairs([(Symbol("x-opt-a"), 1), (Symbol("x-b"), 2)])
-    fields = Properties(UUID(int=5), b"user", "to", "subject", "/queues/re%20ply", b"\x01\xff", "text/plain", "gzip",
-                        1_900_000_000_000, 1_700_000_000_123, "group", 7, "reply-group")
-    application = b"\x00\x53\x74" + encode_pairs([
-        ("n", Int(-1)), ("u", ULong(1 << 63)), ("b", UByte(4)), ("s", Symbol("sym")), ("uuid", UUID(int=1)),
-        ("d", Decimal64.of("2.5")), ("t", Timestamp(1_700_000_000_000)), ("f", 1.5), ("z", None)])
+    fields = Properties(
+        UUID(int=5),
+        b"user",
+        "to",
+        "subject",
+        "/queues/re%20ply",
+        b"\x01\xff",
+        "text/plain",
+        "gzip",
+        1_900_000_000_000,
+        1_700_000_000_123,
+        "group",
+        7,
+        "reply-group",
+    )
+    application = b"\x00\x53\x74" + encode_pairs(
+        [
+            ("n", Int(-1)),
+            ("u", ULong(1 << 63)),
+            ("b", UByte(4)),
+            ("s", Symbol("sym")),
+            ("uuid", UUID(int=1)),
+            ("d", Decimal64.of("2.5")),
+            ("t", Timestamp(1_700_000_000_000)),
+            ("f", 1.5),
+            ("z", None),
+        ]
+    )
     octets = message(b"body", header=Header(True, 3, 60000), before=annotations, properties=fields)
     at = octets.index(b"\x00\x53\x75")
     session.sender().send(octets[:at] + application + octets[at:])
@@ -107,36 +180,74 @@ def test_to_amqp0(session: Session, channel: amqp0.Channel) -> None:
     headers = found.pop("headers")
     assert bytes_of(got.body) == b"body"
     assert found == {
-        "message_id": str(UUID(int=5)), "user_id": "user", "reply_to": "re ply", "correlation_id": "01ff",
-        "content_type": "text/plain", "content_encoding": "gzip", "timestamp": 1_700_000_000, "app_id": "group",
-        "delivery_mode": 2, "priority": 3, "expiration": "60000"}
+        "message_id": str(UUID(int=5)),
+        "user_id": "user",
+        "reply_to": "re ply",
+        "correlation_id": "01ff",
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "timestamp": 1_700_000_000,
+        "app_id": "group",
+        "delivery_mode": 2,
+        "priority": 3,
+        "expiration": "60000",
+    }
     assert headers == {
-        "x-opt-a": 1, "x-b": 2,
-        "n": -1, "u": str(1 << 63), "b": 4, "s": "sym", "uuid": str(UUID(int=1)), "d": Decimal("2.5"),
-        "t": datetime.fromtimestamp(1_700_000_000, UTC), "f": 1.5, "z": None, "x-opt-to": "to", "x-opt-subject": "subject",
-        "x-opt-absolute-expiry-time": datetime.fromtimestamp(1_900_000_000, UTC), "x-opt-group-sequence": 7,
-        "x-opt-reply-to-group-id": "reply-group", "x-opt-message-id-type": "uuid", "x-opt-correlation-id-type": "binary"}
+        "x-opt-a": 1,
+        "x-b": 2,
+        "n": -1,
+        "u": str(1 << 63),
+        "b": 4,
+        "s": "sym",
+        "uuid": str(UUID(int=1)),
+        "d": Decimal("2.5"),
+        "t": datetime.fromtimestamp(1_700_000_000, UTC),
+        "f": 1.5,
+        "z": None,
+        "x-opt-to": "to",
+        "x-opt-subject": "subject",
+        "x-opt-absolute-expiry-time": datetime.fromtimestamp(1_900_000_000, UTC),
+        "x-opt-group-sequence": 7,
+        "x-opt-reply-to-group-id": "reply-group",
+        "x-opt-message-id-type": "uuid",
+        "x-opt-correlation-id-type": "binary",
+    }
 
 
 def test_fields_survive_a_round_trip(session: Session, channel: amqp0.Channel) -> None:
     """1.0 to 0-9-1 and back: fields without a property in 0-9-1 are kept in headers."""
-    fields = Properties(ULong(5), b"user", "to", "subject", "/queues/q2", UUID(int=9), "a/b", None, 1_900_000_000_000,
-                        1_700_000_000_000, "group", 7, "reply-group")
+    fields = Properties(
+        ULong(5),
+        b"user",
+        "to",
+        "subject",
+        "/queues/q2",
+        UUID(int=9),
+        "a/b",
+        None,
+        1_900_000_000_000,
+        1_700_000_000_000,
+        "group",
+        7,
+        "reply-group",
+    )
     session.sender().send(message(b"body", properties=fields))
     got = channel.get()
     assert got is not None
     channel.publish(body=bytes_of(got.body), **properties_of(got))
     channel.run()
     found = properties(received(session))
-    assert {name: getattr(found, name) for name in FIELDS} == {
-        name: getattr(fields, name) for name in FIELDS}
+    assert {name: getattr(found, name) for name in FIELDS} == {name: getattr(fields, name) for name in FIELDS}
     assert isinstance(found.message_id, ULong)
     assert isinstance(found.correlation_id, UUID)
 
 
 VALUES = [
-    b"\x00\x53\x77" + encode_value("text"), b"\x00\x53\x77" + encode_value({"a": [1, 2]}), b"\x00\x53\x77\x40",
-    b"\x00\x53\x76" + encode_value([1]) + b"\x00\x53\x76" + encode_value(["b"]), b"\x00\x53\x75\xa0\x01a",
+    b"\x00\x53\x77" + encode_value("text"),
+    b"\x00\x53\x77" + encode_value({"a": [1, 2]}),
+    b"\x00\x53\x77\x40",
+    b"\x00\x53\x76" + encode_value([1]) + b"\x00\x53\x76" + encode_value(["b"]),
+    b"\x00\x53\x75\xa0\x01a",
 ]
 
 
@@ -224,8 +335,9 @@ def test_names_that_are_no_unicode(channel: amqp0.Channel, session: Session) -> 
 
 
 def test_maps_of_all_kinds_become_tables(session: Session, channel: amqp0.Channel) -> None:
-    annotations = b"\x00\x53\x72" + encode_pairs([
-        (Symbol("x-opt-m"), Map([(1, "one"), ("1", "text")])), (Symbol("x-opt-d"), Described(Symbol("d"), "value"))])
+    annotations = b"\x00\x53\x72" + encode_pairs(
+        [(Symbol("x-opt-m"), Map([(1, "one"), ("1", "text")])), (Symbol("x-opt-d"), Described(Symbol("d"), "value"))]
+    )
     session.sender().send(message(before=annotations))
     got = channel.get()
     assert got is not None

@@ -21,10 +21,18 @@ def decoded(octets: bytes) -> tuple[dict[Any, Any], bytes]:
 
 
 @pytest.mark.parametrize("rest", [b"", PROPERTIES], ids=["alone", "with properties"])
-@pytest.mark.parametrize("known", [
-    {}, {"x-opt-a": 1}, {f"x-opt-{number}": number for number in range(12)}, {"x-opt-long": "l" * 225},
-    {f"x-opt-{number}": number for number in range(130)}, {"x-opt-very": "l" * 70_000},
-], ids=["none", "one", "twelve", "almost 256 octets", "more than 256 values", "large"])
+@pytest.mark.parametrize(
+    "known",
+    [
+        {},
+        {"x-opt-a": 1},
+        {f"x-opt-{number}": number for number in range(12)},
+        {"x-opt-long": "l" * 225},
+        {f"x-opt-{number}": number for number in range(130)},
+        {"x-opt-very": "l" * 70_000},
+    ],
+    ids=["none", "one", "twelve", "almost 256 octets", "more than 256 values", "large"],
+)
 def test_the_offset_is_an_additional_annotation(known: dict[str, Any], rest: bytes) -> None:
     section = encode_annotations([(Symbol(name), value) for name, value in known.items()])
     found, left = decoded(with_stream_offset(section + rest, 2**40 + 1))

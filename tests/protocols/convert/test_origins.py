@@ -23,9 +23,21 @@ def pairs(number: int, text: str = "") -> list[tuple[Any, Any]]:
     return [(Symbol(f"x-opt-{index}"), f"{index} {text}") for index in range(number)]
 
 
-@pytest.mark.parametrize("known", [[], pairs(1), pairs(125), pairs(126), pairs(127), pairs(130), pairs(2, "x" * 95),
-                                   pairs(2, "x" * 96), pairs(3, "x" * 1000)],
-                         ids=["none", "one", "125", "126", "127", "130", "190 octets", "192 octets", "long"])
+@pytest.mark.parametrize(
+    "known",
+    [
+        [],
+        pairs(1),
+        pairs(125),
+        pairs(126),
+        pairs(127),
+        pairs(130),
+        pairs(2, "x" * 95),
+        pairs(2, "x" * 96),
+        pairs(3, "x" * 1000),
+    ],
+    ids=["none", "one", "125", "126", "127", "130", "190 octets", "192 octets", "long"],
+)
 def test_they_are_added_to_existing_annotations(known: list[tuple[Any, Any]]) -> None:
     octets = SECTION + encode_pairs(known) + BODY
     annotated = annotate(octets, ADDRESS)
@@ -41,11 +53,15 @@ def test_without_annotations() -> None:
     assert message_annotations(split(annotate(b"", ADDRESS))) == ORIGIN
 
 
-@pytest.mark.parametrize("octets", [
-    SECTION + encode_pairs([(Symbol("x-exchange"), "other"), (Symbol("x-opt-a"), 1), (Symbol("x-routing-key"), None)]),
-    b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x72" + encode_pairs([(Symbol("x-opt-a"), 1)]),
-    b"\x00\xa3\x1camqp:message-annotations:map" + encode_pairs([(Symbol("x-opt-a"), 1), (Symbol("x-exchange"), 1)]),
-], ids=["passed on", "number of 8 octets", "name"])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        SECTION + encode_pairs([(Symbol("x-exchange"), "other"), (Symbol("x-opt-a"), 1), (Symbol("x-routing-key"), None)]),
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x72" + encode_pairs([(Symbol("x-opt-a"), 1)]),
+        b"\x00\xa3\x1camqp:message-annotations:map" + encode_pairs([(Symbol("x-opt-a"), 1), (Symbol("x-exchange"), 1)]),
+    ],
+    ids=["passed on", "number of 8 octets", "name"],
+)
 def test_those_of_a_broker_before_are_replaced(octets: bytes) -> None:
     annotated = annotate(octets + BODY, ADDRESS)
     assert message_annotations(split(annotated)) == {"x-opt-a": 1} | ORIGIN

@@ -50,16 +50,21 @@ def batch_of(source: LeaseReader, start: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def rows_of(source: LeaseReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-    return [body for part in source.partitions(start, end) for batch in source.read(part)
-            for body in batch.column("body").to_pylist()]
+    return [
+        body
+        for part in source.partitions(start, end)
+        for batch in source.read(part)
+        for body in batch.column("body").to_pylist()
+    ]
 
 
 # The source, without Spark
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: str, connection: sync.Connection,
-                                            protocol: str) -> None:
+def test_a_repeated_batch_has_the_same_messages(
+    broker: LeveretProcess, queue: str, connection: sync.Connection, protocol: str
+) -> None:
     source = reader(broker, queue, maxMessagesPerTrigger=3, minPartitions=2, protocol=protocol)
     publish(connection, queue, ["1", "2", "3", "4"], persistent=True)
     first = source.initialOffset()
@@ -78,8 +83,9 @@ def test_a_repeated_batch_has_the_same_messages(broker: LeveretProcess, queue: s
     assert (lease["committed"], lease["messages"]) == (2, 0)
 
 
-def test_a_restarted_driver_resumes_and_fences_the_old_one(broker: LeveretProcess, queue: str,
-                                                           connection: sync.Connection) -> None:
+def test_a_restarted_driver_resumes_and_fences_the_old_one(
+    broker: LeveretProcess, queue: str, connection: sync.Connection
+) -> None:
     publish(connection, queue, ["1", "2"])
     old = reader(broker, queue)
     first = old.initialOffset()
@@ -97,8 +103,7 @@ def test_a_restarted_driver_resumes_and_fences_the_old_one(broker: LeveretProces
     new.stop()
 
 
-def test_foreign_checkpoints_are_rejected(broker: LeveretProcess, queue: str,
-                                                connection: sync.Connection) -> None:
+def test_foreign_checkpoints_are_rejected(broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     publish(connection, queue, ["1", "2"])
     source = reader(broker, queue, maxMessagesPerTrigger=1)
     first = source.initialOffset()
@@ -134,7 +139,8 @@ def test_invalid_input_of_a_lease(broker: LeveretProcess, queue: str) -> None:
 
 
 def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
-        broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
+    broker: LeveretProcess, queue: str, connection: sync.Connection
+) -> None:
     publish(connection, queue, ["1", "2", "3"])
     abandoned = reader(broker, queue, leaseTimeout="100ms", maxMessagesPerTrigger=2)
     first = abandoned.initialOffset()
@@ -150,8 +156,9 @@ def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
 # With Spark
 
 
-def test_a_queue_is_read_once_over_several_runs(spark: SparkSession, broker: LeveretProcess, queue: str,
-                                               connection: sync.Connection, tmp_path: Path) -> None:
+def test_a_queue_is_read_once_over_several_runs(
+    spark: SparkSession, broker: LeveretProcess, queue: str, connection: sync.Connection, tmp_path: Path
+) -> None:
     import pyspark_amqp
 
     publish(connection, queue, [f"{number}" for number in range(10)], persistent=True, headers={"a": 1})
@@ -167,11 +174,17 @@ def test_a_queue_is_read_once_over_several_runs(spark: SparkSession, broker: Lev
     row = spark.read.parquet(str(tmp_path / "out")).where("body = '3'").first()
     assert row is not None
     assert (row.queue, row.routing_key, row.headers_json, row.append_time, row.durable) == (
-        queue, queue, '{"a":1}', None, True)
+        queue,
+        queue,
+        '{"a":1}',
+        None,
+        True,
+    )
 
 
-def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretProcess, queue: str,
-                                         connection: sync.Connection, tmp_path: Path) -> None:
+def test_a_replayed_batch_is_the_same_one(
+    spark: SparkSession, broker: LeveretProcess, queue: str, connection: sync.Connection, tmp_path: Path
+) -> None:
     publish(connection, queue, [f"{number}" for number in range(5)])
     options = {"queue": queue, "lease": "spark"}
     run(spark, broker.url(), tmp_path, **options)
@@ -188,8 +201,9 @@ def test_a_replayed_batch_is_the_same_one(spark: SparkSession, broker: LeveretPr
     assert written(spark, tmp_path) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
-def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(spark: SparkSession, own_broker: LeveretProcess,
-                                                                 name: str, tmp_path: Path) -> None:
+def test_a_running_query_reads_new_messages_and_survives_a_broker_restart(
+    spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
+) -> None:
     with sync.connect(own_broker.url()) as connection:
         with connection.channel() as channel:
             channel.declare_queue(name, durable=True)

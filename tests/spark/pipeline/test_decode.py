@@ -21,18 +21,38 @@ from leveret.spark.pipeline.model import Decode
 from tests.spark.pipeline.support import messages
 
 AVRO = {
-    "type": "record", "name": "Order", "namespace": "shop", "fields": [
-        {"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None},
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
         {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "PAID"]}},
-        {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Item", "fields": [
-            {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]}}},
+        {
+            "name": "items",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Item",
+                    "fields": [{"name": "sku", "type": "string"}, {"name": "count", "type": "int"}],
+                },
+            },
+        },
         {"name": "tags", "type": {"type": "map", "values": "string"}},
     ],
 }
-ORDER = {"id": 7, "note": None, "at": datetime(2026, 11, 22, 10, tzinfo=UTC), "price": Decimal("12.50"), "kind": "PAID",
-         "items": [{"sku": "a", "count": 2}], "tags": {"x": "y"}}
+ORDER = {
+    "id": 7,
+    "note": None,
+    "at": datetime(2026, 11, 22, 10, tzinfo=UTC),
+    "price": Decimal("12.50"),
+    "kind": "PAID",
+    "items": [{"sku": "a", "count": 2}],
+    "tags": {"x": "y"},
+}
 
 
 def datum(value: dict[str, Any]) -> bytes:
@@ -57,8 +77,12 @@ def fingerprint() -> bytes:
 
 @pytest.mark.parametrize("framing", ["datum", "container", "single-object", "confluent"])
 def test_avro_framings(framing: str) -> None:
-    bodies = {"datum": datum(ORDER), "container": container(), "single-object": b"\xc3\x01" + fingerprint() + datum(ORDER),
-              "confluent": b"\x00\x00\x00\x00\x2a" + datum(ORDER)}
+    bodies = {
+        "datum": datum(ORDER),
+        "container": container(),
+        "single-object": b"\xc3\x01" + fingerprint() + datum(ORDER),
+        "confluent": b"\x00\x00\x00\x00\x2a" + datum(ORDER),
+    }
     for other, body in bodies.items():
         if other == framing:
             assert reader(json.dumps(AVRO), framing)(body) == ORDER
@@ -116,31 +140,46 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors()).file:
         pool.Add(file)
     order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))(
-        id=-5, big=2**64 - 1, kind=1, items=[{"sku": "a"}, {"sku": "b"}], tags={"x": 3})
+        id=-5, big=2**64 - 1, kind=1, items=[{"sku": "a"}, {"sku": "b"}], tags={"x": 3}
+    )
     decode = Decode(format="protobuf", schema_file=str(path), message="shop.Order", on_error="drop")
     source = messages(spark, [order.SerializeToString(), b"\xff\xff"])
     df = decoded(source, decode)
-    row, = decoded_rows(df).collect()
+    (row,) = decoded_rows(df).collect()
     assert row["data"].asDict(recursive=True) == {
-        "id": -5, "big": Decimal(2**64 - 1), "kind": "PAID", "items": [{"sku": "a"}, {"sku": "b"}], "first": None,
-        "tags": {"x": 3}}
+        "id": -5,
+        "big": Decimal(2**64 - 1),
+        "kind": "PAID",
+        "items": [{"sku": "a"}, {"sku": "b"}],
+        "first": None,
+        "tags": {"x": 3},
+    }
     assert reasons(df, decode, source.columns)[0].startswith("DecodeError")
 
 
-@pytest.mark.parametrize(("decode", "expected"), [
-    (Decode(format="json", schema="id BIGNT", on_error="drop"), r"decode.schema is not a list of columns: .*BIGNT"),
-    (Decode(format="json", schema="id BIGINT", column="body", on_error="drop"), "decode.column is 'body'"),
-    (Decode(format="avro", schema='{"type": "reco"}', on_error="drop"), "decode.schema is not an Avro schema"),
-    (Decode(format="avro", schema='"long"', on_error="drop"), "not an Avro record"),
-    (Decode(format="avro", schema_file="/nowhere/x.avsc", on_error="drop"), "/nowhere/x.avsc cannot be read: No such file"),
-], ids=["ddl", "column", "avro", "no-record", "no-file"])
+@pytest.mark.parametrize(
+    ("decode", "expected"),
+    [
+        (Decode(format="json", schema="id BIGNT", on_error="drop"), r"decode.schema is not a list of columns: .*BIGNT"),
+        (Decode(format="json", schema="id BIGINT", column="body", on_error="drop"), "decode.column is 'body'"),
+        (Decode(format="avro", schema='{"type": "reco"}', on_error="drop"), "decode.schema is not an Avro schema"),
+        (Decode(format="avro", schema='"long"', on_error="drop"), "not an Avro record"),
+        (
+            Decode(format="avro", schema_file="/nowhere/x.avsc", on_error="drop"),
+            "/nowhere/x.avsc cannot be read: No such file",
+        ),
+    ],
+    ids=["ddl", "column", "avro", "no-record", "no-file"],
+)
 def test_invalid_schemas(spark: SparkSession, decode: Decode, expected: str) -> None:
     with pytest.raises(PipelineError, match=expected):
         decoded(messages(spark, []), decode)
 
 
-@pytest.mark.parametrize(("message", "expected"), [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"),
-                                               ("shop.Tree", "shop.Tree is recursive")])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("shop.Nothing", "'shop.Nothing' is not in the descriptor set"), ("shop.Tree", "shop.Tree is recursive")],
+)
 def test_invalid_message_types(spark: SparkSession, tmp_path: Path, message: str, expected: str) -> None:
     path = tmp_path / "shop.desc"
     path.write_bytes(descriptors())

@@ -39,23 +39,33 @@ def files_below(path: Path) -> list[Path]:
     return [Path(base) / name for base, _, names in os.walk(path) for name in names if name.endswith(".parquet")]
 
 
-def test_the_rows_equal_those_that_spark_writes(spark: SparkSession, broker: LeveretProcess,
-                                                connection: sync.Connection, name: str, tmp_path: Path) -> None:
+def test_the_rows_equal_those_that_spark_writes(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [*orders(200), *BAD, *ODD], name, headers={"n": 1})
     seal(broker, connection, name, 209)
     with sync.connect(broker.url(), protocol="1.0") as other, other.sender(name) as sender:
-        sender.send(b'{"id": 2000}', subject="s", annotations={"x-list": [1, "a"]},
-                    application_properties={"a": 1.5, "b": amqp10.UByte(5)})
+        sender.send(
+            b'{"id": 2000}',
+            subject="s",
+            annotations={"x-list": [1, "a"]},
+            application_properties={"a": 1.5, "b": amqp10.UByte(5)},
+        )
     tables = {}
     for writer in ("auto", "spark"):
         place = tmp_path / writer
-        query, = archive(spark, Broker(url=broker.url()), Capture(stream=name, consumer=writer),
-                         TableOutput(path=str(place / "table"), writer=writer,
-                                     partition=["day(append_time)", "hour(append_time)"]),
-                         checkpoint=str(place / "checkpoint"), name=writer, once=True,
-                         decode=Decode(format="json", schema=SCHEMA, quarantine=str(place / "bad")))
+        (query,) = archive(
+            spark,
+            Broker(url=broker.url()),
+            Capture(stream=name, consumer=writer),
+            TableOutput(path=str(place / "table"), writer=writer, partition=["day(append_time)", "hour(append_time)"]),
+            checkpoint=str(place / "checkpoint"),
+            name=writer,
+            once=True,
+            decode=Decode(format="json", schema=SCHEMA, quarantine=str(place / "bad")),
+        )
         run_to_end([query])
         if writer == "auto":  # Spark reads a batch with rejected rows twice
             assert sum(progress["numInputRows"] for progress in query.recentProgress) == 200 + len(BAD) + len(ODD) + 2
@@ -68,22 +78,38 @@ def test_the_rows_equal_those_that_spark_writes(spark: SparkSession, broker: Lev
     assert sorted(row["body"] for row in plain_files(tmp_path / "auto" / "bad")) == sorted([*BAD, b"\0\xffab"])
     # They equal the rows of the source, and not all were left to Spark.
     messages = read(spark, broker.url(), stream=name)
-    assert ours.select(messages.columns).orderBy("offset").collect() == messages.where(
-        F.col("offset").isin([row.offset for row in ours.select("offset").collect()])).orderBy("offset").collect()
+    assert (
+        ours.select(messages.columns).orderBy("offset").collect()
+        == messages.where(F.col("offset").isin([row.offset for row in ours.select("offset").collect()]))
+        .orderBy("offset")
+        .collect()
+    )
     creators = {pq.ParquetFile(path).metadata.created_by.split()[0] for path in files_below(tmp_path / "auto" / "table")}
     assert creators == {"parquet-cpp-arrow", "parquet-mr"}
 
 
-def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                       name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_bodies_without_partitions(
+    spark: SparkSession,
+    broker: LeveretProcess,
+    connection: sync.Connection,
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     declare_stream(connection, name)
     publish_raw(broker, name)
     publish(connection, "", [b"\xff", b"{", b""], name)
-    queries = archive(spark, Broker(url=broker.url()), Capture(stream=name),
-                      TableOutput(path=str(tmp_path / "table"), partition=[]), checkpoint=str(tmp_path / "checkpoint"),
-                      name=name, once=True)
+    queries = archive(
+        spark,
+        Broker(url=broker.url()),
+        Capture(stream=name),
+        TableOutput(path=str(tmp_path / "table"), partition=[]),
+        checkpoint=str(tmp_path / "checkpoint"),
+        name=name,
+        once=True,
+    )
     run_to_end(queries)
-    path, = (tmp_path / "table").glob("*.parquet")
+    (path,) = (tmp_path / "table").glob("*.parquet")
     assert pq.ParquetFile(path).metadata.created_by.startswith("parquet-cpp-arrow")
     found = spark.read.parquet(str(tmp_path / "table")).orderBy("offset").collect()
     assert found == read(spark, broker.url(), stream=name).orderBy("offset").collect()
@@ -99,13 +125,22 @@ def test_raw_bodies_without_partitions(spark: SparkSession, broker: LeveretProce
 
 @pytest.mark.parametrize("ends", ["before the plan", "in the middle of the moves", "behind the moves"])
 def test_a_query_that_dies_within_a_batch_resumes(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    spark: SparkSession,
+    broker: LeveretProcess,
+    connection: sync.Connection,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: str,
+) -> None:
     declare_stream(connection, name)
     publish(connection, "", [*orders(20), BAD[0], ODD[0]], name)
-    flow = Flow(name, Capture(stream=name, options={"minPartitions": "2"}),
-                Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad")),
-                tables=[TableOutput(path=str(tmp_path / "table"))])
+    flow = Flow(
+        name,
+        Capture(stream=name, options={"minPartitions": "2"}),
+        Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad")),
+        tables=[TableOutput(path=str(tmp_path / "table"))],
+    )
     # If the table's files are known already, there is no count to wait for.
     monkeypatch.setattr(flows, "OBSERVATION_TIMEOUT", 3600)
     moved = 0
@@ -153,7 +188,8 @@ def test_a_query_that_dies_within_a_batch_resumes(
 
 
 def test_files_of_failed_tasks_are_removed(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     flow = Flow(name, Capture(stream=name), tables=[TableOutput(path=str(tmp_path / "table"))])
@@ -168,43 +204,75 @@ def test_files_of_failed_tasks_are_removed(
 
 
 @pytest.mark.parametrize("directory", ["a b#c%20d\u00e4\u65e5", "[1]{a,b}*?\\c"], ids=["letters", "patterns"])
-def test_a_table_in_a_directory_of_any_name(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                            name: str, tmp_path: Path, directory: str) -> None:
+def test_a_table_in_a_directory_of_any_name(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path, directory: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, "", [*orders(20), BAD[0], ODD[0]], name)
     table = tmp_path / directory / "table"
     for _ in range(2):
-        run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(table)),
-                           checkpoint=str(tmp_path / "checkpoint"), name=name, once=True,
-                           decode=Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / directory / "bad"))))
+        run_to_end(
+            archive(
+                spark,
+                Broker(url=broker.url()),
+                Capture(stream=name),
+                TableOutput(path=str(table)),
+                checkpoint=str(tmp_path / "checkpoint"),
+                name=name,
+                once=True,
+                decode=Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / directory / "bad")),
+            )
+        )
         publish(connection, "", [*orders(20, 20), BAD[0], ODD[0]], name)
     assert sorted(row["data"]["id"] for row in plain_files(table)) == sorted([*range(40), 1000, 1000])
     assert len(plain_files(tmp_path / directory / "bad")) == 2
 
 
-def test_the_decoded_column_may_have_the_name_of_a_partition(spark: SparkSession, broker: LeveretProcess,
-                                                             connection: sync.Connection, name: str,
-                                                             tmp_path: Path) -> None:
+def test_the_decoded_column_may_have_the_name_of_a_partition(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
     for writer in ("auto", "spark"):
-        run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name, consumer=writer),
-                           TableOutput(path=str(tmp_path / writer), writer=writer),
-                           checkpoint=str(tmp_path / f"{writer}-checkpoint"), name=writer, once=True,
-                           decode=Decode(format="json", schema=SCHEMA, column="Day", on_error="drop")))
+        run_to_end(
+            archive(
+                spark,
+                Broker(url=broker.url()),
+                Capture(stream=name, consumer=writer),
+                TableOutput(path=str(tmp_path / writer), writer=writer),
+                checkpoint=str(tmp_path / f"{writer}-checkpoint"),
+                name=writer,
+                once=True,
+                decode=Decode(format="json", schema=SCHEMA, column="Day", on_error="drop"),
+            )
+        )
         assert [path.name.partition("=")[0] for path in (tmp_path / writer).glob("*=*")] == ["append_time_day"]
         assert spark.read.parquet(str(tmp_path / writer)).where("Day.id >= 0").count() == 20
 
 
-def test_a_file_that_is_missing_on_the_driver_is_named(spark: SparkSession, broker: LeveretProcess,
-                                                       connection: sync.Connection, name: str, tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_missing_on_the_driver_is_named(
+    spark: SparkSession,
+    broker: LeveretProcess,
+    connection: sync.Connection,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     declare_stream(connection, name)
     publish(connection, "", orders(3), name)
     monkeypatch.setattr(Files, "move", lambda self, source, target: False)
     with pytest.raises(Exception, match=r'which a task has written, does not exist; .* writer = "spark"'):
-        run_to_end(archive(spark, Broker(url=broker.url()), Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
-                           checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+        run_to_end(
+            archive(
+                spark,
+                Broker(url=broker.url()),
+                Capture(stream=name),
+                TableOutput(path=str(tmp_path / "table")),
+                checkpoint=str(tmp_path / "checkpoint"),
+                name=name,
+                once=True,
+            )
+        )
 
 
 def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> None:
@@ -221,8 +289,14 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
     assert not is_direct(capture=Capture(queue="q"))
     assert not is_direct(transform=lambda rows: rows) and not is_direct(mark=lambda rows: rows)
     assert not is_direct(decode=Decode(format="json", schema="price DECIMAL(9,2)", on_error="drop"))
-    for table in ({"writer": "spark"}, {"format": "iceberg"}, {"where": "offset > 1"}, {"columns": ["body"]},
-                  {"partition": ["queue"]}, {"partition": ["day(timestamp)"]}):
+    for table in (
+        {"writer": "spark"},
+        {"format": "iceberg"},
+        {"where": "offset > 1"},
+        {"columns": ["body"]},
+        {"partition": ["queue"]},
+        {"partition": ["day(timestamp)"]},
+    ):
         assert not is_direct(table=table), table
     for column, schema in (("Body", "id INT"), ("data", "id INT, ID INT"), ("data", "a STRUCT<id: INT, ID: INT>")):
         assert not is_direct(decode=Decode(format="json", schema=schema, column=column, on_error="drop")), schema
@@ -244,15 +318,25 @@ def test_spark_writes_what_tasks_cannot(spark: SparkSession, tmp_path: Path) -> 
 def test_rows_are_in_the_directories_that_spark_would_choose(spark: SparkSession, tmp_path: Path, zone: str) -> None:
     start = datetime(2026, 10, 24, 17, tzinfo=UTC)  # summer time ends on the 25th, and the month a week later
     times = [start + timedelta(minutes=20 * number) for number in range(800)]
-    batches = [pa.RecordBatch.from_pydict({
-        "append_time": pa.array(times[at: at + 100], pa.timestamp("us", "UTC")),
-        "body": pa.array([b"%d" % number for number in range(at, at + 100)])}) for at in range(0, 800, 100)]
+    batches = [
+        pa.RecordBatch.from_pydict(
+            {
+                "append_time": pa.array(times[at : at + 100], pa.timestamp("us", "UTC")),
+                "body": pa.array([b"%d" % number for number in range(at, at + 100)]),
+            }
+        )
+        for at in range(0, 800, 100)
+    ]
     partitions = [("month", "month"), ("day", "day"), ("hour", "hour")]
     task = DirectTask(str(tmp_path), partitions=partitions, timezone=zone)
     rows = pa.Table.from_batches(task.rows(batches)).to_pylist()
     assert len(rows) == 800
-    found = sorted((row["place"], int(body)) for row in rows if row["file"] is not None
-                   for body in pq.ParquetFile(tmp_path / row["file"]).read(["body"]).column(0).to_pylist())
+    found = sorted(
+        (row["place"], int(body))
+        for row in rows
+        if row["file"] is not None
+        for body in pq.ParquetFile(tmp_path / row["file"]).read(["body"]).column(0).to_pylist()
+    )
     rows = spark.createDataFrame([(number, time.timestamp()) for number, time in enumerate(times)], "n INT, at DOUBLE")
     formats = {"month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
     before = spark.conf.get("spark.sql.session.timeZone")
@@ -270,7 +354,7 @@ def test_buffers_of_large_bodies_are_bounded(tmp_path: Path) -> None:
     batches = [pa.RecordBatch.from_pydict({"body": pa.array([body] * 100)}) for _ in range(30)]
     schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
     rows = pa.Table.from_batches(DirectTask(str(tmp_path), "data", schema).rows(batches)).to_pylist()
-    file, = [row["file"] for row in rows if row["file"] is not None]
+    (file,) = [row["file"] for row in rows if row["file"] is not None]
     written = pq.ParquetFile(tmp_path / file)
     groups = [written.metadata.row_group(number).num_rows for number in range(written.num_row_groups)]
     assert sum(groups) == 3000 and max(groups) <= 900

@@ -45,8 +45,9 @@ def taken(connection: sync.Connection, queue: str) -> list[Message]:
         return found
 
 
-def test_enriched(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                  tmp_path: Path) -> None:
+def test_enriched(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_queue(f"{name}-out", durable=True)
@@ -56,61 +57,116 @@ def test_enriched(spark: SparkSession, broker: LeveretProcess, connection: sync.
     publish(connection, "", orders(9), name, message_id="m", headers={"kept": 1}, type="t")
 
     def run() -> None:
-        run_to_end(enrich(
-            spark, Broker(url=broker.url()), Capture(stream=name),
-            Decode(format="json", schema="id BIGINT, customer STRING", quarantine=str(tmp_path / "bad")),
-            StaticTable(path=str(tmp_path / "customers")), {"customer": "code"},
-            ExchangeOutput(exchange="", routing_key=f"{name}-out"), checkpoint=str(tmp_path / "checkpoint"), add=["who"],
-            unmatched="quarantine", name=name, once=True))
+        run_to_end(
+            enrich(
+                spark,
+                Broker(url=broker.url()),
+                Capture(stream=name),
+                Decode(format="json", schema="id BIGINT, customer STRING", quarantine=str(tmp_path / "bad")),
+                StaticTable(path=str(tmp_path / "customers")),
+                {"customer": "code"},
+                ExchangeOutput(exchange="", routing_key=f"{name}-out"),
+                checkpoint=str(tmp_path / "checkpoint"),
+                add=["who"],
+                unmatched="quarantine",
+                name=name,
+                once=True,
+            )
+        )
 
     run()
     run()
     found = taken(connection, f"{name}-out")
     assert sorted((json.loads(message.body) for message in found), key=lambda body: body["id"]) == [
         {"id": number, "customer": f"c{number % 3}", "who": ("Ada", "Bob")[number % 3]}
-        for number in range(9) if number % 3 < 2]
-    assert {(message.properties.message_id, message.properties.type, (message.properties.headers or {}).get("kept"))
-            for message in found} == {("m", "t", 1)}
+        for number in range(9)
+        if number % 3 < 2
+    ]
+    assert {
+        (message.properties.message_id, message.properties.type, (message.properties.headers or {}).get("kept"))
+        for message in found
+    } == {("m", "t", 1)}
     reasons = [row["decode_error"] for row in plain_files(tmp_path / "bad")]
     assert reasons == ["no row of the table with code = customer"] * 3
 
 
-def test_scrubbed(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                  tmp_path: Path) -> None:
+def test_scrubbed(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_queue(f"{name}-out", durable=True)
     publish(connection, "", [b'{"mail": "a@b", "n": 1}', b"no json"], name, headers={"who": "Jo", "n": 1}, app_id="app")
-    run_to_end(scrub(
-        spark, Broker(url=broker.url()), Capture(stream=name),
-        [Rule(field="mail"), Rule(header="who", action="replace", replacement="?"), Rule(property="app_id", action="drop")],
-        exchanges=[ExchangeOutput(exchange="", routing_key=f"{name}-out")], quarantine=str(tmp_path / "bad"),
-        checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
-    message, = taken(connection, f"{name}-out")
+    run_to_end(
+        scrub(
+            spark,
+            Broker(url=broker.url()),
+            Capture(stream=name),
+            [
+                Rule(field="mail"),
+                Rule(header="who", action="replace", replacement="?"),
+                Rule(property="app_id", action="drop"),
+            ],
+            exchanges=[ExchangeOutput(exchange="", routing_key=f"{name}-out")],
+            quarantine=str(tmp_path / "bad"),
+            checkpoint=str(tmp_path / "checkpoint"),
+            name=name,
+            once=True,
+        )
+    )
+    (message,) = taken(connection, f"{name}-out")
     assert json.loads(message.body) == {"mail": "*@*", "n": 1}
     assert (message.properties.headers, message.properties.app_id) == ({"who": "?", "n": 1}, None)
     assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"no json"]
 
 
-def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: LeveretProcess,
-                                                  connection: sync.Connection, name: str, tmp_path: Path) -> None:
+def test_an_archive_is_replayed_in_order_and_once(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_exchange(name, "topic", durable=True)
         channel.bind_queue(name, name, "#")
         channel.declare_queue(f"{name}-again", durable=True).bind(name, "order.#")
     taken(connection, f"{name}-again")
-    publish(connection, name, orders(250), "order.new", message_id="m", headers={"n": 7}, priority=3, type="t",
-            content_type="application/json", correlation_id="c")
+    publish(
+        connection,
+        name,
+        orders(250),
+        "order.new",
+        message_id="m",
+        headers={"n": 7},
+        priority=3,
+        type="t",
+        content_type="application/json",
+        correlation_id="c",
+    )
     publish(connection, name, [b"other"], "invoice.new")
     where = Broker(url=broker.url())
-    run_to_end(archive(spark, where, Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
-                       checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+    run_to_end(
+        archive(
+            spark,
+            where,
+            Capture(stream=name),
+            TableOutput(path=str(tmp_path / "table")),
+            checkpoint=str(tmp_path / "checkpoint"),
+            name=name,
+            once=True,
+        )
+    )
     taken(connection, f"{name}-again")
     lines: list[str] = []
     for _ in range(2):
-        count = replay(spark, where, str(tmp_path / "table"), ExchangeOutput(exchange="", routing_key=f"{name}-again"),
-                       name=name, where="routing_key = 'order.new'", rate=125, echo=lines.append)
+        count = replay(
+            spark,
+            where,
+            str(tmp_path / "table"),
+            ExchangeOutput(exchange="", routing_key=f"{name}-again"),
+            name=name,
+            where="routing_key = 'order.new'",
+            rate=125,
+            echo=lines.append,
+        )
         assert count == 250
     # The second replay had nothing left to do.
     assert lines[0].startswith("125 messages, until ") and lines[-1].startswith("250 messages, until ")
@@ -118,16 +174,24 @@ def test_an_archive_is_replayed_in_order_and_once(spark: SparkSession, broker: L
     found = taken(connection, f"{name}-again")
     assert [json.loads(message.body)["id"] for message in found] == list(range(250))
     properties = found[0].properties
-    assert (properties.message_id, properties.headers, properties.priority, properties.type, properties.content_type,
-            properties.correlation_id, properties.delivery_mode) == ("m", {"n": 7}, 3, "t", "application/json", "c", 2)
+    assert (
+        properties.message_id,
+        properties.headers,
+        properties.priority,
+        properties.type,
+        properties.content_type,
+        properties.correlation_id,
+        properties.delivery_mode,
+    ) == ("m", {"n": 7}, 3, "t", "application/json", "c", 2)
     assert replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name=f"{name}-2", where="offset < 10") == 10
     assert len(taken(connection, f"{name}-again")) == 10
     with pytest.raises(PipelineError, match="replay: where, since or until"):
         replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name="x", where="colour = 1")
 
 
-def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                      name: str, tmp_path: Path) -> None:
+def test_a_name_belongs_to_one_replay(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_queue(f"{name}-again", durable=True)
@@ -135,8 +199,17 @@ def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProces
 
     def archived(first: int, count: int) -> None:
         publish(connection, "", orders(count, first), name)
-        run_to_end(archive(spark, where, Capture(stream=name), TableOutput(path=str(tmp_path / "table")),
-                           checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+        run_to_end(
+            archive(
+                spark,
+                where,
+                Capture(stream=name),
+                TableOutput(path=str(tmp_path / "table")),
+                checkpoint=str(tmp_path / "checkpoint"),
+                name=name,
+                once=True,
+            )
+        )
 
     def replayed(**options: Any) -> int:
         to = ExchangeOutput(exchange="", routing_key=options.pop("key", f"{name}-again"))
@@ -152,18 +225,37 @@ def test_a_name_belongs_to_one_replay(spark: SparkSession, broker: LeveretProces
     assert len(taken(connection, f"{name}-again")) == 30
 
 
-def test_an_archive_of_a_queue_is_replayed(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                           name: str, tmp_path: Path) -> None:
+def test_an_archive_of_a_queue_is_replayed(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         channel.declare_queue(f"{name}-again", durable=True)
     publish(connection, "", orders(30), name)
     where = Broker(url=broker.url())
-    run_to_end(archive(spark, where, Capture(queue=name), TableOutput(path=str(tmp_path / "table")),
-                       checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+    run_to_end(
+        archive(
+            spark,
+            where,
+            Capture(queue=name),
+            TableOutput(path=str(tmp_path / "table")),
+            checkpoint=str(tmp_path / "checkpoint"),
+            name=name,
+            once=True,
+        )
+    )
     lines: list[str] = []
-    assert replay(spark, where, str(tmp_path / "table"), ExchangeOutput(exchange="", routing_key=f"{name}-again"),
-                  name=name, echo=lines.append) == 30
+    assert (
+        replay(
+            spark,
+            where,
+            str(tmp_path / "table"),
+            ExchangeOutput(exchange="", routing_key=f"{name}-again"),
+            name=name,
+            echo=lines.append,
+        )
+        == 30
+    )
     assert lines == ["30 messages"]
     assert [json.loads(message.body)["id"] for message in taken(connection, f"{name}-again")] == list(range(30))
 
@@ -179,8 +271,9 @@ def bury(connection: sync.Connection, name: str) -> str:
     with connection.channel() as channel:
         channel.declare_exchange(name, "topic", durable=True)
         channel.declare_queue(dead, durable=True)
-        channel.declare_queue(name, durable=True, arguments={
-            "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}).bind(name, "order.#")
+        channel.declare_queue(
+            name, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+        ).bind(name, "order.#")
         publish(connection, name, orders(30), "order.new")
         publish(connection, name, orders(10, 30), "order.old")
         for _ in range(40):
@@ -191,22 +284,30 @@ def bury(connection: sync.Connection, name: str) -> str:
     return dead
 
 
-def test_triage_of_dead_letters(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                                tmp_path: Path) -> None:
+def test_triage_of_dead_letters(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     dead = bury(connection, name)
-    found = deadletters(spark, Broker(url=broker.url()), dead, table=str(tmp_path / "dead"),
-                        report=str(tmp_path / "dead.html"))
-    counts = {(row["reason"], row["dead_queue"], row["dead_exchange"], row["dead_key"]): row["count"]
-              for row in found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key").count().collect()}
-    assert counts == {("rejected", name, name, "order.new"): 30, ("rejected", name, name, "order.old"): 10,
-                      ("not dead-lettered", None, None, None): 1}
+    found = deadletters(
+        spark, Broker(url=broker.url()), dead, table=str(tmp_path / "dead"), report=str(tmp_path / "dead.html")
+    )
+    counts = {
+        (row["reason"], row["dead_queue"], row["dead_exchange"], row["dead_key"]): row["count"]
+        for row in found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key").count().collect()
+    }
+    assert counts == {
+        ("rejected", name, name, "order.new"): 30,
+        ("rejected", name, name, "order.old"): 10,
+        ("not dead-lettered", None, None, None): 1,
+    }
     page = (tmp_path / "dead.html").read_text("utf-8")
     assert "order.new" in page and "<svg" in page and "http://" not in page and "https://" not in page
     assert len(taken(connection, dead)) == 41
 
 
-def test_a_redrive_publishes_dead_letters_again(spark: SparkSession, broker: LeveretProcess,
-                                                connection: sync.Connection, name: str) -> None:
+def test_a_redrive_publishes_dead_letters_again(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     dead = bury(connection, name)
     where = Broker(url=broker.url())
     lines: list[str] = []
@@ -222,8 +323,8 @@ def test_a_redrive_publishes_dead_letters_again(spark: SparkSession, broker: Lev
 
 
 def test_an_interrupted_redrive_is_resumed(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = bury(connection, name)
     where = Broker(url=broker.url())
     lines: list[str] = []
@@ -247,8 +348,9 @@ def test_an_interrupted_redrive_is_resumed(
     assert len(taken(connection, dead)) == 11
 
 
-def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                          name: str, tmp_path: Path) -> None:
+def test_traffic_is_counted_and_published(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     events = f"{name}-events"
     with connection.channel() as channel:
         channel.declare_queue(events, durable=True, arguments=STREAM).bind("amq.leveret.events", f"published.{name}")
@@ -261,10 +363,20 @@ def test_traffic_is_counted_and_published(spark: SparkSession, broker: LeveretPr
         late = json.dumps({"event": "published", "exchange": name, "time": 4_000_000_000_000, "sample": 1, "size": 1})
         channel.publish(late.encode(), events)
     for _ in range(2):
-        run_to_end(traffic(
-            spark, Broker(url=broker.url()), TableOutput(path=str(tmp_path / "table")),
-            ExchangeOutput(exchange=f"{name}-stats"), capture=Capture(stream=events), window=60, late=0,
-            checkpoint=str(tmp_path / "checkpoint"), name=name, once=True))
+        run_to_end(
+            traffic(
+                spark,
+                Broker(url=broker.url()),
+                TableOutput(path=str(tmp_path / "table")),
+                ExchangeOutput(exchange=f"{name}-stats"),
+                capture=Capture(stream=events),
+                window=60,
+                late=0,
+                checkpoint=str(tmp_path / "checkpoint"),
+                name=name,
+                once=True,
+            )
+        )
     rows = plain_files(tmp_path / "table")
     assert sum(row["messages"] for row in rows) == 50
     assert sum(row["octets"] for row in rows) == 5000

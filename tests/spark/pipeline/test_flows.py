@@ -39,15 +39,25 @@ def plain_files(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_exchange(name, "topic", durable=True)
     decode = Decode(format="json", schema=SCHEMA, quarantine=str(tmp_path / "bad"))
 
     def run() -> None:
-        run_to_end(archive(spark, Broker(url=broker.url()), Capture(exchange=name, keys=["order.#"]),
-                           TableOutput(path=str(tmp_path / "table")), checkpoint=str(tmp_path / "checkpoint"),
-                           decode=decode, name=name, once=True))
+        run_to_end(
+            archive(
+                spark,
+                Broker(url=broker.url()),
+                Capture(exchange=name, keys=["order.#"]),
+                TableOutput(path=str(tmp_path / "table")),
+                checkpoint=str(tmp_path / "checkpoint"),
+                decode=decode,
+                name=name,
+                once=True,
+            )
+        )
 
     run()
     bad = [b"{broken", b'{"id": "text"}', b"[1]", b"", b"\xff\xfe", b'{"customer": "c"}']
@@ -64,7 +74,11 @@ def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
     assert {row["data"]["amount"] for row in rows if row["data"]["id"] == 7} == {1.75}
     first = next(row for row in rows if row["data"]["id"] == 0)
     assert (first["exchange"], first["routing_key"], first["message_id"], dict(first["headers"])) == (
-        name, "order.new", "m", {"n": "1"})
+        name,
+        "order.new",
+        "m",
+        {"n": "1"},
+    )
     quarantined = plain_files(tmp_path / "bad")
     assert sorted(row["body"] for row in quarantined) == sorted(bad)
     reasons = {row["body"]: row["decode_error"] for row in quarantined}
@@ -77,8 +91,9 @@ def test_an_exchange_is_archived_and_invalid_json_is_quarantined(
     assert day == {f"day={row['append_time']:%Y-%m-%d}" for row in rows}
 
 
-def test_a_repeated_batch_is_in_the_table_once(spark: SparkSession, tmp_path: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_batch_is_in_the_table_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = TableOutput(path=str(tmp_path / "table"), partition=["kind"])
     rows = spark.range(100).select("id", (F.col("id") % 3).alias("kind"))
     TableWriter(table, "app").write(rows, 0)
@@ -113,14 +128,19 @@ def test_a_repeated_batch_is_in_the_table_once(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", orders(200), name)
     tables = [TableOutput(path=str(tmp_path / "one")), TableOutput(path=str(tmp_path / "two"), where="amount >= 25")]
-    flow = Flow(name, Capture(stream=name, options={"maxMessagesPerTrigger": 60}),
-                Decode(format="json", schema=SCHEMA, on_error="drop"), transform=lambda rows: rows.select("data.*"),
-                tables=tables)
+    flow = Flow(
+        name,
+        Capture(stream=name, options={"maxMessagesPerTrigger": 60}),
+        Decode(format="json", schema=SCHEMA, on_error="drop"),
+        transform=lambda rows: rows.select("data.*"),
+        tables=tables,
+    )
     run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()
@@ -131,7 +151,8 @@ def test_a_query_that_lost_its_last_commit_writes_nothing_twice(
 
 
 def test_windows_over_the_stream_and_their_quarantine(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", [json.dumps({"at": 10 * number, "n": number}).encode() for number in range(12)], name)
@@ -139,26 +160,40 @@ def test_windows_over_the_stream_and_their_quarantine(
 
     def windows(rows: DataFrame) -> DataFrame:
         timed = rows.select(F.timestamp_seconds("data.at").alias("at"), "data.n").withWatermark("at", "10 seconds")
-        return timed.groupBy(F.window("at", "30 seconds")).agg(F.sum("n").alias("total")).select(
-            F.col("window.start").alias("start"), "total")
+        return (
+            timed.groupBy(F.window("at", "30 seconds"))
+            .agg(F.sum("n").alias("total"))
+            .select(F.col("window.start").alias("start"), "total")
+        )
 
     decode = Decode(format="json", schema="at BIGINT, n BIGINT", quarantine=str(tmp_path / "bad"))
-    flow = Flow(name, Capture(stream=name), decode, transform=windows, stream=True,
-                tables=[TableOutput(path=str(tmp_path / "windows"), partition=["month(start)"])])
+    flow = Flow(
+        name,
+        Capture(stream=name),
+        decode,
+        transform=windows,
+        stream=True,
+        tables=[TableOutput(path=str(tmp_path / "windows"), partition=["month(start)"])],
+    )
     run_to_end(start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True))
     # The watermark is at 100 s, so the window that starts at 90 s is still open.
     assert sorted(row["total"] for row in plain_files(tmp_path / "windows")) == [0 + 1 + 2, 3 + 4 + 5, 6 + 7 + 8]
     assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
 
 
-def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                             name: str, tmp_path: Path) -> None:
+def test_a_body_that_fails_the_flow_is_named(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
     publish(connection, "", [*orders(5), b"nonsense"], name)
-    flow = Flow(name, Capture(stream=name), Decode(format="json", schema=SCHEMA, on_error="fail"),
-                tables=[TableOutput(path=str(tmp_path / "table"))])
-    query, = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
+    flow = Flow(
+        name,
+        Capture(stream=name),
+        Decode(format="json", schema=SCHEMA, on_error="fail"),
+        tables=[TableOutput(path=str(tmp_path / "table"))],
+    )
+    (query,) = start_flow(spark, flow, Broker(url=broker.url()), str(tmp_path / "checkpoint"), once=True)
     expected = f'on_error is "fail", and a message was rejected: queue {name}, offset 5, not a JSON object'
     with pytest.raises(Exception, match=expected):
         query.awaitTermination(60)
@@ -168,20 +203,39 @@ def test_a_body_that_fails_the_flow_is_named(spark: SparkSession, broker: Levere
 def test_a_quarantine_is_required(spark: SparkSession, tmp_path: Path) -> None:
     for decode in (Decode(format="json", schema=SCHEMA), Decode(format="avro", schema="{}")):
         with pytest.raises(PipelineError, match=r"f: decode\.quarantine is not set"):
-            archive(spark, Broker(), Capture(stream="s"), TableOutput(path=str(tmp_path / "table")), decode=decode,
-                    checkpoint=str(tmp_path / "checkpoint"), name="f", once=True)
+            archive(
+                spark,
+                Broker(),
+                Capture(stream="s"),
+                TableOutput(path=str(tmp_path / "table")),
+                decode=decode,
+                checkpoint=str(tmp_path / "checkpoint"),
+                name="f",
+                once=True,
+            )
 
 
 def test_a_queue_feeds_several_tables_and_is_emptied(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     publish(connection, "", [*orders(60), b"nonsense"], name)
-    pipeline = pipeline_of({
-        "name": name, "directory": str(tmp_path / "state"), "broker": {"url": broker.url()}, "flows": {"taken": {
-            "capture": {"queue": name}, "decode": {"format": "json", "schema": SCHEMA, "quarantine": str(tmp_path / "bad")},
-            "transform": {"sql": "SELECT append_time, data.id, data.amount FROM messages"},
-            "tables": [{"path": str(tmp_path / "one")}, {"path": str(tmp_path / "two"), "where": "id < 10"}]}}})
+    pipeline = pipeline_of(
+        {
+            "name": name,
+            "directory": str(tmp_path / "state"),
+            "broker": {"url": broker.url()},
+            "flows": {
+                "taken": {
+                    "capture": {"queue": name},
+                    "decode": {"format": "json", "schema": SCHEMA, "quarantine": str(tmp_path / "bad")},
+                    "transform": {"sql": "SELECT append_time, data.id, data.amount FROM messages"},
+                    "tables": [{"path": str(tmp_path / "one")}, {"path": str(tmp_path / "two"), "where": "id < 10"}],
+                }
+            },
+        }
+    )
     lines: list[str] = []
     assert Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
     assert lines[-1].startswith("taken: finished, batch 0, ")
@@ -189,22 +243,33 @@ def test_a_queue_feeds_several_tables_and_is_emptied(
     assert sorted(row["id"] for row in plain_files(tmp_path / "two")) == list(range(10))
     assert [row["body"] for row in plain_files(tmp_path / "bad")] == [b"nonsense"]
     with connection.channel() as channel:
-        described = json.loads(channel.request(json.dumps({"version": 1, "queue": name}).encode(), "queue.describe",
-                                               "leveret.control").body)
+        described = json.loads(
+            channel.request(json.dumps({"version": 1, "queue": name}).encode(), "queue.describe", "leveret.control").body
+        )
     assert (described["messages"], described["leased"]) == (0, 0)
     state = read_state(pipeline.directory)
     assert state is not None and state["state"] == "finished" and state["flows"]["taken"]["state"] == "finished"
 
 
-@pytest.mark.parametrize("capture", [{"stream": "nothing"}, {"queue": "nothing"}, {"stream": "nothing", "direct": True}],
-                         ids=["stream", "queue", "archive"])
-def test_a_run_with_once_does_not_wait_for_a_missing_stream(spark: SparkSession, broker: LeveretProcess, tmp_path: Path,
-                                                            capture: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "capture",
+    [{"stream": "nothing"}, {"queue": "nothing"}, {"stream": "nothing", "direct": True}],
+    ids=["stream", "queue", "archive"],
+)
+def test_a_run_with_once_does_not_wait_for_a_missing_stream(
+    spark: SparkSession, broker: LeveretProcess, tmp_path: Path, capture: dict[str, Any]
+) -> None:
     flow: dict[str, Any] = {"kind": "archive", "table": {"path": str(tmp_path / "table"), "writer": "spark"}}
     if capture.pop("direct", False):
         del flow["table"]["writer"]
-    pipeline = pipeline_of({"name": "once", "directory": str(tmp_path / "state"), "broker": {"url": broker.url()},
-                            "flows": {"f": {**flow, "capture": capture}}})
+    pipeline = pipeline_of(
+        {
+            "name": "once",
+            "directory": str(tmp_path / "state"),
+            "broker": {"url": broker.url()},
+            "flows": {"f": {**flow, "capture": capture}},
+        }
+    )
     lines: list[str] = []
     assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
     assert any(line.startswith("f: failed: ") and "no queue 'nothing'" in line for line in lines), lines
@@ -233,6 +298,7 @@ def test_new_columns_are_added_to_an_iceberg_table(spark: SparkSession, tmp_path
     catalog = load_catalog("leveret", type="sql", uri=f"sqlite:///{tmp_path}/table/_leveret/catalog.sqlite")
     found = catalog.load_table("leveret.table").scan().to_arrow().to_pylist()
     assert sorted((row["data"]["id"], row["data"]["name"] or "", row["new"] or 0) for row in found) == sorted(
-        [(number, "", 0) for number in range(5)] * 2 + [(number, "x", 1) for number in range(5)])
+        [(number, "", 0) for number in range(5)] * 2 + [(number, "x", 1) for number in range(5)]
+    )
     with pytest.raises(PipelineError, match="its column data has type"):
         check_table(spark, table, rows.withColumn("data", F.lit(1)).schema)

@@ -22,21 +22,28 @@ def hashed(text: str) -> str:
     return hmac.new(KEY, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-@pytest.mark.parametrize(("rule", "body", "masked"), [
-    (Rule(field="a.b"), {"a": {"b": "Jo 12"}, "b": "x"}, {"a": {"b": "** **"}, "b": "x"}),
-    (Rule(field="a.b", action="hash"), {"a": {"b": "Jo"}}, {"a": {"b": hashed("Jo")}}),
-    (Rule(field="n", action="hash"), {"n": 12}, {"n": hashed("12")}),
-    (Rule(field="a", action="drop"), {"a": 1, "b": 2}, {"b": 2}),
-    (Rule(field="a", action="replace", replacement="?"), {"a": [1]}, {"a": "?"}),
-    (Rule(field="list[].name"), {"list": [{"name": "ab"}, {"id": 1}, {"name": "c"}]},
-     {"list": [{"name": "**"}, {"id": 1}, {"name": "*"}]}),
-    (Rule(field="list[]", action="drop"), {"list": [1, 2]}, {"list": []}),
-    (Rule(field="*.name"), {"x": {"name": "ab"}, "y": 3}, {"x": {"name": "**"}, "y": 3}),
-    (Rule(field="a"), {"a": None}, {"a": None}),
-    (Rule(field="a.b"), {"a": "text"}, {"a": "text"}),
-    (Rule(pattern=r"\d{4,}"), {"text": "card 123456"}, {"text": "card ******"}),
-    (Rule(pattern="secret", action="drop"), {"text": "a secret"}, {"text": "a "}),
-], ids=lambda value: value.field or value.pattern if isinstance(value, Rule) else "")
+@pytest.mark.parametrize(
+    ("rule", "body", "masked"),
+    [
+        (Rule(field="a.b"), {"a": {"b": "Jo 12"}, "b": "x"}, {"a": {"b": "** **"}, "b": "x"}),
+        (Rule(field="a.b", action="hash"), {"a": {"b": "Jo"}}, {"a": {"b": hashed("Jo")}}),
+        (Rule(field="n", action="hash"), {"n": 12}, {"n": hashed("12")}),
+        (Rule(field="a", action="drop"), {"a": 1, "b": 2}, {"b": 2}),
+        (Rule(field="a", action="replace", replacement="?"), {"a": [1]}, {"a": "?"}),
+        (
+            Rule(field="list[].name"),
+            {"list": [{"name": "ab"}, {"id": 1}, {"name": "c"}]},
+            {"list": [{"name": "**"}, {"id": 1}, {"name": "*"}]},
+        ),
+        (Rule(field="list[]", action="drop"), {"list": [1, 2]}, {"list": []}),
+        (Rule(field="*.name"), {"x": {"name": "ab"}, "y": 3}, {"x": {"name": "**"}, "y": 3}),
+        (Rule(field="a"), {"a": None}, {"a": None}),
+        (Rule(field="a.b"), {"a": "text"}, {"a": "text"}),
+        (Rule(pattern=r"\d{4,}"), {"text": "card 123456"}, {"text": "card ******"}),
+        (Rule(pattern="secret", action="drop"), {"text": "a secret"}, {"text": "a "}),
+    ],
+    ids=lambda value: value.field or value.pattern if isinstance(value, Rule) else "",
+)
 def test_a_rule(rule: Rule, body: object, masked: object) -> None:
     assert json.loads(BodyMasker([rule], KEY)(json.dumps(body).encode())) == masked
 
@@ -66,11 +73,19 @@ def test_headers() -> None:
 
 
 def test_messages_in_spark(spark: SparkSession) -> None:
-    rules = [Rule(field="email", action="hash"), Rule(header="who"), Rule(property="user_id", action="drop"),
-             Rule(header="zip", action="drop")]
-    source = messages(spark, [b'{"email": "a@b"}', b"no json"], user_id="jo",
-                      headers=F.create_map(F.lit("who"), F.lit("Jo"), F.lit("zip"), F.lit("1"), F.lit("n"), F.lit("2")),
-                      headers_json='{"who":"Jo","zip":1,"n":2}')
+    rules = [
+        Rule(field="email", action="hash"),
+        Rule(header="who"),
+        Rule(property="user_id", action="drop"),
+        Rule(header="zip", action="drop"),
+    ]
+    source = messages(
+        spark,
+        [b'{"email": "a@b"}', b"no json"],
+        user_id="jo",
+        headers=F.create_map(F.lit("who"), F.lit("Jo"), F.lit("zip"), F.lit("1"), F.lit("n"), F.lit("2")),
+        headers_json='{"who":"Jo","zip":1,"n":2}',
+    )
     good, bad = scrubbed(source, rules, KEY).orderBy("offset").collect()
     assert json.loads(good["body"]) == {"email": hashed("a@b")}
     assert good["headers"] == {"who": "**", "n": "2"}
@@ -83,6 +98,8 @@ def test_messages_in_spark(spark: SparkSession) -> None:
 
 def test_compressed_bodies_are_rejected(spark: SparkSession) -> None:
     source = messages(spark, [b"\x1f\x8b", b"x"], content_encoding=F.when(F.col("offset") == 0, "GZIP"))
-    for rules, expected in (([Rule(pattern="x")], ["content-encoding gzip is not supported", None]),
-                            ([Rule(property="user_id")], [None, None])):
+    for rules, expected in (
+        ([Rule(pattern="x")], ["content-encoding gzip is not supported", None]),
+        ([Rule(property="user_id")], [None, None]),
+    ):
         assert [row["decode_error"] for row in scrubbed(source, rules).orderBy("offset").collect()] == expected

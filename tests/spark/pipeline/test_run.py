@@ -63,8 +63,12 @@ class Run:
         self.log = directory / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "leveret", "pipeline", "run", str(directory / "pipeline.toml")], stdout=log,
-                stderr=log, env=environment(), start_new_session=True)
+                [sys.executable, "-m", "leveret", "pipeline", "run", str(directory / "pipeline.toml")],
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -95,7 +99,8 @@ def project(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_
 
 @pytest.mark.timeout(400)
 def test_a_killed_pipeline_resumes_and_stops_gracefully(
-        java: None, connection: sync.Connection, name: str, project: Path) -> None:
+    java: None, connection: sync.Connection, name: str, project: Path
+) -> None:
     publish(connection, "", [*orders(1000), b"nonsense"], name)
     run = Run(project)
     try:
@@ -126,15 +131,23 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: sync.Connection, project: Path,
-                                                     name: str) -> None:
+def test_a_flow_that_cannot_run_ends_the_application(
+    java: None, connection: sync.Connection, project: Path, name: str
+) -> None:
     path = project / "pipeline.toml"
     path.write_text(path.read_text().replace("backoff = 0.1", "backoff = 0.1\nrestarts = 1"))
-    (project / "functions.py").write_text("def doubled(messages):\n    return messages.selectExpr('append_time', "
-                                          "'raise_error(\"a fault of ours\") AS x')\n")
+    (project / "functions.py").write_text(
+        "def doubled(messages):\n    return messages.selectExpr('append_time', 'raise_error(\"a fault of ours\") AS x')\n"
+    )
     publish(connection, "", orders(3), name)
-    result = subprocess.run([sys.executable, "-m", "leveret", "pipeline", "run", str(path)], env=environment(), timeout=190,
-                            capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-m", "leveret", "pipeline", "run", str(path)],
+        env=environment(),
+        timeout=190,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 1
     assert "orders: failed, restarting in 0.1 s (1 of 1): " in result.stdout
     assert "a fault of ours" in result.stdout
@@ -142,9 +155,15 @@ def test_a_flow_that_cannot_run_ends_the_application(java: None, connection: syn
 
 
 def test_a_batch_that_is_reported_twice_is_counted_once() -> None:
-    progress = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 5.0, "batchDuration": 3, "durationMs": {},
-                "eventTime": {}, "sources": [{"endOffset": '{"streams": {"s": {"next": 10}}}',
-                                               "latestOffset": '{"streams": {"s": 12}, "lag": 2}'}]}
+    progress = {
+        "batchId": 4,
+        "numInputRows": 10,
+        "processedRowsPerSecond": 5.0,
+        "batchDuration": 3,
+        "durationMs": {},
+        "eventTime": {},
+        "sources": [{"endOffset": '{"streams": {"s": {"next": 10}}}', "latestOffset": '{"streams": {"s": 12}, "lag": 2}'}],
+    }
     state = FlowState()
     state.update(progress)
     state.update(progress)

@@ -26,18 +26,30 @@ def main(argument: str) -> None:
     given = json.loads(argument)
     directory = Path(given["marker"])
     builder = (
-        SparkSession.builder.master(given["master"]).appName("sink test").config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC").config("spark.local.dir", str(directory / "local"))
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse")).config("spark.log.level", "ERROR"))
+        SparkSession.builder.master(given["master"])
+        .appName("sink test")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.log.level", "ERROR")
+    )
     for name, value in given["conf"].items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
     watched = rows.mapInArrow(_watched(str(directory)), rows.schema)
-    query = (watched.writeStream.format("amqp").options(**given["sink"])
-             .option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start())
+    query = (
+        watched.writeStream.format("amqp")
+        .options(**given["sink"])
+        .option("checkpointLocation", given["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     session.stop()
 
@@ -65,6 +77,7 @@ def _watched(directory: str) -> Any:
                         while True:
                             time.sleep(0.02)
             yield batch.slice(half)
+
     return watch
 
 

@@ -43,10 +43,13 @@ def writer_of(url: str, batch: Any, **options: Any) -> AmqpBatchWriter:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_rows_become_visible_together_and_in_order(broker: LeveretProcess, queue: str, protocol: str,
-                                                   connection: sync.Connection) -> None:
-    tasks = [[batch_of(body=[b"%d" % (task * 1000 + row) for row in range(start, start + 250)]) for start in (0, 250)]
-             for task in range(3)]
+def test_rows_become_visible_together_and_in_order(
+    broker: LeveretProcess, queue: str, protocol: str, connection: sync.Connection
+) -> None:
+    tasks = [
+        [batch_of(body=[b"%d" % (task * 1000 + row) for row in range(start, start + 250)]) for start in (0, 250)]
+        for task in range(3)
+    ]
     writer = writer_of(broker.url(), tasks[0][0], routingKey=queue, protocol=protocol, txnAppId=queue, txnVersion=0)
     written = [writer.write(iter(task)) for task in tasks]
     for number, one in enumerate(written):
@@ -55,23 +58,28 @@ def test_rows_become_visible_together_and_in_order(broker: LeveretProcess, queue
     assert drain(connection, queue) == []
     # Spark passes the commit messages in any order.
     writer.commit(written[::-1])
-    assert bodies(drain(connection, queue)) == [
-        b"%d" % (task * 1000 + row) for task in range(3) for row in range(500)]
+    assert bodies(drain(connection, queue)) == [b"%d" % (task * 1000 + row) for task in range(3) for row in range(500)]
 
 
 def test_committed_messages_are_persistent(own_broker: LeveretProcess, name: str) -> None:
     with sync.connect(own_broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
-    write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"], message_id=["a", "b"])], routingKey=name,
-                     txnAppId="app", txnVersion=7)
+    write_and_commit(
+        own_broker.url(),
+        [batch_of(body=[b"1", b"2"], message_id=["a", "b"])],
+        routingKey=name,
+        txnAppId="app",
+        txnVersion=7,
+    )
     own_broker.kill()
     own_broker.start()
     with sync.connect(own_broker.url()) as connection:
         assert [(message.body, message.properties.message_id) for message in drain(connection, name)] == [
-            (b"1", "a"), (b"2", "b")]
+            (b"1", "a"),
+            (b"2", "b"),
+        ]
     # The broker still knows the last write.
-    again = write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"])], routingKey=name, txnAppId="app",
-                             txnVersion=7)
+    again = write_and_commit(own_broker.url(), [batch_of(body=[b"1", b"2"])], routingKey=name, txnAppId="app", txnVersion=7)
     assert [one.counts.published for one in again] == [0]
 
 
@@ -91,8 +99,7 @@ def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, 
     assert bodies(drain(connection, queue)) == [b"6"]
 
 
-def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: str,
-                                                 connection: sync.Connection) -> None:
+def test_a_task_that_ran_twice_takes_effect_once(broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     batch = batch_of(body=[b"1", b"2"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
     lost, kept = writer.write(iter([batch])), writer.write(iter([batch]))
@@ -120,8 +127,7 @@ def test_a_failed_task_leaves_no_transaction(broker: LeveretProcess, queue: str,
     assert drain(connection, queue) == []
 
 
-def test_a_commit_without_a_tasks_message_fails(broker: LeveretProcess, queue: str,
-                                                    connection: sync.Connection) -> None:
+def test_a_commit_without_a_tasks_message_fails(broker: LeveretProcess, queue: str, connection: sync.Connection) -> None:
     batch = batch_of(body=[b"1"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=1)
     with pytest.raises(SparkError, match="nothing was committed"):
@@ -136,8 +142,9 @@ def test_tasks_without_rows_have_no_transaction(broker: LeveretProcess, queue: s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_unroutable_rows_fail_the_whole_write(broker: LeveretProcess, queue: str, protocol: str,
-                                             connection: sync.Connection) -> None:
+def test_unroutable_rows_fail_the_whole_write(
+    broker: LeveretProcess, queue: str, protocol: str, connection: sync.Connection
+) -> None:
     options = {"protocol": protocol, "txnAppId": queue, "txnVersion": 1, "exchange": ""}
     rows = batch_of(body=[b"1", b"2", b"3"], routing_key=[queue, f"{queue}-none", queue])
     with pytest.raises(SparkError, match="was not committed, and none of it is visible"):
@@ -151,28 +158,48 @@ def test_unroutable_rows_fail_the_whole_write(broker: LeveretProcess, queue: str
     assert bodies(drain(connection, f"{queue}-none")) == [b"2"]
 
 
-def test_unroutable_rows_are_dropped_or_dead_lettered_with_the_write(broker: LeveretProcess, queue: str,
-                                                                    connection: sync.Connection) -> None:
+def test_unroutable_rows_are_dropped_or_dead_lettered_with_the_write(
+    broker: LeveretProcess, queue: str, connection: sync.Connection
+) -> None:
     rows = batch_of(body=[b"1", b"2", b"3"], routing_key=[queue, f"{queue}-none", queue], message_id=["a", "b", "c"])
     write_and_commit(broker.url(), [rows], exchange="", txnAppId=queue, txnVersion=1, onUnroutable="drop")
     assert bodies(drain(connection, queue)) == [b"1", b"3"]
     with connection.channel() as channel:
         channel.declare_queue(f"{queue}-dead")
-    write_and_commit(broker.url(), [rows], exchange="", txnAppId=queue, txnVersion=2, onUnroutable="dead-letter",
-                     deadLetterExchange="", deadLetterRoutingKey=f"{queue}-dead")
+    write_and_commit(
+        broker.url(),
+        [rows],
+        exchange="",
+        txnAppId=queue,
+        txnVersion=2,
+        onUnroutable="dead-letter",
+        deadLetterExchange="",
+        deadLetterRoutingKey=f"{queue}-dead",
+    )
     assert bodies(drain(connection, queue)) == [b"1", b"3"]
     assert [(message.body, message.properties.message_id) for message in drain(connection, f"{queue}-dead")] == [
-        (b"2", "b")]
+        (b"2", "b")
+    ]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_rows_that_cannot_be_published_are_dead_lettered_with_the_write(broker: LeveretProcess, queue: str, protocol: str,
-                                                                       connection: sync.Connection) -> None:
+def test_rows_that_cannot_be_published_are_dead_lettered_with_the_write(
+    broker: LeveretProcess, queue: str, protocol: str, connection: sync.Connection
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(f"{queue}-dead")
     rows = batch_of(body=[b"1", b"2"], routing_key=[queue, "k" * 256])
-    writer = writer_of(broker.url(), rows, exchange="", protocol=protocol, txnAppId=queue, txnVersion=1,
-                       onError="dead-letter", deadLetterExchange="", deadLetterRoutingKey=f"{queue}-dead")
+    writer = writer_of(
+        broker.url(),
+        rows,
+        exchange="",
+        protocol=protocol,
+        txnAppId=queue,
+        txnVersion=1,
+        onError="dead-letter",
+        deadLetterExchange="",
+        deadLetterRoutingKey=f"{queue}-dead",
+    )
     written = writer.write(iter([rows]))
     assert isinstance(written, Written)
     assert (written.counts.published, written.counts.failed_dead_lettered) == (1, 1)
@@ -187,8 +214,15 @@ def test_a_missing_exchange_fails_before_anything_is_published(broker: LeveretPr
     with pytest.raises(OptionError, match=f"option exchange: no exchange '{name}'"):
         write_and_commit(broker.url(), [batch_of(body=[b"1"])], exchange=name, txnAppId=name, txnVersion=1)
     with pytest.raises(OptionError, match=f"option deadLetterExchange: no exchange '{name}'"):
-        write_and_commit(broker.url(), [batch_of(body=[b"1"])], exchange="amq.topic", txnAppId=name, txnVersion=1,
-                         onUnroutable="dead-letter", deadLetterExchange=name)
+        write_and_commit(
+            broker.url(),
+            [batch_of(body=[b"1"])],
+            exchange="amq.topic",
+            txnAppId=name,
+            txnVersion=1,
+            onUnroutable="dead-letter",
+            deadLetterExchange=name,
+        )
 
 
 def test_a_missing_permission_fails_before_anything_is_published(broker: LeveretProcess, name: str) -> None:
@@ -284,8 +318,9 @@ class _Task:
         return None
 
 
-def test_too_many_partitions_fail_before_a_row_is_published(broker: LeveretProcess, queue: str,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_partitions_fail_before_a_row_is_published(
+    broker: LeveretProcess, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = batch_of(body=[b"x"])
     writer = writer_of(broker.url(), batch, routingKey=queue, txnAppId=queue, txnVersion=0)
     monkeypatch.setattr(TaskContext, "get", lambda: _Task(10_000))

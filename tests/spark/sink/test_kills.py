@@ -24,22 +24,45 @@ ROWS = [f"{number}" for number in range(400)]
 class App:
     """`tests.spark.sink.app` as a process."""
 
-    def __init__(self, broker: LeveretProcess, directory: Path, name: str, master: str = "local[2,3]",
-                 conf: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        broker: LeveretProcess,
+        directory: Path,
+        name: str,
+        master: str = "local[2,3]",
+        conf: dict[str, str] | None = None,
+    ) -> None:
         self.marker = directory / "marker"
         self.marker.mkdir(exist_ok=True)
         self.log = directory / "app.log"
-        self.argument = json.dumps({
-            "master": master, "conf": conf or {}, "checkpoint": str(directory / "checkpoint"), "marker": str(self.marker),
-            "source": {"url": broker.url(), "queue": f"{name}-in", "lease": "test", "minPartitions": "2",
-                       "maxMessagesPerTrigger": "150"},
-            "sink": {"url": broker.url(), "routingKey": f"{name}-out", "guarantee": "exactly-once"}})
+        self.argument = json.dumps(
+            {
+                "master": master,
+                "conf": conf or {},
+                "checkpoint": str(directory / "checkpoint"),
+                "marker": str(self.marker),
+                "source": {
+                    "url": broker.url(),
+                    "queue": f"{name}-in",
+                    "lease": "test",
+                    "minPartitions": "2",
+                    "maxMessagesPerTrigger": "150",
+                },
+                "sink": {"url": broker.url(), "routingKey": f"{name}-out", "guarantee": "exactly-once"},
+            }
+        )
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> App:
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "tests.spark.sink.app", self.argument], cwd=ROOT,
-                                            env=environment(), stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.sink.app", self.argument],
+                cwd=ROOT,
+                env=environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         return self
 
     def kill(self) -> None:
@@ -69,7 +92,8 @@ def app(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path
 
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
-        app: App, name: str, connection: sync.Connection) -> None:
+    app: App, name: str, connection: sync.Connection
+) -> None:
     (app.marker / "fail").touch()
     (app.marker / "hold").touch()
     app.start()

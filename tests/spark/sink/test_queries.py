@@ -34,23 +34,51 @@ def rows_of(frame: DataFrame) -> list[Row]:
 def through(spark: SparkSession, url: str, source: str, target: str, protocol: str) -> tuple[list[Row], list[Row]]:
     """Copy a stream to another one; return the rows of both."""
     frame = read(spark, url, stream=source)
-    (frame.write.format("amqp").mode("append")
-     .options(url=url, protocol=protocol, exchange="", routingKey=target, txnAppId=target, txnVersion="1").save())
+    (
+        frame.write.format("amqp")
+        .mode("append")
+        .options(url=url, protocol=protocol, exchange="", routingKey=target, txnAppId=target, txnVersion="1")
+        .save()
+    )
     return rows_of(frame), rows_of(read(spark, url, stream=target))
 
 
-def test_every_type_of_0_9_1_round_trips(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                    name: str) -> None:
+def test_every_type_of_0_9_1_round_trips(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
     headers = {
-        "int": 5, "long": 1 << 40, "negative": -7, "float": 1.5, "decimal": Decimal("12.50"), "text": "naïve",
-        "bytes": b"\x00\xff", "true": True, "none": None, "time": datetime(2026, 5, 1, tzinfo=UTC),
-        "list": [1, "two", [None]], "table": {"x": {"y": 1}},
+        "int": 5,
+        "long": 1 << 40,
+        "negative": -7,
+        "float": 1.5,
+        "decimal": Decimal("12.50"),
+        "text": "naïve",
+        "bytes": b"\x00\xff",
+        "true": True,
+        "none": None,
+        "time": datetime(2026, 5, 1, tzinfo=UTC),
+        "list": [1, "two", [None]],
+        "table": {"x": {"y": 1}},
     }
-    publish(connection, f"{name}-in", [b"\x00\xff", b""], headers=headers, content_type="text/plain",
-            content_encoding="gzip", delivery_mode=2, priority=7, correlation_id="c", reply_to="answers",
-            message_id="m", timestamp=datetime(2026, 5, 1, 12, tzinfo=UTC), type="kind", user_id="guest", app_id="app")
+    publish(
+        connection,
+        f"{name}-in",
+        [b"\x00\xff", b""],
+        headers=headers,
+        content_type="text/plain",
+        content_encoding="gzip",
+        delivery_mode=2,
+        priority=7,
+        correlation_id="c",
+        reply_to="answers",
+        message_id="m",
+        timestamp=datetime(2026, 5, 1, 12, tzinfo=UTC),
+        type="kind",
+        user_id="guest",
+        app_id="app",
+    )
     publish(connection, f"{name}-in", [b"bare"])
     before, after = through(spark, broker.url(), f"{name}-in", f"{name}-out", "0-9-1")
     assert after[:2] == before[:2]
@@ -62,18 +90,46 @@ def test_every_type_of_0_9_1_round_trips(spark: SparkSession, broker: LeveretPro
 
 MESSAGES: dict[str, Any] = {
     "everything": amqp10.Message(
-        body=b"\x00\xff", durable=True, priority=7, message_id=UUID(int=7), user_id=b"guest", to="there", subject="subject",
-        reply_to="/queues/answers", correlation_id=5, content_type="text/plain", content_encoding="gzip",
-        absolute_expiry_time=1_800_000_000_000, creation_time=1_700_000_000_123, group_id="group", group_sequence=3,
-        reply_to_group_id="other", annotations={"x-opt-a": amqp10.UInt(1), "x-opt-b": [1, "two"]},
+        body=b"\x00\xff",
+        durable=True,
+        priority=7,
+        message_id=UUID(int=7),
+        user_id=b"guest",
+        to="there",
+        subject="subject",
+        reply_to="/queues/answers",
+        correlation_id=5,
+        content_type="text/plain",
+        content_encoding="gzip",
+        absolute_expiry_time=1_800_000_000_000,
+        creation_time=1_700_000_000_123,
+        group_id="group",
+        group_sequence=3,
+        reply_to_group_id="other",
+        annotations={"x-opt-a": amqp10.UInt(1), "x-opt-b": [1, "two"]},
         application_properties={
-            "byte": amqp10.Byte(-1), "ubyte": amqp10.UByte(1), "short": amqp10.Short(-1), "ushort": amqp10.UShort(1),
-            "int": amqp10.Int(-1), "uint": amqp10.UInt(1), "long": -1, "ulong": amqp10.ULong(1 << 63),
-            "float": amqp10.Float(1.5), "double": 0.1, "text": "naïve", "symbol": amqp10.Symbol("s"),
-            "char": amqp10.Char("ü"), "binary": b"\x00", "true": True, "null": None,
-            "time": amqp10.Timestamp(1_700_000_000_123), "uuid": UUID(int=9),
-            "decimal": amqp10.Decimal64.of("12.50")},
-        footer={"x-sum": b"\x01"}),
+            "byte": amqp10.Byte(-1),
+            "ubyte": amqp10.UByte(1),
+            "short": amqp10.Short(-1),
+            "ushort": amqp10.UShort(1),
+            "int": amqp10.Int(-1),
+            "uint": amqp10.UInt(1),
+            "long": -1,
+            "ulong": amqp10.ULong(1 << 63),
+            "float": amqp10.Float(1.5),
+            "double": 0.1,
+            "text": "naïve",
+            "symbol": amqp10.Symbol("s"),
+            "char": amqp10.Char("ü"),
+            "binary": b"\x00",
+            "true": True,
+            "null": None,
+            "time": amqp10.Timestamp(1_700_000_000_123),
+            "uuid": UUID(int=9),
+            "decimal": amqp10.Decimal64.of("12.50"),
+        },
+        footer={"x-sum": b"\x01"},
+    ),
     "binary id": amqp10.Message(body=b"x", message_id=b"\x00\x01", correlation_id=b""),
     "text": amqp10.Message(body=amqp10.Value("naïve")),
     "binary value": amqp10.Message(body=amqp10.Value(b"\xff\xfe")),
@@ -82,8 +138,9 @@ MESSAGES: dict[str, Any] = {
 }
 
 
-def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                  name: str) -> None:
+def test_every_type_of_1_0_round_trips(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     for suffix in ("-in", "-out"):
         declare_stream(connection, name + suffix)
     with sync.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
@@ -96,14 +153,20 @@ def test_every_type_of_1_0_round_trips(spark: SparkSession, broker: LeveretProce
 
 
 def test_a_stream_of_1_0_is_converted_to_0_9_1(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, f"{name}-in")
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-out", durable=True)
     with sync.connect(broker.url(), protocol="1.0") as opened, opened.sender(f"{name}-in") as sender:
         sender.send(MESSAGES["everything"])
-    (read(spark, broker.url(), stream=f"{name}-in").write.format("amqp").mode("append")
-     .options(url=broker.url(), exchange="", routingKey=f"{name}-out").save())
+    (
+        read(spark, broker.url(), stream=f"{name}-in")
+        .write.format("amqp")
+        .mode("append")
+        .options(url=broker.url(), exchange="", routingKey=f"{name}-out")
+        .save()
+    )
     [message] = drain(connection, f"{name}-out")
     headers = message.headers
     assert message.body == b"\x00\xff"
@@ -112,8 +175,9 @@ def test_a_stream_of_1_0_is_converted_to_0_9_1(
     assert (headers["x-opt-a"], headers["x-opt-b"], headers["uint"], headers["text"]) == (1, [1, "two"], 1, "naïve")
 
 
-def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: LeveretProcess,
-                                            connection: sync.Connection, name: str, tmp_path: Path) -> None:
+def test_a_replayed_batch_takes_effect_once(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     """As if the query had been killed after committing a batch at the broker and before its checkpoint."""
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
@@ -121,11 +185,20 @@ def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: Leveret
     publish(connection, f"{name}-in", ["1", "2", "3"])
 
     def run() -> None:
-        rows = (spark.readStream.format("amqp").options(url=broker.url(), queue=f"{name}-in", lease="l").load()
-                .select("body", "message_id"))
-        query = (rows.writeStream.format("amqp").queryName(name).options(
-            url=broker.url(), exchange="", routingKey=f"{name}-out", guarantee="exactly-once", sinkName="out")
-            .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+        rows = (
+            spark.readStream.format("amqp")
+            .options(url=broker.url(), queue=f"{name}-in", lease="l")
+            .load()
+            .select("body", "message_id")
+        )
+        query = (
+            rows.writeStream.format("amqp")
+            .queryName(name)
+            .options(url=broker.url(), exchange="", routingKey=f"{name}-out", guarantee="exactly-once", sinkName="out")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
         assert query.awaitTermination(TIMEOUT)
 
     run()
@@ -138,7 +211,8 @@ def test_a_replayed_batch_takes_effect_once(spark: SparkSession, broker: Leveret
 
 
 def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
-        spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> None:
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     (tmp_path / "in").mkdir()
@@ -154,8 +228,14 @@ def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
         except AnalysisException as error:
             refused.append(str(error))
 
-    query = (spark.readStream.schema("body string").json(str(tmp_path / "in")).writeStream.foreachBatch(write)
-             .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+    query = (
+        spark.readStream.schema("body string")
+        .json(str(tmp_path / "in"))
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(TIMEOUT)
     # At least once, because repeated writes cannot be identified.
     assert bodies(drain(connection, name)) == [b"1", b"1"]
@@ -163,10 +243,13 @@ def test_a_batch_write_within_a_query_is_not_attributed_to_the_query(
     assert "exactly-once needs txnAppId and txnVersion" in refused[0]
 
 
-def test_the_documented_examples(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                          name: str, tmp_path: Path) -> None:
-    programs = [block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
-                for block in blocks(PAGE, "python")]
+def test_the_documented_examples(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
+    programs = [
+        block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
+        for block in blocks(PAGE, "python")
+    ]
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         channel.declare_queue(f"{name}-invoices", durable=True)
@@ -177,13 +260,21 @@ def test_the_documented_examples(spark: SparkSession, broker: LeveretProcess, co
     import pyspark_amqp
 
     known: dict[str, Any] = {
-        "spark": spark, "url": broker.url(), "rabbitmq": broker.url(), "queue": f"{name}-invoices",
-        "pyspark_amqp": pyspark_amqp, "path": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint 0"),
-        "orders": spark.readStream.schema("id string, country string").json(str(tmp_path / "in"))}
+        "spark": spark,
+        "url": broker.url(),
+        "rabbitmq": broker.url(),
+        "queue": f"{name}-invoices",
+        "pyspark_amqp": pyspark_amqp,
+        "path": str(tmp_path / "out"),
+        "checkpoint": str(tmp_path / "checkpoint 0"),
+        "orders": spark.readStream.schema("id string, country string").json(str(tmp_path / "in")),
+    }
     write, each, lease, finish, spool = programs
     exec(write.replace(".start())", ".trigger(availableNow=True).start().awaitTermination())"), known)
     assert [(message.body, message.routing_key) for message in drain(connection, name)] == [
-        (b'{"id":"1","country":"eu"}', "order.eu"), (b'{"id":"2","country":"uk"}', "order.uk")]
+        (b'{"id":"1","country":"eu"}', "order.eu"),
+        (b'{"id":"2","country":"uk"}', "order.uk"),
+    ]
     known |= {"source": known["orders"].selectExpr("id AS body"), "checkpoint": str(tmp_path / "checkpoint 1")}
     exec(each.replace(".start()", ".trigger(availableNow=True).start()"), known)
     assert known["query"].awaitTermination(TIMEOUT)
@@ -213,8 +304,11 @@ def test_the_options_of_sinks_are_documented() -> None:
 
 BAD: dict[str, tuple[str, dict[str, str], str]] = {
     "no body": ("'x' AS bodi", {"routingKey": "q"}, "needs a column body"),
-    "type of body": ("1 AS body", {"routingKey": "q"},
-                     "column body is of type int; the sink amqp accepts binary or string"),
+    "type of body": (
+        "1 AS body",
+        {"routingKey": "q"},
+        "column body is of type int; the sink amqp accepts binary or string",
+    ),
     "type of a column": ("'x' AS body, 1 AS message_id", {"routingKey": "q"}, "column message_id is of type int"),
     "misspelt column": ("'x' AS body, 'k' AS routingkey", {"routingKey": "q"}, "did you mean routing_key?"),
     "unknown column": ("'x' AS body, 1 AS shoes", {"routingKey": "q"}, "does not accept the column shoes"),
@@ -240,7 +334,13 @@ def test_published_messages_cannot_be_replaced(spark: SparkSession, broker: Leve
     with pytest.raises(Exception, match="expected mode append"):
         frame.write.format("amqp").mode("overwrite").options(url=broker.url(), routingKey="q").save()
     rows = spark.readStream.format("rate").load().groupBy("value").count().selectExpr("cast(value AS string) AS body")
-    query = (rows.writeStream.format("amqp").options(url=broker.url(), routingKey="q").outputMode("complete")
-             .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+    query = (
+        rows.writeStream.format("amqp")
+        .options(url=broker.url(), routingKey="q")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
     with pytest.raises(Exception, match="expected outputMode append or update"):
         query.awaitTermination(TIMEOUT)

@@ -18,20 +18,23 @@ from tests.support.broker import LeveretProcess
 SMALL_THEN_LARGE = (Run(100, 10.0), Run(200, 1000.0))
 
 
-@pytest.mark.parametrize(("backlog", "max_bytes", "count"), [
-    (Backlog("s", 0, 300, 100.0), 5000, 50),
-    (Backlog("s", 0, 300, 0.0), 1, 300),
-    (Backlog("s", 0, 300, 100.0), 30_000, 300),
-    (Backlog("s", 0, 300, 100.0), 1, 1),
-    (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 500, 50),
-    (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 3000, 102),
-    (Backlog("s", 150, 200, 0.0, SMALL_THEN_LARGE), 3000, 3),
-    (Backlog("s", 50, 120, 0.0, SMALL_THEN_LARGE), 3500, 53),
-    (Backlog("s", 0, 300, 50.0, SMALL_THEN_LARGE), 102_000, 220),
-    (Backlog("s", 100, 200, 0.0, SMALL_THEN_LARGE), 10, 1),
-])
+@pytest.mark.parametrize(
+    ("backlog", "max_bytes", "count"),
+    [
+        (Backlog("s", 0, 300, 100.0), 5000, 50),
+        (Backlog("s", 0, 300, 0.0), 1, 300),
+        (Backlog("s", 0, 300, 100.0), 30_000, 300),
+        (Backlog("s", 0, 300, 100.0), 1, 1),
+        (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 500, 50),
+        (Backlog("s", 0, 200, 0.0, SMALL_THEN_LARGE), 3000, 102),
+        (Backlog("s", 150, 200, 0.0, SMALL_THEN_LARGE), 3000, 3),
+        (Backlog("s", 50, 120, 0.0, SMALL_THEN_LARGE), 3500, 53),
+        (Backlog("s", 0, 300, 50.0, SMALL_THEN_LARGE), 102_000, 220),
+        (Backlog("s", 100, 200, 0.0, SMALL_THEN_LARGE), 10, 1),
+    ],
+)
 def test_max_bytes_of_one_stream(backlog: Backlog, max_bytes: int, count: int) -> None:
-    cut, = apply_limits([backlog], None, max_bytes)
+    (cut,) = apply_limits([backlog], None, max_bytes)
     assert (cut.first, cut.count) == (backlog.first, count)
 
 

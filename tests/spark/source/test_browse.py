@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def browse(broker: LeveretProcess, name: str, **options: str) -> list[dict[str, object]]:
     made = BrowseReader(read_options({"url": broker.url(), "queue": name, **options}), name)
-    part, = made.partitions()
+    (part,) = made.partitions()
     return [row for batch in made.read(part) for row in batch.to_pylist()]
 
 
@@ -36,8 +36,7 @@ def test_through_spark(spark: SparkSession, broker: LeveretProcess, connection: 
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_browse_removes_nothing(broker: LeveretProcess, connection: sync.Connection, name: str,
-                                  protocol: str) -> None:
+def test_a_browse_removes_nothing(broker: LeveretProcess, connection: sync.Connection, name: str, protocol: str) -> None:
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
         assert browse(broker, name, protocol=protocol) == []
@@ -48,8 +47,9 @@ def test_a_browse_removes_nothing(broker: LeveretProcess, connection: sync.Conne
             consumer.next(10)
         rows = browse(broker, name, protocol=protocol, columns="offset,body,append_time,redelivered")
         # Unacked messages of other consumers are not shown.
-        assert rows == [{"offset": at, "body": str(at).encode(), "append_time": None, "redelivered": False}
-                        for at in range(2, 10)]
+        assert rows == [
+            {"offset": at, "body": str(at).encode(), "append_time": None, "redelivered": False} for at in range(2, 10)
+        ]
         other.close()
         rows = browse(broker, name, protocol=protocol, columns="offset,redelivered")
         assert [row["offset"] for row in rows] == list(range(10))

@@ -43,8 +43,9 @@ def path_of(segment: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def planned(broker_without_grace: LeveretProcess, name: str, request: pytest.FixtureRequest,
-            monkeypatch: pytest.MonkeyPatch) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
+def planned(
+    broker_without_grace: LeveretProcess, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[StreamBatchReader | StreamReader, StreamPartition]:
     """A reader and its task for offsets 0 to 9, whose files have no other offsets."""
     with sync.connect(broker_without_grace.url()) as connection:
         declare_stream(connection, name, x_max_length_bytes=20 * SIZE)
@@ -57,20 +58,23 @@ def planned(broker_without_grace: LeveretProcess, name: str, request: pytest.Fix
     if request.param == "read":
         monkeypatch.setattr(batch_reader, "PIN_SECONDS", 1.5)
         made = StreamBatchReader(read_options({**options, "endingOffsets": f'{{"{name}": 10}}'}), target)
-        part, = made.partitions()
+        (part,) = made.partitions()
     else:
         monkeypatch.setattr(stream_reader, "PIN_SECONDS", 1.5)
         made = StreamReader(read_options({**options, "maxMessagesPerTrigger": "10"}), target)
         begin = made.initialOffset()
-        part, = made.partitions(begin, made.latestOffset(begin, made.getDefaultReadLimit()))
+        (part,) = made.partitions(begin, made.latestOffset(begin, made.getDefaultReadLimit()))
     assert isinstance(part, StreamPartition)
     return made, part
 
 
 @pytest.mark.parametrize("planned", ["read", "readStream"], indirect=True)
 def test_a_batch_that_is_read_for_longer_than_its_pin(
-        broker_without_grace: LeveretProcess, planned: tuple[StreamBatchReader | StreamReader, StreamPartition], name: str,
-        over_amqp: OverAmqp) -> None:
+    broker_without_grace: LeveretProcess,
+    planned: tuple[StreamBatchReader | StreamReader, StreamPartition],
+    name: str,
+    over_amqp: OverAmqp,
+) -> None:
     made, part = planned
     with sync.connect(broker_without_grace.url()) as connection, connection.channel() as channel:
         # The broker may start sealing before all messages are there; then there are more, shorter files.

@@ -65,13 +65,19 @@ def run_command(broker: LeveretProcess, *words: str) -> None:
     import subprocess
     import sys
 
-    subprocess.run([sys.executable, "-m", "leveret", *words, "--data-dir", str(broker.data_dir)], check=True, timeout=60,
-                   env=os.environ | {"PYTHONPATH": "src"}, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "leveret", *words, "--data-dir", str(broker.data_dir)],
+        check=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": "src"},
+        capture_output=True,
+    )
 
 
 def reader(broker: LeveretProcess, name: str, **options: str) -> StreamBatchReader:
-    return StreamBatchReader(read_options({"url": broker.url(), "stream": name, **options}),
-                             Target("stream", "stream", name))
+    return StreamBatchReader(
+        read_options({"url": broker.url(), "stream": name, **options}), Target("stream", "stream", name)
+    )
 
 
 def table(made: StreamBatchReader, planned: list[InputPartition]) -> pa.Table:
@@ -118,8 +124,9 @@ def test_files_and_tail_are_one_table(broker: LeveretProcess, stream: str, over_
 
 
 def test_a_part_of_a_file(broker: LeveretProcess, stream: str, over_amqp: OverAmqp) -> None:
-    made = reader(broker, stream, startingOffsets=f'{{"{stream}": 3990}}', endingOffsets=f'{{"{stream}": 4010}}',
-                  columns="body")
+    made = reader(
+        broker, stream, startingOffsets=f'{{"{stream}": 3990}}', endingOffsets=f'{{"{stream}": 4010}}', columns="body"
+    )
     found = table(made, list(made.partitions()))
     assert found.schema.names == ["body"]
     assert [body.decode() for body in found.column("body").to_pylist()] == numbers(3990, 4010)
@@ -127,8 +134,9 @@ def test_a_part_of_a_file(broker: LeveretProcess, stream: str, over_amqp: OverAm
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged", "another"])
-def test_a_file_that_cannot_be_read(broker: LeveretProcess, connection: sync.Connection, stream: str,
-                                    over_amqp: OverAmqp, fault: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(
+    broker: LeveretProcess, connection: sync.Connection, stream: str, over_amqp: OverAmqp, fault: str, tmp_path: Path
+) -> None:
     """Only tasks cannot read it; the broker can."""
     with connection.channel() as channel:
         content = file_of(channel, stream, 1).read_bytes()
@@ -158,16 +166,17 @@ def middle_of_bodies(content: bytes) -> int:
 
 def elsewhere(made: StreamBatchReader, number: int, path: Path | str) -> list[InputPartition]:
     """Return the reader's plan as one task, with another path for one segment."""
-    part, = made.partitions()
+    (part,) = made.partitions()
     assert isinstance(part, StreamPartition)
-    slice, = part.slices
+    (slice,) = part.slices
     changed = list(slice.segments)
     changed[number] = msgspec.structs.replace(changed[number], path=str(path))
     return [StreamPartition((replace(slice, segments=tuple(changed)),))]
 
 
-def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, connection: sync.Connection,
-                                                      stream: str) -> None:
+def test_a_file_that_neither_task_nor_broker_can_read(
+    broker: LeveretProcess, connection: sync.Connection, stream: str
+) -> None:
     made = reader(broker, stream)
     planned = list(made.partitions())
     with connection.channel() as channel:
@@ -181,8 +190,9 @@ def test_a_file_that_neither_task_nor_broker_can_read(broker: LeveretProcess, co
         file.write_bytes(kept)
 
 
-def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection: sync.Connection, name: str,
-                                              over_amqp: OverAmqp) -> None:
+def test_files_are_pinned_while_they_are_read(
+    broker: LeveretProcess, connection: sync.Connection, name: str, over_amqp: OverAmqp
+) -> None:
     """Retention removes the messages, but not the files of a planned batch."""
     declare_stream(connection, name, x_max_length_bytes=2 << 20)
     publish(connection, name, [b"x" * (200 << 10) for _ in range(5)])
@@ -197,8 +207,9 @@ def test_files_are_pinned_while_they_are_read(broker: LeveretProcess, connection
 
 
 @pytest.mark.parametrize("history", ["segments", "amqp"])
-def test_gaps_of_erased_messages_are_accepted(broker: LeveretProcess, connection: sync.Connection, name: str,
-                                              history: str, tmp_path: Path) -> None:
+def test_gaps_of_erased_messages_are_accepted(
+    broker: LeveretProcess, connection: sync.Connection, name: str, history: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     for who, first, stop in (("a", 0, 100), ("b", 100, 120), ("a", 120, 200)):
         publish(connection, name, numbers(first, stop), headers={"who": who})
@@ -233,8 +244,8 @@ class Locked(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 @pytest.mark.parametrize("name_of_file", ["storage.toml", "storage.json"])
 def test_storage_options_reach_the_file_system(
-        broker: LeveretProcess, connection: sync.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path,
-        name_of_file: str) -> None:
+    broker: LeveretProcess, connection: sync.Connection, stream: str, over_amqp: OverAmqp, tmp_path: Path, name_of_file: str
+) -> None:
     fsspec.register_implementation("locked", Locked, clobber=True)
     with connection.channel() as channel:
         place = f"locked://{file_of(channel, stream, 1)}"

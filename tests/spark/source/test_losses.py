@@ -24,12 +24,14 @@ def reader(broker: LeveretProcess, name: str, **options: str) -> StreamBatchRead
 
 
 def offsets(made: StreamBatchReader) -> list[int]:
-    return [offset for part in made.partitions() for batch in made.read(part)
-            for offset in batch.column("offset").to_pylist()]
+    return [
+        offset for part in made.partitions() for batch in made.read(part) for offset in batch.column("offset").to_pylist()
+    ]
 
 
-def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: sync.Connection, name: str,
-                                       tmp_path: Path) -> None:
+def test_skipped_messages_are_recorded(
+    broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     losses = tmp_path / "losses"
@@ -44,13 +46,18 @@ def test_skipped_messages_are_recorded(broker: LeveretProcess, connection: sync.
     assert not losses.exists()
     for _ in range(2):  # a task that is repeated says it once
         assert list(lenient.read(leniently[0])) == []
-    file, = losses.iterdir()
+    (file,) = losses.iterdir()
     record = json.loads(file.read_text())
     assert {key: record[key] for key in ("stream", "first_offset", "last_offset", "messages")} == {
-        "stream": name, "first_offset": 0, "last_offset": 0, "messages": 1}
+        "stream": name,
+        "first_offset": 0,
+        "last_offset": 0,
+        "messages": 1,
+    }
     # Messages removed before the read was planned count, too.
-    found = offsets(reader(broker, name, failOnDataLoss="false", lossDirectory=str(losses),
-                           startingOffsets=json.dumps({name: 0})))
+    found = offsets(
+        reader(broker, name, failOnDataLoss="false", lossDirectory=str(losses), startingOffsets=json.dumps({name: 0}))
+    )
     lost = sum(json.loads(path.read_text())["messages"] for path in losses.iterdir() if path != file)
     assert found == list(range(lost, 13)) and lost > 1
 

@@ -56,14 +56,18 @@ def test_options(broker: LeveretProcess, connection: sync.Connection, name: str)
         ({"queue": name, "mode": "browse"}, "option mode: read of stream queue"),
         ({"stream": name, "mode": "lease"}, "option mode: lease is not valid with option stream"),
         ({"stream": name, "spoolDir": "/tmp"}, "option spoolDir: not valid in mode stream"),
-        ({"stream": name, "maxMessagesPerTrigger": "5"},
-         "option maxMessagesPerTrigger: only readStream takes it, not read"),
+        (
+            {"stream": name, "maxMessagesPerTrigger": "5"},
+            "option maxMessagesPerTrigger: only readStream takes it, not read",
+        ),
         ({"stream": name, "columns": "body,routingkey"}, "column 'routingkey' does not exist; expected routing_key"),
         ({"stream": name, "startingOffsets": f'{{"{name}": 11}}'}, "offset 11 is out of range"),
         ({"stream": name, "endingOffsets": f'{{"{name}": 99}}'}, "option endingOffsets: offset 99"),
         ({"stream": name, "startingOffsets": '{"other": 1}'}, "stream 'other' is not read"),
-        ({"stream": name, "startingOffsets": f'{{"{name}": 5}}', "endingOffsets": f'{{"{name}": 4}}'},
-         "offset 4, is before its start, offset 5"),
+        (
+            {"stream": name, "startingOffsets": f'{{"{name}": 5}}', "endingOffsets": f'{{"{name}": 4}}'},
+            "offset 4, is before its start, offset 5",
+        ),
         ({"stream": name, "startingOffsets": "earliest", "startingTimestamp": "0"}, "set only one of them"),
         ({"stream": name, "vhost": "nowhere"}, "refused the vhost 'nowhere'"),
         ({"stream": name, "passwordFile": "/nowhere"}, "option passwordFile: '/nowhere' cannot be read"),
@@ -83,8 +87,9 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.C
     declare_stream(connection, name)
 
     def initial(**options: str) -> object:
-        return StreamReader(read_options({"url": broker.url(), "stream": name, **options}),
-                            Target("stream", "stream", name)).initialOffset()
+        return StreamReader(
+            read_options({"url": broker.url(), "stream": name, **options}), Target("stream", "stream", name)
+        ).initialOffset()
 
     for options in ({"startingOffsets": "latest"}, {}):
         with pytest.raises(OptionError, match="option consumerName: required"):
@@ -104,8 +109,9 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.C
 def test_foreign_checkpoints(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
-    reader = StreamReader(read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest"}),
-                          Target("stream", "stream", name))
+    reader = StreamReader(
+        read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest"}), Target("stream", "stream", name)
+    )
     begin = reader.initialOffset()
     reached = reader.latestOffset(begin, ReadAllAvailable())
 
@@ -118,9 +124,12 @@ def test_foreign_checkpoints(broker: LeveretProcess, connection: sync.Connection
     with pytest.raises(OffsetError, match=said):
         reader.partitions(begin, ahead)
 
-    for other, said in (({}, "not those of streams"), ({"version": 2}, "the checkpoint has offsets of version 2"),
-                        ({"batch": 7}, "not those of streams"),
-                        ({"version": 1, "streams": {name: 3}, "began": {}}, "not those of streams")):
+    for other, said in (
+        ({}, "not those of streams"),
+        ({"version": 2}, "the checkpoint has offsets of version 2"),
+        ({"batch": 7}, "not those of streams"),
+        ({"version": 1, "streams": {name: 3}, "began": {}}, "not those of streams"),
+    ):
         with pytest.raises(OffsetError, match=said):
             reader.latestOffset(other, ReadAllAvailable())
     elsewhere = copy.deepcopy(reached)

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                            tmp_path: Path) -> None:
+def test_a_lost_commit_file(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     """Batches without a commit in the checkpoint are repeated identically."""
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
@@ -51,8 +52,7 @@ def test_a_lost_commit_file(spark: SparkSession, broker: LeveretProcess, connect
         assert written(spark, tmp_path) == numbers(0, 45)
 
 
-def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connection: sync.Connection,
-                                                 name: str) -> None:
+def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     options = {"startingOffsets": "latest", "consumerName": "c"}
@@ -69,8 +69,7 @@ def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connect
     assert _offsets(again, again.partitions(end, again.latestOffset(end, _all()))) == list(range(20, 25))
 
 
-def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, connection: sync.Connection,
-                                                    name: str) -> None:
+def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     """Also if only the batch itself records where it began."""
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
@@ -81,8 +80,9 @@ def test_a_first_batch_is_planned_again_identically(broker: LeveretProcess, conn
     assert _offsets(again, again.partitions(again.initialOffset(), end)) == list(range(3, 10))
 
 
-def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess, connection: sync.Connection,
-                                                          name: str) -> None:
+def test_the_offset_of_a_query_is_committed_at_the_broker(
+    broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
     reader = _reader(broker, name, consumerName="c")
@@ -94,8 +94,9 @@ def test_the_offset_of_a_query_is_committed_at_the_broker(broker: LeveretProcess
     assert (reply["next_offset"], reply["lag"]) == (30, 5)
 
 
-def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: LeveretProcess, connection: sync.Connection,
-                                                                  name: str) -> None:
+def test_an_available_now_run_ends_with_the_messages_at_its_start(
+    broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 10))
     reader = _reader(broker, name, maxMessagesPerTrigger="6")
@@ -110,14 +111,23 @@ def test_an_available_now_run_ends_with_the_messages_at_its_start(broker: Levere
 
 
 @pytest.mark.timeout(180)
-def test_the_broker_is_killed_while_a_query_runs(spark: SparkSession, own_broker: LeveretProcess, name: str,
-                                                 tmp_path: Path) -> None:
+def test_the_broker_is_killed_while_a_query_runs(
+    spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
+) -> None:
     url = own_broker.url()
     with sync.connect(url) as connection:
         declare_stream(connection, name)
         publish(connection, name, numbers(0, 1000))
-        query = start(spark, url, tmp_path, available_now=False, stream=name, startingOffsets="earliest", consumerName="c",
-                      maxMessagesPerTrigger="300")
+        query = start(
+            spark,
+            url,
+            tmp_path,
+            available_now=False,
+            stream=name,
+            startingOffsets="earliest",
+            consumerName="c",
+            maxMessagesPerTrigger="300",
+        )
         try:
             wait_until(lambda: query.lastProgress)
             own_broker.kill()
@@ -147,8 +157,9 @@ def test_the_broker_is_killed_between_planning_and_reading(own_broker: LeveretPr
 
 
 @pytest.mark.timeout(180)
-def test_a_worker_is_killed_while_it_reads(spark: SparkSession, own_broker: LeveretProcess, name: str,
-                                           tmp_path: Path) -> None:
+def test_a_worker_is_killed_while_it_reads(
+    spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
+) -> None:
     url = own_broker.url()
     total = 60_000
     with sync.connect(url) as connection:
@@ -183,8 +194,10 @@ def _kill_reader(port: int) -> bool:
 
 
 def _reader(broker: LeveretProcess, name: str, **options: str) -> StreamReader:
-    return StreamReader(read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest", **options}),
-                        Target("stream", "stream", name))
+    return StreamReader(
+        read_options({"url": broker.url(), "stream": name, "startingOffsets": "earliest", **options}),
+        Target("stream", "stream", name),
+    )
 
 
 def _offsets(reader: StreamReader, planned: Sequence[InputPartition]) -> list[int]:
@@ -201,8 +214,9 @@ def _wait_removed(connection: sync.Connection, name: str) -> None:
         wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > 1)
 
 
-def test_retention_removes_messages_before_they_are_planned(broker: LeveretProcess, connection: sync.Connection,
-                                                            name: str) -> None:
+def test_retention_removes_messages_before_they_are_planned(
+    broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     strict, lenient = _reader(broker, name), _reader(broker, name, failOnDataLoss="false")
@@ -221,8 +235,9 @@ def test_retention_removes_messages_before_they_are_planned(broker: LeveretProce
     assert (report["lost"], report["lag"]) == (read[0] - 1, 0)
 
 
-def test_retention_removes_messages_before_a_task_reads_them(broker: LeveretProcess, connection: sync.Connection,
-                                                             name: str) -> None:
+def test_retention_removes_messages_before_a_task_reads_them(
+    broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name, x_max_length_bytes=1 << 20)
     publish(connection, name, ["first"])
     strict, lenient = _reader(broker, name), _reader(broker, name, failOnDataLoss="false")

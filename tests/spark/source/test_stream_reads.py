@@ -29,26 +29,37 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
-def test_a_batch_read_returns_all_messages(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                           name: str, protocol: str) -> None:
+def test_a_batch_read_returns_all_messages(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, protocol: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 5000))
     frame = read(spark, broker.url(), stream=name, protocol=protocol)
     assert bodies(frame) == numbers(0, 5000)
-    assert bodies(read(spark, broker.url(), stream=name, startingOffsets=f'{{"{name}": 10}}',
-                       endingOffsets=f'{{"{name}": 20}}', protocol=protocol)) == numbers(10, 20)
+    assert bodies(
+        read(
+            spark,
+            broker.url(),
+            stream=name,
+            startingOffsets=f'{{"{name}": 10}}',
+            endingOffsets=f'{{"{name}": 20}}',
+            protocol=protocol,
+        )
+    ) == numbers(10, 20)
     assert bodies(read(spark, broker.url(), stream=name, startingOffsets="latest")) == []
 
 
-def test_a_queue_that_is_a_stream_is_read_as_one(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: sync.Connection, name: str) -> None:
+def test_a_queue_that_is_a_stream_is_read_as_one(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["a", "b"])
     assert bodies(read(spark, broker.url(), queue=name)) == ["a", "b"]
 
 
-def test_large_and_many_messages_are_divided_into_tasks(spark: SparkSession, broker: LeveretProcess,
-                                                        connection: sync.Connection, name: str) -> None:
+def test_large_and_many_messages_are_divided_into_tasks(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, [b"x" * (3 << 20), *numbers(0, 999)])
     frame = read(spark, broker.url(), stream=name, minPartitions="4", arrowBatchRows="100")
@@ -58,8 +69,9 @@ def test_large_and_many_messages_are_divided_into_tasks(spark: SparkSession, bro
     assert rows[0].size == 3 << 20
 
 
-def test_only_requested_columns_are_read(spark: SparkSession, broker: LeveretProcess,
-                                         connection: sync.Connection, name: str) -> None:
+def test_only_requested_columns_are_read(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["a"], headers={"k": 1})
     frame = read(spark, broker.url(), stream=name, columns="body,queue,headers,headers_json", headersFormat="json")
@@ -70,8 +82,7 @@ def test_only_requested_columns_are_read(spark: SparkSession, broker: LeveretPro
     assert (row.headers, row.headers_json) == ({"k": "1"}, None)
 
 
-def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                            name: str) -> None:
+def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     with connection.channel() as channel:
         channel.bind_queue(name, "amq.topic", f"{name}.#")
@@ -83,8 +94,9 @@ def test_routing_key_filter(spark: SparkSession, broker: LeveretProcess, connect
     assert bodies(read(spark, broker.url(), stream=name, routingKeyFilter="nothing")) == []
 
 
-def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                                      name: str, tmp_path: Path) -> None:
+def test_partitions_of_a_super_stream(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_super_stream(connection, name, 3)
     keys = [f"key-{number}" for number in range(60)]
     with connection.channel() as channel:
@@ -101,8 +113,9 @@ def test_partitions_of_a_super_stream(spark: SparkSession, broker: LeveretProces
     assert sorted(written(spark, tmp_path)) == sorted([*keys, "late"])
 
 
-def test_streams_by_pattern(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                            tmp_path: Path) -> None:
+def test_streams_by_pattern(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     for suffix in ("a", "b", "other"):
         declare_stream(connection, f"{name}-{suffix}")
         publish(connection, f"{name}-{suffix}", [suffix])
@@ -115,8 +128,9 @@ def test_streams_by_pattern(spark: SparkSession, broker: LeveretProcess, connect
     assert written(spark, tmp_path) == ["a", "b", "c"]
 
 
-def test_admission_control(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str,
-                           tmp_path: Path) -> None:
+def test_admission_control(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 25))
     query = run(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest", maxMessagesPerTrigger="10")
@@ -125,11 +139,20 @@ def test_admission_control(spark: SparkSession, broker: LeveretProcess, connecti
     assert written(spark, tmp_path) == numbers(0, 25)
 
 
-def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: LeveretProcess,
-                                                 connection: sync.Connection, name: str, tmp_path: Path) -> None:
+def test_a_batch_waits_for_a_minimum_of_messages(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
     declare_stream(connection, name)
-    query = start(spark, broker.url(), tmp_path, available_now=False, stream=name, startingOffsets="earliest",
-                  minMessagesPerTrigger="10", maxTriggerDelay="1h")
+    query = start(
+        spark,
+        broker.url(),
+        tmp_path,
+        available_now=False,
+        stream=name,
+        startingOffsets="earliest",
+        minMessagesPerTrigger="10",
+        maxTriggerDelay="1h",
+    )
     try:
         publish(connection, name, numbers(0, 6))
 
@@ -148,8 +171,7 @@ def test_a_batch_waits_for_a_minimum_of_messages(spark: SparkSession, broker: Le
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [12]
 
 
-def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection,
-                            name: str) -> None:
+def test_starting_timestamp(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
     declare_stream(connection, name)
     publish(connection, name, ["old"])
     later = int(time.time() * 1000) + 3_600_000
@@ -163,12 +185,14 @@ def test_sql(spark: SparkSession, broker: LeveretProcess, connection: sync.Conne
     url = broker.url(user="guest", password="guest")
     table = "t" + name.replace("-", "")
     spark.sql(f"CREATE TEMPORARY VIEW {table} USING amqp OPTIONS (url '{url}', stream '{name}')")
-    assert spark.sql(f"SELECT count(*) AS n, max(CAST(CAST(body AS STRING) AS INT)) AS top FROM {table}").collect() \
-        == [(10, 9)]
+    assert spark.sql(f"SELECT count(*) AS n, max(CAST(CAST(body AS STRING) AS INT)) AS top FROM {table}").collect() == [
+        (10, 9)
+    ]
 
 
-def test_spark_never_shows_the_password(spark: SparkSession, own_password: LeveretProcess, name: str,
-                                        tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_spark_never_shows_the_password(
+    spark: SparkSession, own_password: LeveretProcess, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     url = own_password.url()
     assert "pa55word" in url
     with sync.connect(url) as connection:

@@ -65,10 +65,14 @@ def test_only_the_owner_can_read_files_of_a_spool(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "spool").iterdir()} == {0}
 
 
-@pytest.mark.parametrize(("other", "words"), [
-    ({"queue": "r"}, "is the spool of queue 'q' of vhost '/' at localhost:5672, not of queue 'r'"),
-    ({"vhost": "v"}, "not of queue 'q' of vhost 'v'"), ({"broker": "elsewhere:5672"}, "at elsewhere:5672"),
-])
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"queue": "r"}, "is the spool of queue 'q' of vhost '/' at localhost:5672, not of queue 'r'"),
+        ({"vhost": "v"}, "not of queue 'q' of vhost 'v'"),
+        ({"broker": "elsewhere:5672"}, "at elsewhere:5672"),
+    ],
+)
 def test_the_spool_of_another_queue_is_rejected(tmp_path: Path, other: dict[str, str], words: str) -> None:
     Spool(str(tmp_path), SOURCE).close()
     with pytest.raises(OptionError, match="option spoolDir: ") as raised:
@@ -127,8 +131,13 @@ def options(request: pytest.FixtureRequest, shared_broker: LeveretProcess, name:
     broker: Broker = request.getfixturevalue("rabbit") if request.param == "rabbitmq" else shared_broker
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
-    return {"url": broker.url(), "protocol": "1.0" if request.param.endswith("1.0") else "0-9-1", "queue": name,
-            "mode": "spool", "spoolDir": str(tmp_path / "spool")}
+    return {
+        "url": broker.url(),
+        "protocol": "1.0" if request.param.endswith("1.0") else "0-9-1",
+        "queue": name,
+        "mode": "spool",
+        "spoolDir": str(tmp_path / "spool"),
+    }
 
 
 def count(url: str, queue: str) -> int:
@@ -136,11 +145,18 @@ def count(url: str, queue: str) -> int:
         return channel.declare_queue(queue, passive=True).message_count
 
 
-def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSession, options: dict[str, str],
-                                                             tmp_path: Path) -> None:
+def test_messages_of_any_broker_are_rows_and_are_acknowledged(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
     with sync.connect(options["url"]) as connection:
-        publish(connection, options["queue"], [f"{number}" for number in range(250)], persistent=True, message_id="m",
-                headers={"x": 1})
+        publish(
+            connection,
+            options["queue"],
+            [f"{number}" for number in range(250)],
+            persistent=True,
+            message_id="m",
+            headers={"x": 1},
+        )
         query = run(spark, directory=tmp_path, maxMessagesPerTrigger="100", **options)
         assert written(spark, tmp_path) == [f"{number}" for number in range(250)]
         reports = [progress for progress in query.recentProgress if progress.numInputRows]
@@ -150,7 +166,12 @@ def test_messages_of_any_broker_are_rows_and_are_acknowledged(spark: SparkSessio
         row = spark.read.parquet(str(tmp_path / "out")).where("offset = 249").first()
         assert row is not None
         assert (row.queue, row.message_id, row.durable, row.headers_json, row.routing_key) == (
-            options["queue"], "m", True, '{"x":1}', options["queue"])
+            options["queue"],
+            "m",
+            True,
+            '{"x":1}',
+            options["queue"],
+        )
         # The next run resumes, and committed files are removed.
         publish(connection, options["queue"], ["250"])
         run(spark, directory=tmp_path, **options)
@@ -177,8 +198,9 @@ def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[s
     assert written(spark, tmp_path) == ["0", "1", "2"]
 
 
-def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(shared_broker: LeveretProcess, name: str,
-                                                                   tmp_path: Path) -> None:
+def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(
+    shared_broker: LeveretProcess, name: str, tmp_path: Path
+) -> None:
     """The driver was killed between writing a file and acknowledging: the broker redelivers."""
     settings = settings_of(shared_broker.url(), queue=name, mode="spool", spoolDir=tmp_path)
     with sync.connect(shared_broker.url()) as connection:
@@ -196,12 +218,20 @@ def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(shared_broker
         end = again.latestOffset(start, again.getDefaultReadLimit())
         # At least once from the broker: the three redelivered messages are there twice.
         assert end["next"] == 6
-        rows = [body for part in again.partitions(start, end) for batch in again.read(part)
-                for body in batch.column("body").to_pylist()]
+        rows = [
+            body
+            for part in again.partitions(start, end)
+            for batch in again.read(part)
+            for body in batch.column("body").to_pylist()
+        ]
         assert rows == [b"1", b"2", b"3"] * 2
         # Exactly once from then on: the same offsets give the same rows.
-        assert [body for part in again.partitions(start, end) for batch in again.read(part)
-                for body in batch.column("body").to_pylist()] == rows
+        assert [
+            body
+            for part in again.partitions(start, end)
+            for batch in again.read(part)
+            for body in batch.column("body").to_pylist()
+        ] == rows
         again.stop()
 
 

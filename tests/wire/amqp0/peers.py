@@ -83,11 +83,13 @@ class Pair:
         self.pump()
         client.send(0, "connection.start-ok", {"mechanism": "PLAIN", "response": "\0u\0p", "locale": "en_US"})
         self.pump()
-        server.send(0, "connection.tune", {
-            "channel_max": server.channel_max, "frame_max": server.frame_max, "heartbeat": server.heartbeat})
+        server.send(
+            0,
+            "connection.tune",
+            {"channel_max": server.channel_max, "frame_max": server.frame_max, "heartbeat": server.heartbeat},
+        )
         self.pump()
-        client.send(0, "connection.tune-ok",
-                    {"channel_max": channel_max, "frame_max": frame_max, "heartbeat": heartbeat})
+        client.send(0, "connection.tune-ok", {"channel_max": channel_max, "frame_max": frame_max, "heartbeat": heartbeat})
         client.send(0, "connection.open", {"virtual_host": "/"})
         self.pump()
         server.send(0, "connection.open-ok")

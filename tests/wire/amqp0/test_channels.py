@@ -75,8 +75,18 @@ def test_input_after_our_close_is_discarded_until_close_ok() -> None:
     engine = open_server(1, 2)
     engine.send(1, "channel.close", {"reply_code": 404})
     engine.to_send()
-    discarded = (RECOVER + publish_frames(1, b"hello") + publish_method(1) + content_header(1, 9) + frame(3, 1, b"x")
-                 + method(1, 60, 80, b"\0" * 9) + method(1, 77, 1) + method(1, 60, 60) + OPEN + frame(3, 1, b""))
+    discarded = (
+        RECOVER
+        + publish_frames(1, b"hello")
+        + publish_method(1)
+        + content_header(1, 9)
+        + frame(3, 1, b"x")
+        + method(1, 60, 80, b"\0" * 9)
+        + method(1, 77, 1)
+        + method(1, 60, 60)
+        + OPEN
+        + frame(3, 1, b"")
+    )
     commands = engine.receive(discarded + method(2, 60, 110, b"\x01") + CLOSE_OK)
     assert names(commands) == ["basic.recover", "channel.close-ok"]
     assert commands[0].channel == 2
@@ -91,7 +101,10 @@ def test_a_content_interrupted_by_our_close_is_dropped() -> None:
     engine.send(1, "channel.close", {"reply_code": 404})
     assert engine.receive(frame(3, 1, b"world") + frame(3, 1, b"more")) == []
     assert names(engine.receive(CLOSE_OK + OPEN + publish_frames(1, b"new"))) == [
-        "channel.close-ok", "channel.open", "Publish"]
+        "channel.close-ok",
+        "channel.open",
+        "Publish",
+    ]
 
 
 def test_when_both_close_at_once_each_answers_and_waits() -> None:
@@ -155,7 +168,11 @@ def test_channels_are_independent() -> None:
     octets = b"".join(method(number, 60, 110, b"\x01") + publish_frames(number, b"x") for number in (1, 2, 3))
     commands = engine.receive(octets)
     assert [(command.channel, type(command)) for command in commands] == [
-        (1, Method), (1, Publish), (3, Method), (3, Publish)]
+        (1, Method),
+        (1, Publish),
+        (3, Method),
+        (3, Publish),
+    ]
 
 
 def test_a_repeated_publish_on_a_closed_channel_is_not_accepted() -> None:
@@ -168,7 +185,11 @@ def test_a_repeated_publish_on_a_closed_channel_is_not_accepted() -> None:
     engine.send(1, "channel.close")
     assert engine.receive(publish) == []
     assert names(engine.receive(CLOSE_OK + OPEN + publish * 2)) == [
-        "channel.close-ok", "channel.open", "Publish", "Publish"]
+        "channel.close-ok",
+        "channel.open",
+        "Publish",
+        "Publish",
+    ]
     engine = open_server(1)
     engine.receive(publish * 3)
     engine.send(0, "connection.close")
@@ -199,12 +220,23 @@ def test_deliveries_and_settlements(version: object) -> None:
     deliver, *confirms = pair.client_got
     assert isinstance(deliver, Deliver)
     assert (deliver.consumer_tag, deliver.delivery_tag, deliver.redelivered, deliver.address) == (
-        b"tag", 7, True, b"\x01e\x01k")
+        b"tag",
+        7,
+        True,
+        b"\x01e\x01k",
+    )
     settled = []
     for command in pair.server_got:
         assert isinstance(command, (Ack, Nack))
-        settled.append((type(command).__name__, command.delivery_tag, command.multiple, getattr(command, "requeue", None),
-                        getattr(command, "is_reject", None)))
+        settled.append(
+            (
+                type(command).__name__,
+                command.delivery_tag,
+                command.multiple,
+                getattr(command, "requeue", None),
+                getattr(command, "is_reject", None),
+            )
+        )
     assert settled[:3] == [("Ack", 7, True, None, None), ("Nack", 8, False, True, True), ("Nack", 9, False, False, True)]
     if version is V0_9_1:
         assert settled[3:] == [("Nack", 10, True, False, False), ("Nack", 11, False, True, False)]

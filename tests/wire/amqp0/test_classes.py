@@ -24,9 +24,21 @@ from leveret.wire.amqp0.properties import decode_header, encode_header
 from leveret.wire.amqp0.specs import V0_9
 
 TRANSFER: dict[str, Any] = {
-    "ttl": 5000, "priority": 7, "timestamp": 1234567890, "delivery_mode": 2, "expiration": 99, "message_id": "m",
-    "correlation_id": "c", "reply_to": "r", "content_type": "text/plain", "content_encoding": "gzip", "user_id": "u",
-    "app_id": "a", "transaction_id": "t", "security_token": "secret", "application_headers": {"n": 1, "s": "x"},
+    "ttl": 5000,
+    "priority": 7,
+    "timestamp": 1234567890,
+    "delivery_mode": 2,
+    "expiration": 99,
+    "message_id": "m",
+    "correlation_id": "c",
+    "reply_to": "r",
+    "content_type": "text/plain",
+    "content_encoding": "gzip",
+    "user_id": "u",
+    "app_id": "a",
+    "transaction_id": "t",
+    "security_token": "secret",
+    "application_headers": {"n": 1, "s": "x"},
 }
 
 
@@ -38,16 +50,32 @@ def test_a_transfer_as_basic() -> None:
     kind, size, properties = decode_header(to_basic(encode_transfer(3, TRANSFER)))
     assert (kind, size) == (BASIC, 3)
     assert properties == {
-        "content_type": "text/plain", "content_encoding": "gzip", "delivery_mode": 2, "priority": 7, "correlation_id": "c",
-        "reply_to": "r", "expiration": "5000", "message_id": "m", "timestamp": 1234567890, "user_id": "u", "app_id": "a",
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "delivery_mode": 2,
+        "priority": 7,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "5000",
+        "message_id": "m",
+        "timestamp": 1234567890,
+        "user_id": "u",
+        "app_id": "a",
         "headers": {"n": 1, "s": "x", "x-transaction-id": "t"},
     }
     assert b"secret" not in to_basic(encode_transfer(3, TRANSFER))
 
 
 def test_a_file_as_basic_and_back() -> None:
-    given_ = {"content_type": "text/csv", "headers": {"a": 1}, "priority": 3, "reply_to": "r", "message_id": "m",
-              "filename": "orders.csv", "timestamp": 5}
+    given_ = {
+        "content_type": "text/csv",
+        "headers": {"a": 1},
+        "priority": 3,
+        "reply_to": "r",
+        "message_id": "m",
+        "filename": "orders.csv",
+        "timestamp": 5,
+    }
     header = encode_header(FILE, 9, given_, QPID, V0_9)
     properties = decode_header(to_basic(header))[2]
     assert properties["headers"] == {"a": 1, "x-filename": "orders.csv"} and "filename" not in properties
@@ -58,9 +86,15 @@ def test_a_file_as_basic_and_back() -> None:
 TEXTS = {"correlation_id": "c", "reply_to": "r", "message_id": "m", "type": "t", "app_id": "a", "cluster_id": "u"}
 
 
-@pytest.mark.parametrize(("kind", "hidden"), [
-    (FILE, {"correlation_id", "type", "app_id"}), (STREAM, set(TEXTS)), (MESSAGE, {"type", "cluster_id"}),
-], ids=["file", "stream", "message"])
+@pytest.mark.parametrize(
+    ("kind", "hidden"),
+    [
+        (FILE, {"correlation_id", "type", "app_id"}),
+        (STREAM, set(TEXTS)),
+        (MESSAGE, {"type", "cluster_id"}),
+    ],
+    ids=["file", "stream", "message"],
+)
 def test_texts_without_a_field_become_headers(kind: int, hidden: set[str]) -> None:
     header = encode_header(BASIC, 1, {**TEXTS, "headers": {"n": 1}, "delivery_mode": 2})
     made = from_basic(header, kind, 1)

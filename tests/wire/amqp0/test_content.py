@@ -43,14 +43,42 @@ def only_publish(commands: list[Command]) -> Publish:
 
 
 def test_fields_of_a_publish() -> None:
-    octets = publish_frames(1, b"hello", routing_key="kä", flags=3, delivery_mode=2, priority=7, expiration="1000",
-                            user_id="u", headers={"a": 1}, content_type="t")
+    octets = publish_frames(
+        1,
+        b"hello",
+        routing_key="kä",
+        flags=3,
+        delivery_mode=2,
+        priority=7,
+        expiration="1000",
+        user_id="u",
+        headers={"a": 1},
+        content_type="t",
+    )
     publish = only_publish(open_server(1).receive(octets))
-    header = encode_header(60, 5, {"delivery_mode": 2, "priority": 7, "expiration": "1000", "user_id": "u",
-                                   "headers": {"a": 1}, "content_type": "t"})
-    assert shape(publish) == ("Publish", {
-        "kind": 1, "channel": 1, "address": b"\0\x03k\xc3\xa4", "flags": 3, "header": header, "size": 5, "body": b"hello",
-        "delivery_mode": 2, "priority": 7, "expiration": b"1000", "user_id": b"u", "headers_at": 16, "spooled": False})
+    header = encode_header(
+        60,
+        5,
+        {"delivery_mode": 2, "priority": 7, "expiration": "1000", "user_id": "u", "headers": {"a": 1}, "content_type": "t"},
+    )
+    assert shape(publish) == (
+        "Publish",
+        {
+            "kind": 1,
+            "channel": 1,
+            "address": b"\0\x03k\xc3\xa4",
+            "flags": 3,
+            "header": header,
+            "size": 5,
+            "body": b"hello",
+            "delivery_mode": 2,
+            "priority": 7,
+            "expiration": b"1000",
+            "user_id": b"u",
+            "headers_at": 16,
+            "spooled": False,
+        },
+    )
 
 
 @pytest.mark.parametrize("split", ["whole", "frames", "octets"])
@@ -61,8 +89,11 @@ def test_bodies_in_frames_of_the_negotiated_size(size: int, split: str) -> None:
     pair.client.send_publish(1, b"\0\x01q", 0, encode_header(60, size, {}), body, size)
     octets = pair.client.to_send()
     assert octets.count(b"\x03\0\x01") >= -(-size // 4088)
-    pieces = {"whole": [octets], "octets": [octets[at : at + 1] for at in range(len(octets))],
-              "frames": [octets[at : at + 4096] for at in range(0, len(octets), 4096)]}[split]
+    pieces = {
+        "whole": [octets],
+        "octets": [octets[at : at + 1] for at in range(len(octets))],
+        "frames": [octets[at : at + 4096] for at in range(0, len(octets), 4096)],
+    }[split]
     publish = only_publish([command for piece in pieces for command in pair.server.receive(piece)])
     assert joined(publish.body) == body
     assert publish.size == size
@@ -91,8 +122,9 @@ def test_small_pieces_are_joined() -> None:
     assert joined(publish.body) == b"ab" * (size // 2)
     assert isinstance(publish.body, list)
     assert len(publish.body) <= 5
-    mixed = (publish_method(1) + content_header(1, 10003) + frame(3, 1, b"x") + frame(3, 1, b"y" * 10000)
-             + frame(3, 1, b"z") * 2)
+    mixed = (
+        publish_method(1) + content_header(1, 10003) + frame(3, 1, b"x") + frame(3, 1, b"y" * 10000) + frame(3, 1, b"z") * 2
+    )
     assert joined(only_publish(engine.receive(mixed)).body) == b"x" + b"y" * 10000 + b"zz"
 
 
@@ -109,13 +141,22 @@ def test_repeated_publishes_share_address_and_header() -> None:
 def test_publishes_that_differ_in_one_thing_only() -> None:
     """Whatever is recognized as the same as before must be the same in every respect."""
     variants = [
-        publish_frames(1, b"hello"), publish_frames(2, b"hello"), publish_frames(1, b"hello", flags=1),
-        publish_frames(1, b"hello", flags=2), publish_frames(1, b"hello", routing_key="r"),
-        publish_frames(1, b"hello", routing_key="qq"), publish_frames(1, b"hell"), publish_frames(1, b""),
-        publish_frames(1, b"hello", delivery_mode=2), publish_frames(1, b"hello", delivery_mode=1),
-        publish_frames(1, b"hello", priority=2), publish_frames(1, b"hello", expiration="5"),
-        publish_frames(1, b"hello", user_id="5"), publish_frames(1, b"hello", headers={"a": 1}),
-        publish_frames(1, b"hello", headers={"a": 2}), publish_frames(1, b"hello", content_type="x"),
+        publish_frames(1, b"hello"),
+        publish_frames(2, b"hello"),
+        publish_frames(1, b"hello", flags=1),
+        publish_frames(1, b"hello", flags=2),
+        publish_frames(1, b"hello", routing_key="r"),
+        publish_frames(1, b"hello", routing_key="qq"),
+        publish_frames(1, b"hell"),
+        publish_frames(1, b""),
+        publish_frames(1, b"hello", delivery_mode=2),
+        publish_frames(1, b"hello", delivery_mode=1),
+        publish_frames(1, b"hello", priority=2),
+        publish_frames(1, b"hello", expiration="5"),
+        publish_frames(1, b"hello", user_id="5"),
+        publish_frames(1, b"hello", headers={"a": 1}),
+        publish_frames(1, b"hello", headers={"a": 2}),
+        publish_frames(1, b"hello", content_type="x"),
     ]
     alone = [shape(open_server(1, 2).receive(octets)[0]) for octets in variants]
     assert len({str(each) for each in alone}) == len(variants)
@@ -139,8 +180,7 @@ def test_interleaved_equal_contents_of_two_channels() -> None:
         (method_2 + method_1 + rest_1 + rest_2, [(1, b"A"), (2, b"B")]),
     ):
         commands = engine.receive(octets)
-        assert [(command.channel, joined(command.body)) for command in commands
-                if isinstance(command, Publish)] == expected
+        assert [(command.channel, joined(command.body)) for command in commands if isinstance(command, Publish)] == expected
 
 
 @pytest.mark.parametrize("cut", range(1, len(publish_frames(1, b"hello", delivery_mode=2))))
@@ -263,13 +303,25 @@ def test_one_large_frame_byte_by_byte() -> None:
 def test_deliveries_to_a_client() -> None:
     pair = open_pair(1, frame_max=4096)
     for number, size in enumerate((0, 10, 10, 4088, 4089, 10000)):
-        pair.server.send_deliver(1, b"tag", number, number % 2 == 1, b"\x01e\x02rk", encode_header(60, size, {}),
-                                 b"x" * size, size)
+        pair.server.send_deliver(
+            1, b"tag", number, number % 2 == 1, b"\x01e\x02rk", encode_header(60, size, {}), b"x" * size, size
+        )
     pair.pump()
     for number, (command, size) in enumerate(zip(pair.client_got, (0, 10, 10, 4088, 4089, 10000), strict=True)):
-        assert shape(command) == ("Deliver", {
-            "kind": 6, "channel": 1, "consumer_tag": b"tag", "delivery_tag": number, "redelivered": number % 2 == 1,
-            "address": b"\x01e\x02rk", "header": encode_header(60, size, {}), "size": size, "body": b"x" * size})
+        assert shape(command) == (
+            "Deliver",
+            {
+                "kind": 6,
+                "channel": 1,
+                "consumer_tag": b"tag",
+                "delivery_tag": number,
+                "redelivered": number % 2 == 1,
+                "address": b"\x01e\x02rk",
+                "header": encode_header(60, size, {}),
+                "size": size,
+                "body": b"x" * size,
+            },
+        )
 
 
 def test_a_client_finds_errors_in_deliveries() -> None:

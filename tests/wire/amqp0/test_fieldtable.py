@@ -39,26 +39,47 @@ def field(tag: str, value: bytes) -> bytes:
 
 
 COMMON = [
-    ("t", b"\0", False), ("t", b"\x01", True), ("t", b"\x07", True),
-    ("b", b"\xff", -1), ("B", b"\xff", 255), ("u", b"\xff\xfe", 65534),
-    ("I", b"\xff\xff\xff\xfe", -2), ("i", b"\xff\xff\xff\xfe", 4294967294),
-    ("f", struct.pack(">f", 0.5), 0.5), ("d", struct.pack(">d", 0.1), 0.1),
-    ("S", b"\0\0\0\x03\xc3\xa4x", "äx"), ("S", b"\0\0\0\0", ""), ("S", b"\0\0\0\x01\xff", "\udcff"),
-    ("T", struct.pack(">Q", SECONDS), MOMENT), ("T", b"\0" * 8, datetime(1970, 1, 1, tzinfo=UTC)),
+    ("t", b"\0", False),
+    ("t", b"\x01", True),
+    ("t", b"\x07", True),
+    ("b", b"\xff", -1),
+    ("B", b"\xff", 255),
+    ("u", b"\xff\xfe", 65534),
+    ("I", b"\xff\xff\xff\xfe", -2),
+    ("i", b"\xff\xff\xff\xfe", 4294967294),
+    ("f", struct.pack(">f", 0.5), 0.5),
+    ("d", struct.pack(">d", 0.1), 0.1),
+    ("S", b"\0\0\0\x03\xc3\xa4x", "äx"),
+    ("S", b"\0\0\0\0", ""),
+    ("S", b"\0\0\0\x01\xff", "\udcff"),
+    ("T", struct.pack(">Q", SECONDS), MOMENT),
+    ("T", b"\0" * 8, datetime(1970, 1, 1, tzinfo=UTC)),
     ("T", b"\xff" * 8, RawTimestamp(2**64 - 1)),
     ("V", b"", None),
-    ("A", b"\0\0\0\0", []), ("A", b"\0\0\0\x03t\x01V", [True, None]), ("A", b"\0\0\0\x05A\0\0\0\0", [[]]),
-    ("F", b"\0\0\0\0", {}), ("F", b"\0\0\0\x04\x01at\x01", {"a": True}),
+    ("A", b"\0\0\0\0", []),
+    ("A", b"\0\0\0\x03t\x01V", [True, None]),
+    ("A", b"\0\0\0\x05A\0\0\0\0", [[]]),
+    ("F", b"\0\0\0\0", {}),
+    ("F", b"\0\0\0\x04\x01at\x01", {"a": True}),
 ]
 OWN = [
-    ("rabbitmq", "s", b"\xff\xfe", -2), ("rabbitmq", "U", b"\xff\xfe", -2), ("rabbitmq", "l", b"\xff" * 8, -1),
-    ("rabbitmq", "L", b"\xff" * 8, -1), ("rabbitmq", "x", b"\0\0\0\x02\0\xff", b"\0\xff"),
+    ("rabbitmq", "s", b"\xff\xfe", -2),
+    ("rabbitmq", "U", b"\xff\xfe", -2),
+    ("rabbitmq", "l", b"\xff" * 8, -1),
+    ("rabbitmq", "L", b"\xff" * 8, -1),
+    ("rabbitmq", "x", b"\0\0\0\x02\0\xff", b"\0\xff"),
     ("rabbitmq", "D", b"\x02\xff\xff\xff\xff", Decimal("-0.01")),
-    ("qpid", "s", b"\xff\xfe", -2), ("qpid", "l", b"\xff" * 8, -1), ("qpid", "x", b"\0\0\0\x02\0\xff", b"\0\xff"),
-    ("qpid", "c", b"\0\0\0\x01a", "a"), ("qpid", "C", b"\0\0\0\x01a", "a"), ("qpid", "k", b"\xe4", "ä"),
+    ("qpid", "s", b"\xff\xfe", -2),
+    ("qpid", "l", b"\xff" * 8, -1),
+    ("qpid", "x", b"\0\0\0\x02\0\xff", b"\0\xff"),
+    ("qpid", "c", b"\0\0\0\x01a", "a"),
+    ("qpid", "C", b"\0\0\0\x01a", "a"),
+    ("qpid", "k", b"\xe4", "ä"),
     ("qpid", "D", b"\x00\x00\x00\x00\x05", Decimal(5)),
-    ("specification", "s", b"\x03abc", "abc"), ("specification", "U", b"\xff\xfe", -2),
-    ("specification", "l", b"\xff" * 8, 2**64 - 1), ("specification", "L", b"\xff" * 8, -1),
+    ("specification", "s", b"\x03abc", "abc"),
+    ("specification", "U", b"\xff\xfe", -2),
+    ("specification", "l", b"\xff" * 8, 2**64 - 1),
+    ("specification", "L", b"\xff" * 8, -1),
     ("specification", "D", b"\x02\xff\xff\xff\xff", Decimal("42949672.95")),
 ]
 
@@ -78,8 +99,10 @@ def test_types_of_one_dialect(name: str, tag: str, octets: bytes, value: object)
     assert type(decoded) is type(value)
 
 
-@pytest.mark.parametrize(("name", "tags"), [
-    ("rabbitmq", "tbBsuUIilLfdDSAxTFV"), ("qpid", "tbBsuIilfdDSAxTFVcCk"), ("specification", "tbBUuIiLlfdDsSATFV")])
+@pytest.mark.parametrize(
+    ("name", "tags"),
+    [("rabbitmq", "tbBsuUIilLfdDSAxTFV"), ("qpid", "tbBsuIilfdDSAxTFVcCk"), ("specification", "tbBUuIiLlfdDsSATFV")],
+)
 def test_no_dialect_knows_other_tags(name: str, tags: str) -> None:
     dialect = DIALECTS[name]
     for tag in range(256):
@@ -93,26 +116,35 @@ def test_no_dialect_knows_other_tags(name: str, tags: str) -> None:
             assert caught.value.code == 502
 
 
-@pytest.mark.parametrize(("value", "octets"), [
-    ("ä", b"S\0\0\0\x02\xc3\xa4"),
-    (b"\0\xff", b"x\0\0\0\x02\0\xff"),
-    (bytearray(b"a"), b"x\0\0\0\x01a"),
-    (True, b"t\x01"), (False, b"t\0"),
-    (0, b"I\0\0\0\0"), (-1, b"I\xff\xff\xff\xff"), (2**31 - 1, b"I\x7f\xff\xff\xff"),
-    (2**31, b"l\0\0\0\0\x80\0\0\0"), (-(2**31) - 1, b"l\xff\xff\xff\xff\x7f\xff\xff\xff"),
-    (LongLong(1), b"l\0\0\0\0\0\0\0\x01"),
-    (0.5, b"d?\xe0\0\0\0\0\0\0"),
-    (Decimal("1.25"), b"D\x02\0\0\0\x7d"), (Decimal("-1.25"), b"D\x02\xff\xff\xff\x83"),
-    (Decimal("12e2"), b"D\0\0\0\x04\xb0"), (Decimal("0e99"), b"D\0\0\0\0\0"),
-    (MOMENT, b"T" + struct.pack(">Q", SECONDS)),
-    (MOMENT.astimezone(timezone(timedelta(hours=5))), b"T" + struct.pack(">Q", SECONDS)),
-    (MOMENT.replace(tzinfo=None), b"T" + struct.pack(">Q", SECONDS)),
-    (RawTimestamp(2**64 - 1), b"T" + b"\xff" * 8),
-    ([1, "a"], b"A\0\0\0\x0bI\0\0\0\x01S\0\0\0\x01a"),
-    ((), b"A\0\0\0\0"),
-    ({"a": None}, b"F\0\0\0\x03\x01aV"),
-    (None, b"V"),
-])
+@pytest.mark.parametrize(
+    ("value", "octets"),
+    [
+        ("ä", b"S\0\0\0\x02\xc3\xa4"),
+        (b"\0\xff", b"x\0\0\0\x02\0\xff"),
+        (bytearray(b"a"), b"x\0\0\0\x01a"),
+        (True, b"t\x01"),
+        (False, b"t\0"),
+        (0, b"I\0\0\0\0"),
+        (-1, b"I\xff\xff\xff\xff"),
+        (2**31 - 1, b"I\x7f\xff\xff\xff"),
+        (2**31, b"l\0\0\0\0\x80\0\0\0"),
+        (-(2**31) - 1, b"l\xff\xff\xff\xff\x7f\xff\xff\xff"),
+        (LongLong(1), b"l\0\0\0\0\0\0\0\x01"),
+        (0.5, b"d?\xe0\0\0\0\0\0\0"),
+        (Decimal("1.25"), b"D\x02\0\0\0\x7d"),
+        (Decimal("-1.25"), b"D\x02\xff\xff\xff\x83"),
+        (Decimal("12e2"), b"D\0\0\0\x04\xb0"),
+        (Decimal("0e99"), b"D\0\0\0\0\0"),
+        (MOMENT, b"T" + struct.pack(">Q", SECONDS)),
+        (MOMENT.astimezone(timezone(timedelta(hours=5))), b"T" + struct.pack(">Q", SECONDS)),
+        (MOMENT.replace(tzinfo=None), b"T" + struct.pack(">Q", SECONDS)),
+        (RawTimestamp(2**64 - 1), b"T" + b"\xff" * 8),
+        ([1, "a"], b"A\0\0\0\x0bI\0\0\0\x01S\0\0\0\x01a"),
+        ((), b"A\0\0\0\0"),
+        ({"a": None}, b"F\0\0\0\x03\x01aV"),
+        (None, b"V"),
+    ],
+)
 def test_types_of_python_values(value: Any, octets: bytes) -> None:
     assert encode_value(value, RABBITMQ) == octets
 
@@ -126,11 +158,26 @@ def test_other_dialects_send_other_tags() -> None:
         encode_value(Decimal(-1), SPECIFICATION)
 
 
-@pytest.mark.parametrize("value", [
-    2**63, -(2**63) - 1, Decimal("NaN"), Decimal("Infinity"), Decimal(2**31), Decimal("1e-256"), Decimal("1e11"),
-    Decimal("1e999999"), NotImplemented, {1, 2}, datetime(1969, 12, 31, tzinfo=UTC), {"n" * 256: 1}, "\ud800",
-    {"\ud800": 1},
-], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        -(2**63) - 1,
+        Decimal("NaN"),
+        Decimal("Infinity"),
+        Decimal(2**31),
+        Decimal("1e-256"),
+        Decimal("1e11"),
+        Decimal("1e999999"),
+        NotImplemented,
+        {1, 2},
+        datetime(1969, 12, 31, tzinfo=UTC),
+        {"n" * 256: 1},
+        "\ud800",
+        {"\ud800": 1},
+    ],
+    ids=repr,
+)
 def test_values_that_cannot_be_encoded(value: Any) -> None:
     with pytest.raises(EncodeError):
         encode_value(value, RABBITMQ)
@@ -173,11 +220,24 @@ def test_the_last_of_two_fields_with_one_name_wins() -> None:
     assert decode(field("t", b"\x01") + field("V", b"")) == {"n": None}
 
 
-@pytest.mark.parametrize("data", [
-    b"\x05n", b"\x01n", b"\x01nI\0\0\0", b"\x01nS\0\0\0", b"\x01nS\0\0\0\x02a", b"\x01nS\xff\xff\xff\xffa",
-    b"\x01nF\0\0\0\x02\x01n", b"\x01nF\0\0\0\x09t\x01", b"\x01nA\0\0\0\x01I", b"\x01nA\0\0\0\x04S\0\0\0", b"\x01nx\0",
-    b"\x01nA\0\0\0\x05S\0\0\0\x01" + b"t\x01",
-], ids=repr)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x05n",
+        b"\x01n",
+        b"\x01nI\0\0\0",
+        b"\x01nS\0\0\0",
+        b"\x01nS\0\0\0\x02a",
+        b"\x01nS\xff\xff\xff\xffa",
+        b"\x01nF\0\0\0\x02\x01n",
+        b"\x01nF\0\0\0\x09t\x01",
+        b"\x01nA\0\0\0\x01I",
+        b"\x01nA\0\0\0\x04S\0\0\0",
+        b"\x01nx\0",
+        b"\x01nA\0\0\0\x05S\0\0\0\x01" + b"t\x01",
+    ],
+    ids=repr,
+)
 def test_truncated_fields(data: bytes) -> None:
     with pytest.raises(WireError) as caught:
         decode(data)
@@ -195,8 +255,12 @@ def well_formed(data: bytes, end: int, dialect: Dialect) -> bool:
         return False
 
 
-@given(st.one_of(st.binary(max_size=60), tables.map(lambda table: encode_table(table, RABBITMQ)[4:])),
-       st.sampled_from(list(DIALECTS.values())), st.binary(max_size=10), st.data())
+@given(
+    st.one_of(st.binary(max_size=60), tables.map(lambda table: encode_table(table, RABBITMQ)[4:])),
+    st.sampled_from(list(DIALECTS.values())),
+    st.binary(max_size=10),
+    st.data(),
+)
 def test_check_and_decoder_agree_on_any_bytes(data: bytes, dialect: Dialect, behind: bytes, draw: st.DataObject) -> None:
     if data and draw.draw(st.booleans()):
         at = draw.draw(st.integers(0, len(data) - 1))
@@ -221,11 +285,20 @@ def test_tables_survive_a_round_trip(table: dict[str, Any]) -> None:
 
 
 shared_values = st.recursive(
-    st.one_of(st.booleans(), st.integers(-(2**31), 2**31 - 1), st.integers(2**32, 2**63 - 1),
-              st.floats(width=32, allow_nan=False), st.text(max_size=20), st.none(),
-              st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(
-                  lambda moment: moment.replace(microsecond=0))),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4), max_leaves=12)
+    st.one_of(
+        st.booleans(),
+        st.integers(-(2**31), 2**31 - 1),
+        st.integers(2**32, 2**63 - 1),
+        st.floats(width=32, allow_nan=False),
+        st.text(max_size=20),
+        st.none(),
+        st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)).map(
+            lambda moment: moment.replace(microsecond=0)
+        ),
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    max_leaves=12,
+)
 
 
 @given(st.dictionaries(st.text(max_size=20), shared_values, max_size=6))

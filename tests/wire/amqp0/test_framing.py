@@ -37,70 +37,73 @@ def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, 
     assert engine.receive(CANCEL) == []
 
 
-@pytest.mark.parametrize(("octets", "code", "class_id", "method_id"), [
-    # General frame format
-    (frame(1, 1, b"\0\x3c\0\x1e\x01t\0", end=0xCD), 501, 0, 0),
-    (frame(8, 0, b"", end=0), 501, 0, 0),
-    (frame(0, 1, b""), 501, 0, 0),
-    (frame(4, 1, b"x"), 501, 0, 0),
-    (frame(9, 1, b"x"), 501, 0, 0),
-    (frame(255, 1, b"x"), 501, 0, 0),
-    (frame(1, 1, b"x" * 131073), 501, 0, 0),
-    (frame(3, 1, b"x" * 131073), 501, 0, 0),
-    (struct.pack(">BHI", 3, 1, 0xFFFFFFFF) + b"x", 501, 0, 0),
-    # Method frames
-    (frame(1, 1, b""), 501, 0, 0),
-    (frame(1, 1, b"\0\x3c\0"), 501, 0, 0),
-    (method(1, 60, 77), 540, 60, 77),
-    (method(1, 61, 10), 540, 61, 10),
-    (method(1, 0, 0), 540, 0, 0),
-    (method(1, 30, 10, b"\0"), 540, 30, 10),  # class access is of 0-9
-    (method(1, 60, 30, b"\x09t\0"), 502, 60, 30),
-    (method(1, 60, 30, b"\x01t"), 502, 60, 30),
-    (method(1, 60, 30, b"\x01t\0\0"), 502, 60, 30),
-    (method(1, 50, 10, b"\0\0\x01q\0\0\0\0\x05\x01a?\0\0"), 502, 50, 10),
-    # Methods of the other side
-    (method(1, 60, 60, b"\x01t" + b"\0" * 11), 503, 60, 60),
-    (method(1, 60, 50, b"\0" * 5), 503, 60, 50),
-    (method(1, 50, 11, b"\0" * 9), 503, 50, 11),
-    (method(1, 20, 11, b"\0" * 4), 503, 20, 11),
-    (method(0, 10, 60, b"\0"), 503, 10, 60),
-    # The wrong channel
-    (method(0, 60, 30, b"\x01t\0"), 503, 60, 30),
-    (method(0, 20, 10, b"\0"), 503, 20, 10),
-    (method(1, 10, 50, b"\0\xc8\0\0\0\0\0"), 503, 10, 50),
-    (method(1, 10, 51), 503, 10, 51),
-    (method(2, 60, 30, b"\x01t\0"), 504, 60, 30),
-    (publish_method(2), 504, 60, 40),
-    (method(2, 20, 40, b"\0\xc8\0\0\0\0\0"), 504, 20, 40),
-    (method(2, 20, 41), 504, 20, 41),
-    (method(1, 20, 10, b"\0"), 504, 20, 10),
-    (method(2048, 60, 30, b"\x01t\0"), 504, 60, 30),
-    (method(1, 20, 41), 503, 20, 41),
-    # Content without a method, or on no channel
-    (content_header(1, 5), 505, 0, 0),
-    (frame(3, 1, b"x"), 505, 0, 0),
-    (content_header(2, 5), 504, 0, 0),
-    (frame(3, 2, b"x"), 504, 0, 0),
-    (content_header(0, 5), 504, 0, 0),
-    (frame(3, 0, b"x"), 504, 0, 0),
-    # Hot methods that are malformed
-    (method(1, 60, 40, b"\0\0\x01e\x01q"), 502, 60, 40),
-    (method(1, 60, 40, b"\0\0\x01e\x09q\0"), 502, 60, 40),
-    (method(1, 60, 40, b"\0\0\x09e\x01q\0"), 502, 60, 40),
-    (method(1, 60, 40, b"\0\0\x01e\x01q\0\0"), 502, 60, 40),
-    (method(1, 60, 40, b"\0\0\xff"), 502, 60, 40),
-    (method(1, 60, 40, b"\0\0\0\0"), 502, 60, 40),
-    (method(1, 60, 40), 502, 60, 40),
-    (method(1, 60, 80, b"\0" * 8), 502, 60, 80),
-    (method(1, 60, 80, b"\0" * 10), 502, 60, 80),
-    (method(1, 60, 90, b"\0" * 3), 502, 60, 90),
-    (method(1, 60, 120, b"\0" * 12), 502, 60, 120),
-    # Heartbeats
-    (frame(8, 1, b""), 501, 0, 0),
-    (frame(8, 0, b"x"), 501, 0, 0),
-    (frame(8, 9, b""), 501, 0, 0),
-])
+@pytest.mark.parametrize(
+    ("octets", "code", "class_id", "method_id"),
+    [
+        # General frame format
+        (frame(1, 1, b"\0\x3c\0\x1e\x01t\0", end=0xCD), 501, 0, 0),
+        (frame(8, 0, b"", end=0), 501, 0, 0),
+        (frame(0, 1, b""), 501, 0, 0),
+        (frame(4, 1, b"x"), 501, 0, 0),
+        (frame(9, 1, b"x"), 501, 0, 0),
+        (frame(255, 1, b"x"), 501, 0, 0),
+        (frame(1, 1, b"x" * 131073), 501, 0, 0),
+        (frame(3, 1, b"x" * 131073), 501, 0, 0),
+        (struct.pack(">BHI", 3, 1, 0xFFFFFFFF) + b"x", 501, 0, 0),
+        # Method frames
+        (frame(1, 1, b""), 501, 0, 0),
+        (frame(1, 1, b"\0\x3c\0"), 501, 0, 0),
+        (method(1, 60, 77), 540, 60, 77),
+        (method(1, 61, 10), 540, 61, 10),
+        (method(1, 0, 0), 540, 0, 0),
+        (method(1, 30, 10, b"\0"), 540, 30, 10),  # class access is of 0-9
+        (method(1, 60, 30, b"\x09t\0"), 502, 60, 30),
+        (method(1, 60, 30, b"\x01t"), 502, 60, 30),
+        (method(1, 60, 30, b"\x01t\0\0"), 502, 60, 30),
+        (method(1, 50, 10, b"\0\0\x01q\0\0\0\0\x05\x01a?\0\0"), 502, 50, 10),
+        # Methods of the other side
+        (method(1, 60, 60, b"\x01t" + b"\0" * 11), 503, 60, 60),
+        (method(1, 60, 50, b"\0" * 5), 503, 60, 50),
+        (method(1, 50, 11, b"\0" * 9), 503, 50, 11),
+        (method(1, 20, 11, b"\0" * 4), 503, 20, 11),
+        (method(0, 10, 60, b"\0"), 503, 10, 60),
+        # The wrong channel
+        (method(0, 60, 30, b"\x01t\0"), 503, 60, 30),
+        (method(0, 20, 10, b"\0"), 503, 20, 10),
+        (method(1, 10, 50, b"\0\xc8\0\0\0\0\0"), 503, 10, 50),
+        (method(1, 10, 51), 503, 10, 51),
+        (method(2, 60, 30, b"\x01t\0"), 504, 60, 30),
+        (publish_method(2), 504, 60, 40),
+        (method(2, 20, 40, b"\0\xc8\0\0\0\0\0"), 504, 20, 40),
+        (method(2, 20, 41), 504, 20, 41),
+        (method(1, 20, 10, b"\0"), 504, 20, 10),
+        (method(2048, 60, 30, b"\x01t\0"), 504, 60, 30),
+        (method(1, 20, 41), 503, 20, 41),
+        # Content without a method, or on no channel
+        (content_header(1, 5), 505, 0, 0),
+        (frame(3, 1, b"x"), 505, 0, 0),
+        (content_header(2, 5), 504, 0, 0),
+        (frame(3, 2, b"x"), 504, 0, 0),
+        (content_header(0, 5), 504, 0, 0),
+        (frame(3, 0, b"x"), 504, 0, 0),
+        # Hot methods that are malformed
+        (method(1, 60, 40, b"\0\0\x01e\x01q"), 502, 60, 40),
+        (method(1, 60, 40, b"\0\0\x01e\x09q\0"), 502, 60, 40),
+        (method(1, 60, 40, b"\0\0\x09e\x01q\0"), 502, 60, 40),
+        (method(1, 60, 40, b"\0\0\x01e\x01q\0\0"), 502, 60, 40),
+        (method(1, 60, 40, b"\0\0\xff"), 502, 60, 40),
+        (method(1, 60, 40, b"\0\0\0\0"), 502, 60, 40),
+        (method(1, 60, 40), 502, 60, 40),
+        (method(1, 60, 80, b"\0" * 8), 502, 60, 80),
+        (method(1, 60, 80, b"\0" * 10), 502, 60, 80),
+        (method(1, 60, 90, b"\0" * 3), 502, 60, 90),
+        (method(1, 60, 120, b"\0" * 12), 502, 60, 120),
+        # Heartbeats
+        (frame(8, 1, b""), 501, 0, 0),
+        (frame(8, 0, b"x"), 501, 0, 0),
+        (frame(8, 9, b""), 501, 0, 0),
+    ],
+)
 def test_the_reply_to_invalid_frames(octets: bytes, code: int, class_id: int, method_id: int) -> None:
     engine = open_server(1)
     error = only_error(engine.receive(octets + CANCEL))
@@ -115,30 +118,33 @@ def test_the_reply_to_invalid_frames(octets: bytes, code: int, class_id: int, me
 CONTENT = publish_method(1)
 
 
-@pytest.mark.parametrize(("octets", "code"), [
-    (CONTENT + CANCEL, 505),
-    (CONTENT + publish_method(1), 505),
-    (CONTENT + method(1, 60, 80, b"\0" * 9), 505),
-    (CONTENT + method(1, 20, 40, b"\0\xc8\0\0\0\0\0"), 505),
-    (CONTENT + frame(3, 1, b"x"), 505),
-    (CONTENT + content_header(1, 5, class_id=10), 505),
-    (CONTENT + content_header(1, 5, class_id=90), 505),
-    (CONTENT + content_header(1, 5, weight=1), 501),
-    (CONTENT + frame(2, 1, b"\0\x3c\0\0"), 502),
-    (CONTENT + frame(2, 1, b""), 502),
-    (CONTENT + content_header(1, 5) + content_header(1, 5), 505),
-    (CONTENT + content_header(1, 5) + CANCEL, 505),
-    (CONTENT + content_header(1, 5) + publish_method(1), 505),
-    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 6), 505),
-    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + frame(3, 1, b"xx"), 505),
-    (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + CANCEL, 505),
-    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0x8000)) + frame(3, 1, b"hello"), 502),
-    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0)) [:-1] + b"\0", 501),
-    (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0) + b"\0") + frame(3, 1, b"hello"), 502),
-    (CONTENT + content_header(1, 5) + frame(3, 1, b"hello", end=0), 501),
-    (CONTENT + content_header(2, 5), 504),
-    (CONTENT + content_header(1, 5) + frame(3, 2, b"hello"), 504),
-])
+@pytest.mark.parametrize(
+    ("octets", "code"),
+    [
+        (CONTENT + CANCEL, 505),
+        (CONTENT + publish_method(1), 505),
+        (CONTENT + method(1, 60, 80, b"\0" * 9), 505),
+        (CONTENT + method(1, 20, 40, b"\0\xc8\0\0\0\0\0"), 505),
+        (CONTENT + frame(3, 1, b"x"), 505),
+        (CONTENT + content_header(1, 5, class_id=10), 505),
+        (CONTENT + content_header(1, 5, class_id=90), 505),
+        (CONTENT + content_header(1, 5, weight=1), 501),
+        (CONTENT + frame(2, 1, b"\0\x3c\0\0"), 502),
+        (CONTENT + frame(2, 1, b""), 502),
+        (CONTENT + content_header(1, 5) + content_header(1, 5), 505),
+        (CONTENT + content_header(1, 5) + CANCEL, 505),
+        (CONTENT + content_header(1, 5) + publish_method(1), 505),
+        (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 6), 505),
+        (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + frame(3, 1, b"xx"), 505),
+        (CONTENT + content_header(1, 5) + frame(3, 1, b"x" * 4) + CANCEL, 505),
+        (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0x8000)) + frame(3, 1, b"hello"), 502),
+        (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0))[:-1] + b"\0", 501),
+        (CONTENT + frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0) + b"\0") + frame(3, 1, b"hello"), 502),
+        (CONTENT + content_header(1, 5) + frame(3, 1, b"hello", end=0), 501),
+        (CONTENT + content_header(2, 5), 504),
+        (CONTENT + content_header(1, 5) + frame(3, 2, b"hello"), 504),
+    ],
+)
 def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
     for pieces in ([octets], [octets[index : index + 1] for index in range(len(octets))]):
         engine = open_server(1)
@@ -162,9 +168,14 @@ def test_no_body_frames_follow_an_empty_body() -> None:
     assert only_error([error]).code == 505
 
 
-@pytest.mark.parametrize("octets", [
-    frame(3, 1, b"x"), publish_method(1) + method(1, 60, 30, b"\x01t\0"),
-    publish_method(1) + content_header(1, 5) + frame(3, 1, b"x" * 6)])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        frame(3, 1, b"x"),
+        publish_method(1) + method(1, 60, 30, b"\x01t\0"),
+        publish_method(1) + content_header(1, 5) + frame(3, 1, b"x" * 6),
+    ],
+)
 def test_0_9_has_no_code_for_frames_out_of_order_but_frame_error(octets: bytes) -> None:
     assert only_error(open_server(1, version=V0_9).receive(octets)).code == 501
 
@@ -206,9 +217,18 @@ def test_heartbeats_are_silent() -> None:
 
 def test_heartbeats_and_other_channels_may_interleave_with_the_frames_of_a_content() -> None:
     engine = open_server(1, 2)
-    octets = (publish_method(1, routing_key="a") + frame(8, 0, b"") + publish_method(2, routing_key="b")
-              + content_header(1, 2) + method(0, 10, 70, b"\0\0\0\0\0") + frame(3, 1, b"a") + content_header(2, 1)
-              + frame(3, 2, b"b") + frame(8, 0, b"") + frame(3, 1, b"A"))
+    octets = (
+        publish_method(1, routing_key="a")
+        + frame(8, 0, b"")
+        + publish_method(2, routing_key="b")
+        + content_header(1, 2)
+        + method(0, 10, 70, b"\0\0\0\0\0")
+        + frame(3, 1, b"a")
+        + content_header(2, 1)
+        + frame(3, 2, b"b")
+        + frame(8, 0, b"")
+        + frame(3, 1, b"A")
+    )
     commands = engine.receive(octets)
     assert names(commands) == ["connection.update-secret", "Publish", "Publish"]
     first, second = commands[1:]
@@ -225,8 +245,10 @@ def test_every_method_for_the_server_is_understood(version: Version) -> None:
         if spec.class_id in (10, 20) or spec.content:
             continue
         pair = open_pair(1, version=version)
-        for sender, receiver, allowed in ((pair.client, pair.server, spec.server_receives),
-                                          (pair.server, pair.client, spec.client_receives)):
+        for sender, receiver, allowed in (
+            (pair.client, pair.server, spec.server_receives),
+            (pair.server, pair.client, spec.client_receives),
+        ):
             if not allowed:
                 with pytest.raises(ValueError, match=spec.name):
                     sender.send(1, spec.name)

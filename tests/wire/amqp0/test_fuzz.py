@@ -64,23 +64,33 @@ def check(commands: list[Command], engine: Engine) -> None:
 
 def session(draw: Any, version: Version) -> list[bytes]:
     """Frames that a client may send on two open channels."""
-    methods: list[MethodSpec] = [spec for spec in version.methods.values()
-                                 if spec.server_receives and not spec.content and spec.class_id not in (10, 20)]
+    methods: list[MethodSpec] = [
+        spec
+        for spec in version.methods.values()
+        if spec.server_receives and not spec.content and spec.class_id not in (10, 20)
+    ]
     dialect = QPID if version is V0_9 else RABBITMQ
     frames = []
     for _ in range(draw(st.integers(1, 8))):
         channel = draw(st.integers(1, 2))
         match draw(st.sampled_from(["publish", "repeat", "split", "method", "settle", "heartbeat"])):
             case "publish":
-                frames.append(publish_frames(channel, draw(st.binary(max_size=400)),
-                                             flags=draw(st.integers(0, 3)), **draw(properties)))
+                frames.append(
+                    publish_frames(
+                        channel, draw(st.binary(max_size=400)), flags=draw(st.integers(0, 3)), **draw(properties)
+                    )
+                )
             case "repeat":
                 frames.extend([publish_frames(channel, b"same", delivery_mode=2)] * draw(st.integers(1, 4)))
             case "split":
                 body = draw(st.binary(min_size=1, max_size=400))
                 at = draw(st.integers(0, len(body)))
-                frames.append(publish_method(channel) + content_header(channel, len(body)) + frame(3, channel, body[:at])
-                              + (frame(3, channel, body[at:]) if at < len(body) else b""))
+                frames.append(
+                    publish_method(channel)
+                    + content_header(channel, len(body))
+                    + frame(3, channel, body[:at])
+                    + (frame(3, channel, body[at:]) if at < len(body) else b"")
+                )
             case "method":
                 spec = draw(st.sampled_from(methods))
                 frames.append(frame(1, channel, encode_arguments(spec, draw(arguments_of(spec.fields)), dialect)))
@@ -101,12 +111,21 @@ def test_random_bytes(role: int, version: Version, opened: bool, pieces: list[by
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from([SERVER, CLIENT]), st.sampled_from([V0_9_1, V0_9]), st.booleans(),
-       st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 3, 8, 4]), st.sampled_from([0, 1, 2, 3, 65535]),
-                          st.sampled_from([10, 20, 40, 50, 60, 70, 80, 90, 120, 7]), st.integers(0, 125),
-                          st.binary(max_size=40))))
-def test_random_frames(role: int, version: Version, opened: bool,
-                       frames: list[tuple[int, int, int, int, bytes]]) -> None:
+@given(
+    st.sampled_from([SERVER, CLIENT]),
+    st.sampled_from([V0_9_1, V0_9]),
+    st.booleans(),
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 1, 1, 2, 3, 8, 4]),
+            st.sampled_from([0, 1, 2, 3, 65535]),
+            st.sampled_from([10, 20, 40, 50, 60, 70, 80, 90, 120, 7]),
+            st.integers(0, 125),
+            st.binary(max_size=40),
+        )
+    ),
+)
+def test_random_frames(role: int, version: Version, opened: bool, frames: list[tuple[int, int, int, int, bytes]]) -> None:
     engine = engine_for(role, version, opened)
     for type, channel, class_id, method_id, rest in frames:
         payload = (class_id << 16 | method_id).to_bytes(4, "big") + rest if type < 3 else rest
@@ -184,10 +203,14 @@ def test_data_after_the_start_of_a_spooled_body_belongs_to_its_publish(data: st.
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.integers(1, 2), st.binary(max_size=6000), properties, st.integers(0, 3)), max_size=8),
-       st.integers(4096, 9000), st.integers(1, 5000))
-def test_a_client_and_a_server_understand_each_other(contents: list[tuple[int, bytes, dict[str, Any], int]],
-                                                     frame_max: int, cut: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.binary(max_size=6000), properties, st.integers(0, 3)), max_size=8),
+    st.integers(4096, 9000),
+    st.integers(1, 5000),
+)
+def test_a_client_and_a_server_understand_each_other(
+    contents: list[tuple[int, bytes, dict[str, Any], int]], frame_max: int, cut: int
+) -> None:
     pair = open_pair(1, 2, frame_max=frame_max)
     expected = []
     for number, (channel, body, chosen, flags) in enumerate(contents):

@@ -34,8 +34,11 @@ def tuning(**options: Any) -> Engine:
     engine = Engine(SERVER, V0_9_1, **options)
     engine.send(0, "connection.start")
     engine.receive(START_OK)
-    engine.send(0, "connection.tune", {
-        "channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat})
+    engine.send(
+        0,
+        "connection.tune",
+        {"channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat},
+    )
     return engine
 
 
@@ -47,8 +50,13 @@ def test_a_connection_from_start_to_end(version: Version) -> None:
     assert names(pair.client_got) == ["connection.start", "connection.tune", "connection.open-ok"]
     start = pair.client_got[0]
     assert isinstance(start, Method)
-    assert start.arguments == {"version_major": 0, "version_minor": 9, "server_properties": {}, "mechanisms": "PLAIN",
-                               "locales": "en_US"}
+    assert start.arguments == {
+        "version_major": 0,
+        "version_minor": 9,
+        "server_properties": {},
+        "mechanisms": "PLAIN",
+        "locales": "en_US",
+    }
     assert (start.channel, start.class_id, start.method_id) == (0, 10, 10)
     start_ok = pair.server_got[0]
     assert isinstance(start_ok, Method)
@@ -85,13 +93,16 @@ def test_the_mechanism_sends_any_number_of_challenges() -> None:
     assert pair.server.state == states.TUNE_OK
 
 
-@pytest.mark.parametrize(("offered", "answer", "agreed"), [
-    ((2047, 131072, 60), (0, 0, 0), (2047, 131072, 0)),
-    ((2047, 131072, 60), (100, 4096, 30), (100, 4096, 30)),
-    ((2047, 131072, 60), (2047, 131072, 600), (2047, 131072, 600)),
-    ((0, 0, 60), (65535, 1 << 20, 60), (65535, 1 << 20, 60)),
-    ((0, 0, 0), (0, 0, 5), (2047, 131072, 5)),
-])
+@pytest.mark.parametrize(
+    ("offered", "answer", "agreed"),
+    [
+        ((2047, 131072, 60), (0, 0, 0), (2047, 131072, 0)),
+        ((2047, 131072, 60), (100, 4096, 30), (100, 4096, 30)),
+        ((2047, 131072, 60), (2047, 131072, 600), (2047, 131072, 600)),
+        ((0, 0, 60), (65535, 1 << 20, 60), (65535, 1 << 20, 60)),
+        ((0, 0, 0), (0, 0, 5), (2047, 131072, 5)),
+    ],
+)
 def test_negotiation(offered: tuple[int, int, int], answer: tuple[int, int, int], agreed: tuple[int, int, int]) -> None:
     pair = Pair()
     pair.server.send(0, "connection.start")
@@ -108,8 +119,10 @@ def test_negotiation(offered: tuple[int, int, int], answer: tuple[int, int, int]
         assert engine.payload_max == agreed[1] - 8
 
 
-@pytest.mark.parametrize("answer", [
-    {"frame_max": 4095}, {"frame_max": 1}, {"frame_max": 131073}, {"channel_max": 2048}, {"frame_max": 2**32 - 1}])
+@pytest.mark.parametrize(
+    "answer",
+    [{"frame_max": 4095}, {"frame_max": 1}, {"frame_max": 131073}, {"channel_max": 2048}, {"frame_max": 2**32 - 1}],
+)
 def test_a_tune_ok_above_the_proposal_closes_the_socket(answer: dict[str, int]) -> None:
     engine = tuning()
     engine.to_send()
@@ -133,19 +146,22 @@ def test_a_client_may_pipeline_its_handshake() -> None:
     assert engine.state == states.OPENED
 
 
-@pytest.mark.parametrize(("octets", "code", "class_id", "method_id"), [
-    (OPEN, 503, 10, 40),
-    (tune_ok(), 503, 10, 31),
-    (CHANNEL_OPEN, 503, 20, 10),
-    (method(0, 10, 10, b"\0\x09" + b"\0" * 12), 503, 10, 10),  # connection.start is the server's
-    (method(0, 10, 99), 540, 10, 99),
-    (method(0, 77, 10), 540, 77, 10),
-    (START_OK[:-1] + b"\0", 501, 0, 0),
-    (method(0, 10, 11, b"\0\0\0\x01"), 502, 10, 11),
-    (frame(3, 1, b"x"), 504, 0, 0),
-    (frame(7, 0, b"x"), 501, 0, 0),
-    (frame(1, 0, b"\0\x0a\0"), 501, 0, 0),
-])
+@pytest.mark.parametrize(
+    ("octets", "code", "class_id", "method_id"),
+    [
+        (OPEN, 503, 10, 40),
+        (tune_ok(), 503, 10, 31),
+        (CHANNEL_OPEN, 503, 20, 10),
+        (method(0, 10, 10, b"\0\x09" + b"\0" * 12), 503, 10, 10),  # connection.start is the server's
+        (method(0, 10, 99), 540, 10, 99),
+        (method(0, 77, 10), 540, 77, 10),
+        (START_OK[:-1] + b"\0", 501, 0, 0),
+        (method(0, 10, 11, b"\0\0\0\x01"), 502, 10, 11),
+        (frame(3, 1, b"x"), 504, 0, 0),
+        (frame(7, 0, b"x"), 501, 0, 0),
+        (frame(1, 0, b"\0\x0a\0"), 501, 0, 0),
+    ],
+)
 def test_methods_other_than_start_ok(octets: bytes, code: int, class_id: int, method_id: int) -> None:
     engine = started()
     error = only_error(engine.receive(octets + START_OK))
@@ -311,10 +327,13 @@ def test_a_server_ignores_input_before_start() -> None:
     assert not engine.can_close
 
 
-@pytest.mark.parametrize(("octets", "code"), [
-    (method(0, 10, 11, START_OK[11:-1]), 503),  # start-ok is the client's
-    (method(0, 10, 30, b"\0" * 8), 503),
-])
+@pytest.mark.parametrize(
+    ("octets", "code"),
+    [
+        (method(0, 10, 11, START_OK[11:-1]), 503),  # start-ok is the client's
+        (method(0, 10, 30, b"\0" * 8), 503),
+    ],
+)
 def test_a_client_checks_its_server(octets: bytes, code: int) -> None:
     engine = Engine(CLIENT, V0_9_1)
     assert only_error(engine.receive(octets)).code == code
@@ -353,8 +372,7 @@ def test_dialects() -> None:
     assert Engine(SERVER, V0_9_1, dialect=SPECIFICATION).dialect is SPECIFICATION
 
 
-@pytest.mark.parametrize("options", [
-    {"frame_max": 4095}, {"frame_max": 2**32}, {"channel_max": 0}, {"channel_max": 65536}])
+@pytest.mark.parametrize("options", [{"frame_max": 4095}, {"frame_max": 2**32}, {"channel_max": 0}, {"channel_max": 65536}])
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be from"):
         Engine(SERVER, V0_9_1, **options)
@@ -362,9 +380,17 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
         Engine(3, V0_9_1)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
-    ("connection.tune", {}), ("connection.start-ok", {}), ("no.such", {}), ("basic.return", {}),
-    ("connection.close", {}), ("connection.blocked", {})])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("connection.tune", {}),
+        ("connection.start-ok", {}),
+        ("no.such", {}),
+        ("basic.return", {}),
+        ("connection.close", {}),
+        ("connection.blocked", {}),
+    ],
+)
 def test_errors_of_the_caller_raise(name: str, arguments: dict[str, Any]) -> None:
     engine = Engine(SERVER, V0_9_1)
     with pytest.raises(ValueError, match=name.split(".")[0]):

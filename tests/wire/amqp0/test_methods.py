@@ -24,8 +24,13 @@ EVERY_METHOD = [(version, name) for version in (V0_9_1, V0_9) for name in versio
 TABLE = {"a": 70000, "b": {"c": True}}  # 70,000 because pamqp sends smaller numbers in fewer than 32 bits
 # For each type, an argument whose start and end can be recognized.
 SAMPLES: dict[int, Any] = {
-    model.OCTET: 7, model.SHORT: 0x1234, model.LONG: 0x12345678, model.LONGLONG: 0x123456789ABCDEF0,
-    model.SHORTSTR: "abc", model.LONGSTR: "defg", model.TABLE: TABLE,
+    model.OCTET: 7,
+    model.SHORT: 0x1234,
+    model.LONG: 0x12345678,
+    model.LONGLONG: 0x123456789ABCDEF0,
+    model.SHORTSTR: "abc",
+    model.LONGSTR: "defg",
+    model.TABLE: TABLE,
 }
 
 
@@ -41,8 +46,13 @@ def decode(spec: MethodSpec, payload: bytes, dialect: Dialect = RABBITMQ) -> dic
 
 def all_defaults(spec: MethodSpec) -> dict[str, Any]:
     defaults: dict[int, Any] = {
-        model.BIT: False, model.SHORTSTR: "", model.LONGSTR: "", model.TABLE: {}, model.CONTENT: (0, b""),
-        model.OCTETS: b""}
+        model.BIT: False,
+        model.SHORTSTR: "",
+        model.LONGSTR: "",
+        model.TABLE: {},
+        model.CONTENT: (0, b""),
+        model.OCTETS: b"",
+    }
     return {field.name: defaults.get(field.type, 0) for field in spec.fields if not field.reserved}
 
 
@@ -108,17 +118,29 @@ def test_pamqp_reads_what_we_write_and_the_other_way_round(name: str, cls: Any, 
 
 
 GOLDEN = [
-    ("queue.declare", {"queue": "q", "durable": True, "no_wait": True, "arguments": {"x": 1}},
-     "0032000a 0000 0171 12 00000007 0178 49 00000001"),
+    (
+        "queue.declare",
+        {"queue": "q", "durable": True, "no_wait": True, "arguments": {"x": 1}},
+        "0032000a 0000 0171 12 00000007 0178 49 00000001",
+    ),
     ("basic.consume", {"queue": "q", "consumer_tag": "t", "no_ack": True}, "003c0014 0000 0171 0174 02 00000000"),
     ("connection.tune", {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60}, "000a001e 07ff 00020000 003c"),
     ("connection.open", {"virtual_host": "/"}, "000a0028 012f 00 00"),
-    ("exchange.declare", {"exchange": "e", "type": "topic", "internal": True},
-     "0028000a 0000 0165 05746f706963 08 00000000"),
-    ("exchange.declare", {"exchange": "e", "type": "topic", "auto_delete": True, "no_wait": True},
-     "0028000a 0000 0165 05746f706963 14 00000000"),
-    ("basic.get-ok", {"delivery_tag": 2**63, "redelivered": True, "exchange": "e", "routing_key": "k",
-                      "message_count": 3}, "003c0047 8000000000000000 01 0165 016b 00000003"),
+    (
+        "exchange.declare",
+        {"exchange": "e", "type": "topic", "internal": True},
+        "0028000a 0000 0165 05746f706963 08 00000000",
+    ),
+    (
+        "exchange.declare",
+        {"exchange": "e", "type": "topic", "auto_delete": True, "no_wait": True},
+        "0028000a 0000 0165 05746f706963 14 00000000",
+    ),
+    (
+        "basic.get-ok",
+        {"delivery_tag": 2**63, "redelivered": True, "exchange": "e", "routing_key": "k", "message_count": 3},
+        "003c0047 8000000000000000 01 0165 016b 00000003",
+    ),
     ("basic.nack", {"delivery_tag": 1, "requeue": True}, "003c0078 0000000000000001 02"),
     ("channel.open-ok", {}, "0014000b 00000000"),
 ]
@@ -133,9 +155,19 @@ def test_golden_vectors(name: str, arguments: dict[str, Any], octets: str) -> No
 
 
 def test_more_than_eight_bits_take_two_bytes() -> None:
-    spec = MethodSpec("a.b", 1, 2, False, False, True, True,
-                      [model.FieldSpec(f"b{number}", f"b{number}", model.BIT, False, False) for number in range(10)],
-                      [], [], False)
+    spec = MethodSpec(
+        "a.b",
+        1,
+        2,
+        False,
+        False,
+        True,
+        True,
+        [model.FieldSpec(f"b{number}", f"b{number}", model.BIT, False, False) for number in range(10)],
+        [],
+        [],
+        False,
+    )
     payload = encode_arguments(spec, {"b0": True, "b7": True, "b8": True}, RABBITMQ)
     assert payload == bytes.fromhex("00010002 81 01")
     assert [name for name, value in decode(spec, payload).items() if value] == ["b0", "b7", "b8"]
@@ -164,16 +196,24 @@ def test_the_body_of_a_message_transfer_of_0_9() -> None:
     assert decode(spec, payload, QPID)["body"] == (1, b"ref")
 
 
-@pytest.mark.parametrize("arguments", [
-    {"queue": "q" * 256}, {"queues": "q"}, {"reserved_1": 1}, {"arguments": {"a": object()}}, {"queue": "\ud800"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"queue": "q" * 256}, {"queues": "q"}, {"reserved_1": 1}, {"arguments": {"a": object()}}, {"queue": "\ud800"}],
+)
 def test_arguments_that_do_not_fit(arguments: dict[str, Any]) -> None:
     with pytest.raises(EncodeError, match=r"queue\.declare"):
         encode_arguments(V0_9_1.by_name["queue.declare"], arguments, RABBITMQ)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
-    ("connection.tune", {"channel_max": 65536}), ("connection.tune", {"frame_max": -1}),
-    ("basic.ack", {"delivery_tag": 2**64}), ("connection.start", {"version_major": 256})])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("connection.tune", {"channel_max": 65536}),
+        ("connection.tune", {"frame_max": -1}),
+        ("basic.ack", {"delivery_tag": 2**64}),
+        ("connection.start", {"version_major": 256}),
+    ],
+)
 def test_numbers_that_do_not_fit(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(EncodeError, match=name):
         encode_arguments(V0_9_1.by_name[name], arguments, RABBITMQ)

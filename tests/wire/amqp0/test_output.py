@@ -22,8 +22,18 @@ def frames_of(octets: bytes) -> list[tuple[int, Any]]:
     return found
 
 
-def deliver(engine: Any, body: Body, size: int, *, channel: int = 1, tag: bytes = b"tag", number: int = 1,
-            redelivered: bool = False, address: bytes = b"\x01e\x01k", **properties: Any) -> None:
+def deliver(
+    engine: Any,
+    body: Body,
+    size: int,
+    *,
+    channel: int = 1,
+    tag: bytes = b"tag",
+    number: int = 1,
+    redelivered: bool = False,
+    address: bytes = b"\x01e\x01k",
+    **properties: Any,
+) -> None:
     engine.send_deliver(channel, tag, number, redelivered, address, encode_header(60, size, properties), body, size)
 
 
@@ -36,7 +46,12 @@ def test_a_delivery() -> None:
     assert channel == 1
     assert method.name == "Basic.Deliver"
     assert (method.consumer_tag, method.delivery_tag, method.redelivered, method.exchange, method.routing_key) == (
-        "tag", 2**40, True, "e", "k")
+        "tag",
+        2**40,
+        True,
+        "e",
+        "k",
+    )
     assert header.body_size == 5
     assert header.properties.content_type == "text/plain"
     assert body.value == b"hello"
@@ -45,12 +60,31 @@ def test_a_delivery() -> None:
 
 
 def test_deliveries_that_differ_from_the_previous_one_in_one_property() -> None:
-    base: dict[str, Any] = {"channel": 1, "tag": b"tag", "number": 1, "redelivered": False, "address": b"\x01e\x01k",
-                            "body": b"hello", "properties": {}}
+    base: dict[str, Any] = {
+        "channel": 1,
+        "tag": b"tag",
+        "number": 1,
+        "redelivered": False,
+        "address": b"\x01e\x01k",
+        "body": b"hello",
+        "properties": {},
+    }
     changes: list[dict[str, Any]] = [
-        {}, {"channel": 2}, {"tag": b"gat"}, {"tag": b""}, {"tag": b"longer"}, {"number": 2}, {"redelivered": True},
-        {"address": b"\x01e\x01j"}, {"address": b"\0\x02kk"}, {"address": b"\x01e\x02kk"}, {"body": b"world"},
-        {"body": b"hello world"}, {"body": b""}, {"body": [b"hel", b"lo"]}, {"properties": {"priority": 1}},
+        {},
+        {"channel": 2},
+        {"tag": b"gat"},
+        {"tag": b""},
+        {"tag": b"longer"},
+        {"number": 2},
+        {"redelivered": True},
+        {"address": b"\x01e\x01j"},
+        {"address": b"\0\x02kk"},
+        {"address": b"\x01e\x02kk"},
+        {"body": b"world"},
+        {"body": b"hello world"},
+        {"body": b""},
+        {"body": [b"hel", b"lo"]},
+        {"properties": {"priority": 1}},
         {"channel": 2, "tag": b"gat", "body": b"x"},
     ]
     pair = open_pair(1, 2)
@@ -60,22 +94,64 @@ def test_deliveries_that_differ_from_the_previous_one_in_one_property() -> None:
             for change in (first, second, second):
                 each = {**base, **change}
                 size = len(joined(each["body"]))
-                deliver(pair.server, each["body"], size, channel=each["channel"], tag=each["tag"], number=each["number"],
-                        redelivered=each["redelivered"], address=each["address"], **each["properties"])
-                expected.append((each["channel"], each["tag"], each["number"], each["redelivered"], each["address"],
-                                 encode_header(60, size, each["properties"]), size, joined(each["body"])))
+                deliver(
+                    pair.server,
+                    each["body"],
+                    size,
+                    channel=each["channel"],
+                    tag=each["tag"],
+                    number=each["number"],
+                    redelivered=each["redelivered"],
+                    address=each["address"],
+                    **each["properties"],
+                )
+                expected.append(
+                    (
+                        each["channel"],
+                        each["tag"],
+                        each["number"],
+                        each["redelivered"],
+                        each["address"],
+                        encode_header(60, size, each["properties"]),
+                        size,
+                        joined(each["body"]),
+                    )
+                )
     pending = pair.server.pending
     octets = pair.server.to_send()
     assert len(octets) == pending
-    got = [(command.channel, command.consumer_tag, command.delivery_tag, command.redelivered, command.address,
-            command.header, command.size, joined(command.body))
-           for command in pair.client.receive(octets) if isinstance(command, Deliver)]
+    got = [
+        (
+            command.channel,
+            command.consumer_tag,
+            command.delivery_tag,
+            command.redelivered,
+            command.address,
+            command.header,
+            command.size,
+            joined(command.body),
+        )
+        for command in pair.client.receive(octets)
+        if isinstance(command, Deliver)
+    ]
     assert got == expected
 
 
-@pytest.mark.parametrize("body", [
-    b"x" * 4088, b"x" * 4089, b"x" * 20000, [b"x" * 20000], [b"a" * 4088, b"b"], [b"a" * 5000, b"", b"b" * 5000],
-    [b""], [], b""], ids=lambda body: f"{type(body).__name__} {len(joined(body))}")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x" * 4088,
+        b"x" * 4089,
+        b"x" * 20000,
+        [b"x" * 20000],
+        [b"a" * 4088, b"b"],
+        [b"a" * 5000, b"", b"b" * 5000],
+        [b""],
+        [],
+        b"",
+    ],
+    ids=lambda body: f"{type(body).__name__} {len(joined(body))}",
+)
 def test_bodies_are_split_by_the_peers_frame_size(body: Body) -> None:
     engine = open_pair(1, frame_max=4096).server
     whole = joined(body)

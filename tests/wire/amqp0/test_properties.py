@@ -30,9 +30,20 @@ from tests.wire.amqp0.strategies import arguments_of, tables
 BASIC = 60
 properties = arguments_of(V0_9_1.classes[BASIC].properties)
 ALL: dict[str, Any] = {
-    "content_type": "text/plain", "content_encoding": "utf-8", "headers": {"a": 70000, "b": [True]}, "delivery_mode": 2,
-    "priority": 5, "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m",
-    "timestamp": 1700000000, "type": "t", "user_id": "u", "app_id": "app", "cluster_id": "cl",
+    "content_type": "text/plain",
+    "content_encoding": "utf-8",
+    "headers": {"a": 70000, "b": [True]},
+    "delivery_mode": 2,
+    "priority": 5,
+    "correlation_id": "c",
+    "reply_to": "r",
+    "expiration": "60000",
+    "message_id": "m",
+    "timestamp": 1700000000,
+    "type": "t",
+    "user_id": "u",
+    "app_id": "app",
+    "cluster_id": "cl",
 }
 
 
@@ -43,10 +54,16 @@ def scanned(header: bytes) -> Publish | None:
 
 def test_every_property_in_its_place() -> None:
     header = encode_header(BASIC, 2**40, ALL)
-    assert header == bytes.fromhex(
-        "003c 0000 0000010000000000 fffc"
-        "0a746578742f706c61696e 057574662d38 00000010 01614900011170 016241000000027401".replace(" ", "")
-    ) + b"\x02\x05\x01c\x01r\x0560000\x01m" + struct.pack(">Q", 1700000000) + b"\x01t\x01u\x03app\x02cl"
+    assert (
+        header
+        == bytes.fromhex(
+            "003c 0000 0000010000000000 fffc"
+            "0a746578742f706c61696e 057574662d38 00000010 01614900011170 016241000000027401".replace(" ", "")
+        )
+        + b"\x02\x05\x01c\x01r\x0560000\x01m"
+        + struct.pack(">Q", 1700000000)
+        + b"\x01t\x01u\x03app\x02cl"
+    )
     assert decode_header(header) == (BASIC, 2**40, ALL)
     publish = scanned(header)
     assert publish is not None
@@ -60,7 +77,8 @@ def test_pamqp_and_we_understand_each_other(name: str | None) -> None:
     chosen.pop("cluster_id", None)  # pamqp insists that it is empty
     timestamp = chosen.pop("timestamp", None)
     theirs = pamqp.commands.Basic.Properties(
-        **{{"type": "message_type"}.get(key, key): value for key, value in chosen.items()})
+        **{{"type": "message_type"}.get(key, key): value for key, value in chosen.items()}
+    )
     payload = pamqp.header.ContentHeader(body_size=77, properties=theirs).marshal()
     assert decode_header(payload) == (BASIC, 77, chosen)
     assert encode_header(BASIC, 77, chosen) == payload
@@ -79,7 +97,12 @@ def test_absent_and_empty_are_not_the_same() -> None:
     publish = scanned(absent)
     assert publish is not None
     assert (publish.delivery_mode, publish.priority, publish.expiration, publish.user_id, publish.headers_at) == (
-        0, -1, None, None, -1)
+        0,
+        -1,
+        None,
+        None,
+        -1,
+    )
     publish = scanned(empty)
     assert publish is not None
     assert (publish.priority, publish.headers_at) == (0, 15)
@@ -144,21 +167,24 @@ def test_fast_and_generic_decoder_agree_on_any_bytes(rest: bytes, flags: int) ->
     assert_agreement(struct.pack(">HHQ", BASIC, 0, 1) + rest)
 
 
-@pytest.mark.parametrize(("flags", "rest", "sound"), [
-    (0x8001, b"\0\0" + b"\x01a", True),  # a second word of flags without any flag
-    (0x8001, b"\0\x01\0\x01\0\0" + b"\x01a", True),  # and more of them
-    (0x8001, b"\x80\0" + b"\x01a", False),  # a sixteenth property, which class basic does not have
-    (0x8001, b"\0\x02" + b"\x01a", False),
-    (0x8001, b"\0", False),
-    (0x0001, b"", False),
-    (0x8002, b"\x01a", False),  # the fifteenth property
-    (0x8000, b"\x01ab", False),
-    (0x8000, b"", False),
-    (0x2000, b"\0\0\0", False),
-    (0x2000, b"\0\0\0\x01", False),
-    (0x2000, b"\0\0\0\x03\x01aV", True),
-    (0x2000, b"\0\0\0\x03\x01a?", False),
-])
+@pytest.mark.parametrize(
+    ("flags", "rest", "sound"),
+    [
+        (0x8001, b"\0\0" + b"\x01a", True),  # a second word of flags without any flag
+        (0x8001, b"\0\x01\0\x01\0\0" + b"\x01a", True),  # and more of them
+        (0x8001, b"\x80\0" + b"\x01a", False),  # a sixteenth property, which class basic does not have
+        (0x8001, b"\0\x02" + b"\x01a", False),
+        (0x8001, b"\0", False),
+        (0x0001, b"", False),
+        (0x8002, b"\x01a", False),  # the fifteenth property
+        (0x8000, b"\x01ab", False),
+        (0x8000, b"", False),
+        (0x2000, b"\0\0\0", False),
+        (0x2000, b"\0\0\0\x01", False),
+        (0x2000, b"\0\0\0\x03\x01aV", True),
+        (0x2000, b"\0\0\0\x03\x01a?", False),
+    ],
+)
 def test_property_flags(flags: int, rest: bytes, sound: bool) -> None:
     header = struct.pack(">HHQH", BASIC, 0, 1, flags) + rest
     assert check_header(header, RABBITMQ, V0_9_1) == sound
@@ -177,8 +203,9 @@ def test_more_than_fifteen_properties_take_another_word_of_flags() -> None:
     assert encode_header(7, 0, {"p0": 1}, RABBITMQ, version)[12:] == bytes.fromhex("8000 01")
 
 
-@pytest.mark.parametrize("header", [
-    b"", encode_header(BASIC, 0, {})[:-1], b"\0\x07" + b"\0" * 12, encode_header(BASIC, 0, {}) + b"\0"])
+@pytest.mark.parametrize(
+    "header", [b"", encode_header(BASIC, 0, {})[:-1], b"\0\x07" + b"\0" * 12, encode_header(BASIC, 0, {}) + b"\0"]
+)
 def test_headers_that_are_malformed(header: bytes) -> None:
     with pytest.raises(WireError) as caught:
         decode_header(header)
@@ -187,8 +214,10 @@ def test_headers_that_are_malformed(header: bytes) -> None:
         overlay_header(header, {"a": 1}, False)
 
 
-@pytest.mark.parametrize("chosen", [
-    {"priority": 256}, {"colour": "red"}, {"content_type": "x" * 256}, {"headers": {"a": object()}}, {"timestamp": -1}])
+@pytest.mark.parametrize(
+    "chosen",
+    [{"priority": 256}, {"colour": "red"}, {"content_type": "x" * 256}, {"headers": {"a": object()}}, {"timestamp": -1}],
+)
 def test_properties_that_do_not_fit(chosen: dict[str, Any]) -> None:
     with pytest.raises(EncodeError):
         encode_header(BASIC, 0, chosen)
@@ -209,8 +238,7 @@ names = st.sampled_from(["a", "b", "x-death", "ä"])
 
 
 @given(properties, st.dictionaries(names, st.sampled_from([None, 1, "v", [{"a": 2**40}]]), max_size=3), st.booleans())
-def test_overlays_change_only_the_named_headers(chosen: dict[str, Any], changes: dict[str, Any],
-                                                         drop: bool) -> None:
+def test_overlays_change_only_the_named_headers(chosen: dict[str, Any], changes: dict[str, Any], drop: bool) -> None:
     header = encode_header(BASIC, 9, chosen)
     overlaid = overlay_header(header, changes, drop)
     expected = dict(chosen)

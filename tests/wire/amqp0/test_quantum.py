@@ -17,13 +17,21 @@ def opened(role: int = SERVER) -> tuple[Engine, Engine]:
     """A client and a server whose connection is open, with two channels."""
     client, server = Engine(CLIENT, V0_9_1), Engine(SERVER, V0_9_1)
     for sender, name, arguments in (
-            (server, "connection.start", {"version_major": 0, "version_minor": 9, "server_properties": {},
-                                          "mechanisms": "PLAIN", "locales": "en_US"}),
-            (client, "connection.start-ok", {"client_properties": {}, "mechanism": "PLAIN", "response": "r",
-                                             "locale": "en_US"}),
-            (server, "connection.tune", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0}),
-            (client, "connection.tune-ok", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0}),
-            (client, "connection.open", {"virtual_host": "/"}), (server, "connection.open-ok", {})):
+        (
+            server,
+            "connection.start",
+            {"version_major": 0, "version_minor": 9, "server_properties": {}, "mechanisms": "PLAIN", "locales": "en_US"},
+        ),
+        (
+            client,
+            "connection.start-ok",
+            {"client_properties": {}, "mechanism": "PLAIN", "response": "r", "locale": "en_US"},
+        ),
+        (server, "connection.tune", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0}),
+        (client, "connection.tune-ok", {"channel_max": 10, "frame_max": 131072, "heartbeat": 0}),
+        (client, "connection.open", {"virtual_host": "/"}),
+        (server, "connection.open-ok", {}),
+    ):
         sender.send(0, name, arguments)
         (client if sender is server else server).receive(sender.to_send())
     for number in (1, 2):
@@ -42,8 +50,9 @@ def script(seed: int) -> bytes:
         what = chance.randrange(4)
         if what == 0:
             body = bytes(chance.randrange(20))
-            client.send_publish(number, b"\x00\x01q", 0, encode_header(60, len(body), {"priority": chance.randrange(9)}),
-                                body, len(body))
+            client.send_publish(
+                number, b"\x00\x01q", 0, encode_header(60, len(body), {"priority": chance.randrange(9)}), body, len(body)
+            )
         elif what == 1:
             client.send_ack(number, chance.randrange(1, 99), False)
         elif what == 2:
@@ -55,8 +64,16 @@ def script(seed: int) -> bytes:
 
 def shown(commands: list[Command]) -> list[str]:
     assert not any(isinstance(command, Error) for command in commands)
-    return [repr([getattr(command, name) for name in ("channel", "name", "arguments", "delivery_tag", "body", "priority")
-                  if hasattr(command, name)]) for command in commands]
+    return [
+        repr(
+            [
+                getattr(command, name)
+                for name in ("channel", "name", "arguments", "delivery_tag", "body", "priority")
+                if hasattr(command, name)
+            ]
+        )
+        for command in commands
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -69,8 +69,14 @@ def frames(octets: bytes) -> list[tuple[Any, ...]]:
         payload = octets[7 : 7 + size]
         assert octets[7 + size] == 206
         if type in (REQUEST, RESPONSE):
-            found.append((type, channel, *struct.unpack_from(">QQI", payload), V0_9.methods[
-                struct.unpack_from(">I", payload, 20)[0]].name))
+            found.append(
+                (
+                    type,
+                    channel,
+                    *struct.unpack_from(">QQI", payload),
+                    V0_9.methods[struct.unpack_from(">I", payload, 20)[0]].name,
+                )
+            )
         else:
             found.append((type, channel, payload))
         octets = octets[8 + size :]
@@ -91,7 +97,9 @@ def test_a_request_is_answered_by_a_response() -> None:
     engine.receive(request(1, 1, of(20, 10, b"\0")))
     engine.send(1, "channel.open-ok", {"channel_id": "id"})
     assert frames(engine.to_send()) == [
-        (RESPONSE, 0, 1, 1, 0, "connection.open-ok"), (RESPONSE, 1, 1, 1, 0, "channel.open-ok")]
+        (RESPONSE, 0, 1, 1, 0, "connection.open-ok"),
+        (RESPONSE, 1, 1, 1, 0, "channel.open-ok"),
+    ]
 
 
 def test_each_channel_and_direction_numbers_separately() -> None:
@@ -106,9 +114,12 @@ def test_each_channel_and_direction_numbers_separately() -> None:
     assert (answer.name, answer.request, answer.answers_from, answer.answers_to) == ("channel.flow-ok", 0, 1, 1)
     engine.send(1, "channel.flow", {"active": True})
     assert frames(engine.to_send()) == [
-        (RESPONSE, 2, 2, 2, 0, "channel.ok"), (REQUEST, 2, 1, 0, 0, "channel.pong"),
-        (RESPONSE, 1, 2, 2, 0, "channel.flow-ok"), (REQUEST, 1, 1, 0, 0, "channel.flow"),
-        (REQUEST, 1, 2, 1, 0, "channel.flow")]
+        (RESPONSE, 2, 2, 2, 0, "channel.ok"),
+        (REQUEST, 2, 1, 0, 0, "channel.pong"),
+        (RESPONSE, 1, 2, 2, 0, "channel.flow-ok"),
+        (REQUEST, 1, 1, 0, 0, "channel.flow"),
+        (REQUEST, 1, 2, 1, 0, "channel.flow"),
+    ]
 
 
 def test_answers_find_their_requests_in_any_order() -> None:
@@ -117,7 +128,8 @@ def test_answers_find_their_requests_in_any_order() -> None:
     declare = of(50, 10, bytes(2) + short_string("q") + b"\0" + bytes(4))
     without_answer = of(50, 10, bytes(2) + short_string("r") + b"\x10" + bytes(4))
     commands = engine.receive(
-        request(1, 2, without_answer) + request(1, 3, bind) + request(1, 4, declare) + request(1, 5, declare))
+        request(1, 2, without_answer) + request(1, 3, bind) + request(1, 4, declare) + request(1, 5, declare)
+    )
     assert [command.request for command in commands if isinstance(command, Method)] == [2, 3, 4, 5]
     engine.send(1, "queue.declare-ok", {"queue": "q"}, 5)
     engine.send(1, "queue.declare-ok", {"queue": "q"})
@@ -206,8 +218,12 @@ def test_contents_follow_unwrapped() -> None:
 def test_a_reopened_channel_restarts_or_continues_counting(again: int) -> None:
     engine = server()
     ping = of(20, 60)
-    engine.receive(request(1, 2, ping) + request(1, 3, of(20, 40, bytes(7))) + request(1, again, of(20, 10, b"\0"))
-                   + request(1, again + 1, ping))
+    engine.receive(
+        request(1, 2, ping)
+        + request(1, 3, of(20, 40, bytes(7)))
+        + request(1, again, of(20, 10, b"\0"))
+        + request(1, again + 1, ping)
+    )
     # All of it was read before any reply: the reply to the close belongs to the previous channel.
     engine.send(1, "channel.ok")
     engine.send(1, "channel.close-ok")
@@ -240,28 +256,42 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
     assert [sent[-1] for sent in frames(engine.to_send())] == ["connection.close", "connection.close-ok"]
 
 
-@pytest.mark.parametrize(("octets", "code", "text"), [
-    (request(1, 3, PING), 503, "request 3 on channel 1, expected 2"),
-    (request(1, 1, PING), 503, "request 1 on channel 1, expected 2"),
-    (request(1, 2, PING, mark=2), 503, "request 2 on channel 1 has the response-mark 2, and 1 responses were sent"),
-    (response(1, 1, 2, of(20, 21, b"\0")), 503, "a response to request 2 on channel 1, of which 1 were sent"),
-    (response(1, 1, 0, of(20, 21, b"\0")), 503, "a response to request 0 on channel 1, of which 1 were sent"),
-    (response(1, 1, 1, of(120, 500), offset=1), 503, "a response to requests 1 to 2 on channel 1, of which 1 were sent"),
-    (response(1, 2, 1, of(20, 21, b"\0")), 503, "response 2 on channel 1, expected 1"),
-    (response(1, 1, 1, PING), 503, "channel.ping in a response"),
-    (request(1, 2, of(20, 21, b"\0")), 503, "channel.flow-ok in a request"),
-    (frame(REQUEST, 1, bytes(23)), 501, "a request of 23 bytes is too short for its numbers and its method"),
-    (frame(RESPONSE, 1, b""), 501, "a response of 0 bytes is too short for its numbers and its method"),
-    (request(1, 2, of(50, 10, bytes(2))), 502, "queue.declare ends within queue"),
-    (request(1, 2, of(60, 40, bytes(3))), 502, "basic.publish ends within routing-key"),
-    (request(1, 2, of(60, 80, bytes(8))), 502, "basic.ack ends within multiple"),
-    (request(1, 2, of(60, 250)), 540, "method 60.250 does not exist"),
-    (request(5, 1, PING), 504, "channel.ping on channel 5, which is not open"),
-    (method(1, 20, 60), 501, "a frame of type 1: methods of this connection have frames of type 9 and 10, as"
-     " connection.open settles"),
-    (publish_frames(1, b"m"), 501, "a frame of type 1: methods of this connection have frames of type 9 and 10, as"
-     " connection.open settles"),
-], ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("octets", "code", "text"),
+    [
+        (request(1, 3, PING), 503, "request 3 on channel 1, expected 2"),
+        (request(1, 1, PING), 503, "request 1 on channel 1, expected 2"),
+        (request(1, 2, PING, mark=2), 503, "request 2 on channel 1 has the response-mark 2, and 1 responses were sent"),
+        (response(1, 1, 2, of(20, 21, b"\0")), 503, "a response to request 2 on channel 1, of which 1 were sent"),
+        (response(1, 1, 0, of(20, 21, b"\0")), 503, "a response to request 0 on channel 1, of which 1 were sent"),
+        (
+            response(1, 1, 1, of(120, 500), offset=1),
+            503,
+            "a response to requests 1 to 2 on channel 1, of which 1 were sent",
+        ),
+        (response(1, 2, 1, of(20, 21, b"\0")), 503, "response 2 on channel 1, expected 1"),
+        (response(1, 1, 1, PING), 503, "channel.ping in a response"),
+        (request(1, 2, of(20, 21, b"\0")), 503, "channel.flow-ok in a request"),
+        (frame(REQUEST, 1, bytes(23)), 501, "a request of 23 bytes is too short for its numbers and its method"),
+        (frame(RESPONSE, 1, b""), 501, "a response of 0 bytes is too short for its numbers and its method"),
+        (request(1, 2, of(50, 10, bytes(2))), 502, "queue.declare ends within queue"),
+        (request(1, 2, of(60, 40, bytes(3))), 502, "basic.publish ends within routing-key"),
+        (request(1, 2, of(60, 80, bytes(8))), 502, "basic.ack ends within multiple"),
+        (request(1, 2, of(60, 250)), 540, "method 60.250 does not exist"),
+        (request(5, 1, PING), 504, "channel.ping on channel 5, which is not open"),
+        (
+            method(1, 20, 60),
+            501,
+            "a frame of type 1: methods of this connection have frames of type 9 and 10, as connection.open settles",
+        ),
+        (
+            publish_frames(1, b"m"),
+            501,
+            "a frame of type 1: methods of this connection have frames of type 9 and 10, as connection.open settles",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
 def test_malformed_requests(octets: bytes, code: int, text: str) -> None:
     engine = server()
     engine.send(1, "channel.flow", {"active": False})
@@ -279,12 +309,20 @@ def test_a_plain_publish_is_refused_in_the_same_data_as_the_open() -> None:
     assert error_of(commands).code == 501
 
 
-@pytest.mark.parametrize(("octets", "text"), [
-    (request(1, 2, PING),
-     "a frame of type 9: methods of this connection have frames of type 1, as connection.open settles"),
-    (response(1, 1, 1, PING),
-     "a frame of type 10: methods of this connection have frames of type 1, as connection.open settles"),
-], ids=["request", "response"])
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        (
+            request(1, 2, PING),
+            "a frame of type 9: methods of this connection have frames of type 1, as connection.open settles",
+        ),
+        (
+            response(1, 1, 1, PING),
+            "a frame of type 10: methods of this connection have frames of type 1, as connection.open settles",
+        ),
+    ],
+    ids=["request", "response"],
+)
 def test_requests_on_a_connection_that_was_opened_without(octets: bytes, text: str) -> None:
     engine = server_at_open()
     engine.receive(frame(1, 0, OPEN))
@@ -346,8 +384,9 @@ def shapes(commands: list[Command]) -> list[Any]:
             values.pop(number, None)
         arguments = values.get("arguments")
         if isinstance(arguments, dict):
-            values["arguments"] = {key: value for key, value in arguments.items()
-                                   if (values["name"], key) != ("message.transfer", "mandatory")}
+            values["arguments"] = {
+                key: value for key, value in arguments.items() if (values["name"], key) != ("message.transfer", "mandatory")
+            }
         found.append((name, values))
     return found
 
@@ -376,11 +415,24 @@ def test_mutated_requests(data: st.DataObject) -> None:
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.sampled_from([1, 9, 9, 9, 10, 10, 2, 3]), st.sampled_from([0, 1, 2, 3]),
-                          st.integers(0, 3), st.integers(0, 3), st.integers(0, 2),
-                          st.sampled_from([10, 20, 50, 60, 120, 7]), st.integers(0, 125), st.binary(max_size=30))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 9, 9, 9, 10, 10, 2, 3]),
+            st.sampled_from([0, 1, 2, 3]),
+            st.integers(0, 3),
+            st.integers(0, 3),
+            st.integers(0, 2),
+            st.sampled_from([10, 20, 50, 60, 120, 7]),
+            st.integers(0, 125),
+            st.binary(max_size=30),
+        )
+    )
+)
 def test_random_requests(drawn: list[tuple[int, int, int, int, int, int, int, bytes]]) -> None:
     engine = opened(True)
     for type, channel, first, second, third, class_id, method_id, rest in drawn:
-        check(engine.receive(frame(type, channel, struct.pack(
-            ">QQIHH", first, second, third, class_id, method_id) + rest)), engine)
+        check(
+            engine.receive(frame(type, channel, struct.pack(">QQIHH", first, second, third, class_id, method_id) + rest)),
+            engine,
+        )

@@ -88,8 +88,7 @@ def test_every_connection_method_in_every_state_received(state: int, role: int) 
         elif following is None or not may_receive(spec, role):
             (error,) = commands
             assert isinstance(error, Error), spec.name
-            assert (error.code, error.scope, error.class_id, error.method_id) == (
-                503, CONNECTION_SCOPE, 10, spec.method_id)
+            assert (error.code, error.scope, error.class_id, error.method_id) == (503, CONNECTION_SCOPE, 10, spec.method_id)
             assert engine.state == states.FAILED
         else:
             assert names(commands) == [spec.name]
@@ -158,8 +157,10 @@ def channel_in(state: int) -> Engine:
 
 
 CHANNEL_STATES = pytest.mark.parametrize(
-    "state", [states.CHANNEL_CLOSED, states.CHANNEL_OPEN, states.CHANNEL_FAILED, states.CHANNEL_CLOSING],
-    ids=["closed", "open", "failed", "closing"])
+    "state",
+    [states.CHANNEL_CLOSED, states.CHANNEL_OPEN, states.CHANNEL_FAILED, states.CHANNEL_CLOSING],
+    ids=["closed", "open", "failed", "closing"],
+)
 
 
 @CHANNEL_STATES

@@ -52,8 +52,9 @@ def test_constants_are_those_of_the_specification(version: Version) -> None:
         element.attrib["name"]: (int(element.attrib["value"]), element.get("class", "").removesuffix("-error"))
         for element in root.findall("constant")
     }
-    ours = {name: (constant.value, constant.error) for name, constant in version.constants.items()
-            if not constant.extension}
+    ours = {
+        name: (constant.value, constant.error) for name, constant in version.constants.items() if not constant.extension
+    }
     assert ours == expected
 
 
@@ -77,7 +78,8 @@ def test_methods_are_those_of_the_specification(version: Version) -> None:
     types = domains(root)
     expected = {
         (int(owner.attrib["index"]), int(element.attrib["index"])): (owner.attrib["name"], element)
-        for owner in root.findall("class") for element in owner.findall("method")
+        for owner in root.findall("class")
+        for element in owner.findall("method")
     }
     ours = {(spec.class_id, spec.method_id): spec for spec in version.methods.values() if not spec.extension}
     assert ours.keys() == expected.keys()
@@ -96,8 +98,11 @@ def test_methods_are_those_of_the_specification(version: Version) -> None:
 
 @VERSIONS
 def test_reply_codes_that_code_uses_are_in_the_table(version: Version) -> None:
-    replies = {name: constant for name, constant in version.constants.items() if constant.value >= 200
-               and not name.startswith("frame-")}
+    replies = {
+        name: constant
+        for name, constant in version.constants.items()
+        if constant.value >= 200 and not name.startswith("frame-")
+    }
     for name, constant in replies.items():
         assert constants.REPLY_CODES[name] == constant.value
         assert constants.REPLY_NAMES[constant.value] == name
@@ -123,33 +128,61 @@ def test_sizes_of_the_versions() -> None:
 
 
 def described(spec: MethodSpec) -> tuple[object, ...]:
-    return (spec.key, spec.sync, spec.content, spec.server_receives, spec.client_receives, spec.responses,
-            [(field.name, TYPE_NAMES[field.type], field.reserved) for field in spec.fields])
+    return (
+        spec.key,
+        spec.sync,
+        spec.content,
+        spec.server_receives,
+        spec.client_receives,
+        spec.responses,
+        [(field.name, TYPE_NAMES[field.type], field.reserved) for field in spec.fields],
+    )
 
 
 def test_extensions_by_rabbitmq() -> None:
     extensions = {spec.name: described(spec) for spec in V0_9_1.methods.values() if spec.extension}
-    binding = [("reserved_1", "short", True), ("destination", "shortstr", False), ("source", "shortstr", False),
-               ("routing_key", "shortstr", False), ("no_wait", "bit", False), ("arguments", "table", False)]
+    binding = [
+        ("reserved_1", "short", True),
+        ("destination", "shortstr", False),
+        ("source", "shortstr", False),
+        ("routing_key", "shortstr", False),
+        ("no_wait", "bit", False),
+        ("arguments", "table", False),
+    ]
     assert extensions == {
         "connection.blocked": (10 << 16 | 60, False, False, False, True, [], [("reason", "shortstr", False)]),
         "connection.unblocked": (10 << 16 | 61, False, False, False, True, [], []),
-        "connection.update-secret": (10 << 16 | 70, True, False, True, False, ["connection.update-secret-ok"],
-                                     [("new_secret", "longstr", False), ("reason", "shortstr", False)]),
+        "connection.update-secret": (
+            10 << 16 | 70,
+            True,
+            False,
+            True,
+            False,
+            ["connection.update-secret-ok"],
+            [("new_secret", "longstr", False), ("reason", "shortstr", False)],
+        ),
         "connection.update-secret-ok": (10 << 16 | 71, True, False, False, True, [], []),
         "exchange.bind": (40 << 16 | 30, True, False, True, False, ["exchange.bind-ok"], binding),
         "exchange.bind-ok": (40 << 16 | 31, True, False, False, True, [], []),
         "exchange.unbind": (40 << 16 | 40, True, False, True, False, ["exchange.unbind-ok"], binding),
         "exchange.unbind-ok": (40 << 16 | 51, True, False, False, True, [], []),
-        "basic.nack": (60 << 16 | 120, False, False, True, True, [],
-                       [("delivery_tag", "longlong", False), ("multiple", "bit", False), ("requeue", "bit", False)]),
-        "confirm.select": (85 << 16 | 10, True, False, True, False, ["confirm.select-ok"],
-                           [("no_wait", "bit", False)]),
+        "basic.nack": (
+            60 << 16 | 120,
+            False,
+            False,
+            True,
+            True,
+            [],
+            [("delivery_tag", "longlong", False), ("multiple", "bit", False), ("requeue", "bit", False)],
+        ),
+        "confirm.select": (85 << 16 | 10, True, False, True, False, ["confirm.select-ok"], [("no_wait", "bit", False)]),
         "confirm.select-ok": (85 << 16 | 11, True, False, False, True, [], []),
     }
     declare = V0_9_1.by_name["exchange.declare"]
     assert {field.name: field.spec_name for field in declare.fields if field.extension} == {
-        "auto_delete": "reserved-2", "internal": "reserved-3"}
+        "auto_delete": "reserved-2",
+        "internal": "reserved-3",
+    }
     for name in ("basic.ack", "basic.cancel"):
         assert V0_9_1.by_name[name].server_receives
         assert V0_9_1.by_name[name].client_receives
@@ -175,7 +208,9 @@ def test_invalid_notation_is_refused(text: str) -> None:
 
 
 def test_the_notation() -> None:
-    version = parse("x", """
+    version = parse(
+        "x",
+        """
 constant frame-end 206
 +constant no-route 312 soft
 class a 1 server client
@@ -184,7 +219,8 @@ class a 1 server client
       +internal=reserved-2
 +class b 2 server
   +11 open-ok client
-""")
+""",
+    )
     spec = version.by_name["a.open"]
     assert version.methods[1 << 16 | 10] is spec
     assert (spec.sync, spec.content, spec.server_receives, spec.client_receives) == (True, True, True, True)

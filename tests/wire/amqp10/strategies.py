@@ -33,9 +33,12 @@ from leveret.wire.amqp10.values import (
 )
 
 MODULES = (transport, messaging, transactions, security)
-CLASSES: dict[str, Any] = {spec.name: getattr(module, spec.class_name) for spec in COMPOSITES.values()
-                           for module in MODULES if hasattr(module, spec.class_name)
-                           and getattr(module, spec.class_name).__module__ == module.__name__}
+CLASSES: dict[str, Any] = {
+    spec.name: getattr(module, spec.class_name)
+    for spec in COMPOSITES.values()
+    for module in MODULES
+    if hasattr(module, spec.class_name) and getattr(module, spec.class_name).__module__ == module.__name__
+}
 
 
 def integers(bits: int, signed: bool) -> st.SearchStrategy[int]:
@@ -74,8 +77,9 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 }
 scalars = st.one_of(*SCALARS.values())
 # Values described by a composite type of the tables are encoded as such.
-descriptors = (ascii_text.filter(lambda name: name not in TYPES.descriptors).map(Symbol)
-               | integers(64, False).filter(lambda number: number not in COMPOSITES).map(ULong))
+descriptors = ascii_text.filter(lambda name: name not in TYPES.descriptors).map(Symbol) | integers(64, False).filter(
+    lambda number: number not in COMPOSITES
+).map(ULong)
 
 
 def key_of(value: Any) -> tuple[str, str]:
@@ -102,8 +106,10 @@ def _arrays(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Array]:
     elements["map"] = st.lists(st.tuples(scalars, children), max_size=3, unique_by=lambda pair: key_of(pair[0])).map(as_map)
     elements["array"] = st.lists(SCALARS["uint"], max_size=3).map(lambda items: Array("uint", items))
     return st.sampled_from(sorted(elements)).flatmap(
-        lambda name: st.builds(Array, st.just(name), st.lists(elements[name], max_size=4),
-                               st.lists(descriptors, max_size=2).map(tuple)))
+        lambda name: st.builds(
+            Array, st.just(name), st.lists(elements[name], max_size=4), st.lists(descriptors, max_size=2).map(tuple)
+        )
+    )
 
 
 def _extend(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -121,9 +127,15 @@ values = st.recursive(scalars, _extend, max_leaves=12)
 symbol_maps = st.dictionaries(ascii_text.map(Symbol), scalars, max_size=3)
 plain_maps = st.dictionaries(octets, scalars, max_size=3)
 _PLAIN: dict[int, st.SearchStrategy[Any]] = {
-    model.BOOLEAN: st.booleans(), model.UBYTE: integers(8, False), model.USHORT: integers(16, False),
-    model.UINT: integers(32, False), model.ULONG: integers(64, False), model.TIMESTAMP: integers(64, True),
-    model.BINARY: octets, model.STRING: text, model.SYMBOL: ascii_text,
+    model.BOOLEAN: st.booleans(),
+    model.UBYTE: integers(8, False),
+    model.USHORT: integers(16, False),
+    model.UINT: integers(32, False),
+    model.ULONG: integers(64, False),
+    model.TIMESTAMP: integers(64, True),
+    model.BINARY: octets,
+    model.STRING: text,
+    model.SYMBOL: ascii_text,
 }
 
 
@@ -152,8 +164,11 @@ def field_values(field: FieldSpec) -> st.SearchStrategy[Any]:
 def composites(spec: CompositeSpec) -> st.SearchStrategy[Composite]:
     """Objects of a composite type; fields that may be absent often are."""
     required = {field.name: field_values(field) for field in spec.fields if field.mandatory}
-    optional = {field.name: st.deferred(lambda field=field: field_values(field))  # type: ignore[misc]
-                for field in spec.fields if not field.mandatory}
+    optional = {
+        field.name: st.deferred(lambda field=field: field_values(field))  # type: ignore[misc]
+        for field in spec.fields
+        if not field.mandatory
+    }
     return st.fixed_dictionaries(required, optional=optional).map(lambda fields: CLASSES[spec.name](**fields))
 
 

@@ -63,14 +63,16 @@ def test_short_forms_equal_the_generic_encoding(value: Composite) -> None:
 
 
 @settings(max_examples=500)
-@given(st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])),
-       st.data())
+@given(
+    st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])), st.data()
+)
 def test_short_forms_are_read_as_by_the_generic_decoder(value: Composite, data: st.DataObject) -> None:
     octets = bytearray(encode_composite(value))
     if data.draw(st.booleans()):
         # Also for malformed input: None or the same.
-        octets[data.draw(st.integers(3, len(octets) - 1))] = data.draw(st.sampled_from(
-            [0, 1, 4, 5, 0x40, 0x41, 0x42, 0x43, 0x45, 0x50, 0x52, 0x53, 0x56, 0x70, 0xA0, 0xC0, 255]))
+        octets[data.draw(st.integers(3, len(octets) - 1))] = data.draw(
+            st.sampled_from([0, 1, 4, 5, 0x40, 0x41, 0x42, 0x43, 0x45, 0x50, 0x52, 0x53, 0x56, 0x70, 0xA0, 0xC0, 255])
+        )
     head = 6 if octets[3] == 0xC0 else 12 if octets[3] == 0xD0 else 0
     if not head or len(octets) < head:
         return
@@ -89,17 +91,20 @@ def test_short_forms_are_read_as_by_the_generic_decoder(value: Composite, data: 
         assert short.channel == 7
 
 
-@pytest.mark.parametrize("octets", [
-    "005314c00d06" + "43" + "7000000100" + "a00161" + "43" + "42" + "41",
-    "005314c00b05" + "5201" + "5205" + "a00161" + "43" + "41",
-    "005314d00000000e00000005" + "43" + "43" + "a00474616731" + "43" + "42",
-    "005314c00d0b" + "43404040" + "40" + "41" + "5001" + "40" + "41" + "42" + "41",
-    "005315c00906" + "41" + "43" + "40" + "41" + "00532445" + "42",
-    "005315c00a05" + "41" + "5201" + "5202" + "41" + "00532645",
-    "005315c01205" + "41" + "7000000100" + "7000000200" + "41" + "005324c00100",
-    "005313c0130a" + "43" + "700000ffff" + "43" + "700000ffff" + "43" + "43" + "5264" + "40" + "42" + "42",
-    "005313c00504" + "40" + "43" + "43" + "43",
-])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        "005314c00d06" + "43" + "7000000100" + "a00161" + "43" + "42" + "41",
+        "005314c00b05" + "5201" + "5205" + "a00161" + "43" + "41",
+        "005314d00000000e00000005" + "43" + "43" + "a00474616731" + "43" + "42",
+        "005314c00d0b" + "43404040" + "40" + "41" + "5001" + "40" + "41" + "42" + "41",
+        "005315c00906" + "41" + "43" + "40" + "41" + "00532445" + "42",
+        "005315c00a05" + "41" + "5201" + "5202" + "41" + "00532645",
+        "005315c01205" + "41" + "7000000100" + "7000000200" + "41" + "005324c00100",
+        "005313c0130a" + "43" + "700000ffff" + "43" + "700000ffff" + "43" + "43" + "5264" + "40" + "42" + "42",
+        "005313c00504" + "40" + "43" + "43" + "43",
+    ],
+)
 def test_the_usual_forms_take_the_short_way(octets: str) -> None:
     data = bytearray.fromhex(octets)
     head = 6
@@ -117,9 +122,17 @@ def test_the_usual_forms_take_the_short_way(octets: str) -> None:
 def test_defaults() -> None:
     opened = decode_composite(described(0x10, "me"))[0]
     assert fields_of(opened) == {
-        "container_id": "me", "hostname": None, "max_frame_size": 0xFFFFFFFF, "channel_max": 65535, "idle_time_out": None,
-        "outgoing_locales": (), "incoming_locales": (), "offered_capabilities": (), "desired_capabilities": (),
-        "properties": None}
+        "container_id": "me",
+        "hostname": None,
+        "max_frame_size": 0xFFFFFFFF,
+        "channel_max": 65535,
+        "idle_time_out": None,
+        "outgoing_locales": (),
+        "incoming_locales": (),
+        "offered_capabilities": (),
+        "desired_capabilities": (),
+        "properties": None,
+    }
     source = decode_composite(bytes.fromhex("00532845"))[0]
     assert isinstance(source, Source)
     assert (source.durable, source.expiry_policy, source.timeout, source.dynamic) == (0, "session-end", 0, False)
@@ -144,11 +157,20 @@ def test_several_values() -> None:
 
 
 def test_states_and_termini() -> None:
-    attach = Attach("link", 1, True, source=Source("q", filter={Symbol("f"): Described(Symbol("x"), "y")},
-                                                   default_outcome=Modified(delivery_failed=True), outcomes=("a", "b"),
-                                                   dynamic_node_properties={"lifetime-policy": DeleteOnClose()}),
-                    target=Coordinator(("amqp:local-transactions",)),
-                    unsettled={b"1": None, b"2": Accepted(), b"3": TransactionalState(b"t", Rejected(Error("c")))})
+    attach = Attach(
+        "link",
+        1,
+        True,
+        source=Source(
+            "q",
+            filter={Symbol("f"): Described(Symbol("x"), "y")},
+            default_outcome=Modified(delivery_failed=True),
+            outcomes=("a", "b"),
+            dynamic_node_properties={"lifetime-policy": DeleteOnClose()},
+        ),
+        target=Coordinator(("amqp:local-transactions",)),
+        unsettled={b"1": None, b"2": Accepted(), b"3": TransactionalState(b"t", Rejected(Error("c")))},
+    )
     decoded = decode_composite(encode_composite(attach))[0]
     assert isinstance(decoded, Attach)
     assert isinstance(decoded.target, Coordinator)
@@ -167,31 +189,44 @@ def test_states_and_termini() -> None:
     assert decode_value(b"\x55\x01") == (1, 2)
 
 
-@pytest.mark.parametrize(("octets", "text", "condition"), [
-    (described(0x10), "open: container-id is mandatory", "decode-error"),
-    (described(0x10, None), "open: container-id is mandatory", "decode-error"),
-    (described(0x10, Symbol("me")), "container-id: expected a string, not Symbol", "decode-error"),
-    (described(0x10, "me", None, 5), "max-frame-size: expected a uint, not int", "decode-error"),
-    (described(0x16, UInt(1), None, None, None), "detach has 3 fields, not 4", "decode-error"),
-    (described(0x12, "l", UInt(0), True, UByte(3)), "snd-settle-mode cannot be 3", "invalid-field"),
-    (described(0x28, "q", UInt(9)), "durable cannot be 9", "invalid-field"),
-    (described(0x28, "q", None, Symbol("sometimes")), "expiry-policy cannot be 'sometimes'", "invalid-field"),
-    (described(0x28, 5), "address: expected a address", "decode-error"),
-    (described(0x10, "me", *[None] * 8, {"string": 1}), "properties: expected a symbol as key", "decode-error"),
-    (described(0x12, "l", UInt(0), True, None, None, Described(ULong(0x29), [])), "source: expected a source",
-     "decode-error"),
-    (described(0x12, "l", UInt(0), True, *[None] * 4, {None: None}), "unsettled: expected a delivery-tag as key",
-     "decode-error"),
-    (described(0x14, UInt(0), *[None] * 6, Described(ULong(0x10), ["me"])), "expected a delivery-state", "decode-error"),
-    (described(0x14, UInt(0), *[None] * 6, 5), "expected a delivery-state", "decode-error"),
-    (described(0x18, Described(ULong(0x24), [])), "error: expected a error", "decode-error"),
-    (described(0x32, "text"), "txn-id: expected a txn-id", "decode-error"),
-    (described(0x73, 5), "message-id: expected a message-id", "decode-error"),
-    (described(0x99), "expected a composite type", "decode-error"),
-    (b"\x00\x53\x10\xc1\x01\x00", "expected a list", "decode-error"),
-    (b"\x40", "expected a described value", "decode-error"),
-    (b"\x00\x53\x24\xd0\x00\x00\x00\x04\xff\xff\xff\xff", "expected a list of 4294967295 values", "decode-error"),
-])
+@pytest.mark.parametrize(
+    ("octets", "text", "condition"),
+    [
+        (described(0x10), "open: container-id is mandatory", "decode-error"),
+        (described(0x10, None), "open: container-id is mandatory", "decode-error"),
+        (described(0x10, Symbol("me")), "container-id: expected a string, not Symbol", "decode-error"),
+        (described(0x10, "me", None, 5), "max-frame-size: expected a uint, not int", "decode-error"),
+        (described(0x16, UInt(1), None, None, None), "detach has 3 fields, not 4", "decode-error"),
+        (described(0x12, "l", UInt(0), True, UByte(3)), "snd-settle-mode cannot be 3", "invalid-field"),
+        (described(0x28, "q", UInt(9)), "durable cannot be 9", "invalid-field"),
+        (described(0x28, "q", None, Symbol("sometimes")), "expiry-policy cannot be 'sometimes'", "invalid-field"),
+        (described(0x28, 5), "address: expected a address", "decode-error"),
+        (described(0x10, "me", *[None] * 8, {"string": 1}), "properties: expected a symbol as key", "decode-error"),
+        (
+            described(0x12, "l", UInt(0), True, None, None, Described(ULong(0x29), [])),
+            "source: expected a source",
+            "decode-error",
+        ),
+        (
+            described(0x12, "l", UInt(0), True, *[None] * 4, {None: None}),
+            "unsettled: expected a delivery-tag as key",
+            "decode-error",
+        ),
+        (
+            described(0x14, UInt(0), *[None] * 6, Described(ULong(0x10), ["me"])),
+            "expected a delivery-state",
+            "decode-error",
+        ),
+        (described(0x14, UInt(0), *[None] * 6, 5), "expected a delivery-state", "decode-error"),
+        (described(0x18, Described(ULong(0x24), [])), "error: expected a error", "decode-error"),
+        (described(0x32, "text"), "txn-id: expected a txn-id", "decode-error"),
+        (described(0x73, 5), "message-id: expected a message-id", "decode-error"),
+        (described(0x99), "expected a composite type", "decode-error"),
+        (b"\x00\x53\x10\xc1\x01\x00", "expected a list", "decode-error"),
+        (b"\x40", "expected a described value", "decode-error"),
+        (b"\x00\x53\x24\xd0\x00\x00\x00\x04\xff\xff\xff\xff", "expected a list of 4294967295 values", "decode-error"),
+    ],
+)
 def test_refused_composites(octets: bytes, text: str, condition: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_composite(octets)
@@ -209,12 +244,26 @@ def test_strings_as_keys_of_the_annotations_of_an_outcome() -> None:
         decode_composite(described(0x27, None, None, {"ü": 1}))
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [
-    (Begin, (0, -1, 0)), (Begin, (0, 2**32, 0)), (Attach, ("l", 0, True, 7)), (Attach, ("l", 1, True, 2, 0, Target())),
-    (Attach, ("l", 1, True, 0, 0, 5)), (Close, (Accepted(),)), (Detach, (0, 1)), (Open, (None,)), (Error, ("é",)),
-    (Received, (0, "x")), (Discharge, ("text",)), (Disposition, (5, 0)), (Open, ("x", None, 5, 70000)),
-    (Coordinator, (("é",),)),
-], ids=lambda item: item.__name__ if isinstance(item, type) else "")
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (Begin, (0, -1, 0)),
+        (Begin, (0, 2**32, 0)),
+        (Attach, ("l", 0, True, 7)),
+        (Attach, ("l", 1, True, 2, 0, Target())),
+        (Attach, ("l", 1, True, 0, 0, 5)),
+        (Close, (Accepted(),)),
+        (Detach, (0, 1)),
+        (Open, (None,)),
+        (Error, ("é",)),
+        (Received, (0, "x")),
+        (Discharge, ("text",)),
+        (Disposition, (5, 0)),
+        (Open, ("x", None, 5, 70000)),
+        (Coordinator, (("é",),)),
+    ],
+    ids=lambda item: item.__name__ if isinstance(item, type) else "",
+)
 def test_composites_that_cannot_be_encoded(kind: Any, arguments: tuple[Any, ...]) -> None:
     # Compiled classes refuse some of this at once.
     with pytest.raises((EncodeError, TypeError)):

@@ -99,36 +99,43 @@ def test_sasl_frames() -> None:
     [item] = sasl.receive(frame(octets[8:], channel=9, type=1, doff=4))
     assert isinstance(item, SaslMechanisms)
     assert (item.sasl_server_mechanisms, item.channel) == (("PLAIN", "ANONYMOUS"), 0)
-    for bad, condition in ((frame(b"", type=1), FRAMING), (frame(encode_composite(Open("x"))), FRAMING),
-                           (frame(encode_composite(Open("x")), type=1), DECODE),
-                           (frame(encode_composite(SaslOutcome(0)) + b"x", type=1), DECODE)):
+    for bad, condition in (
+        (frame(b"", type=1), FRAMING),
+        (frame(encode_composite(Open("x"))), FRAMING),
+        (frame(encode_composite(Open("x")), type=1), DECODE),
+        (frame(encode_composite(SaslOutcome(0)) + b"x", type=1), DECODE),
+    ):
         sasl = reader(header=True)
         sasl.receive(b"AMQP\x03\x01\x00\x00")
         assert failure(sasl.receive(bad)).condition == condition
 
 
-@pytest.mark.parametrize(("octets", "condition"), [
-    (frame(b"", size=7), FRAMING),
-    (frame(b"", size=0), FRAMING),
-    (struct.pack(">IBBH", 8, 1, 0, 0), FRAMING),
-    (struct.pack(">IBBH", 11, 3, 0, 0) + b"xxx", FRAMING),
-    (struct.pack(">IBBH", 8, 255, 0, 0), FRAMING),
-    (frame(b"", size=8193), FRAMING),
-    (struct.pack(">IBBH", 0xFFFFFFFF, 2, 0, 0), FRAMING),
-    (frame(b"", type=1), FRAMING),
-    (frame(b"", type=2), FRAMING),
-    (frame(encode_composite(Accepted())), DECODE),
-    (frame(encode_composite(SaslInit("x"))), DECODE),
-    (frame(encode_composite(End()) + b"\x40"), DECODE),
-    (frame(encode_composite(Flow(0, 0, 0)) + b"\x40"), DECODE),
-    (frame(encode_composite(Disposition(True, 0)) + b"\x40"), DECODE),
-    (frame(b"\x40"), DECODE),
-    (frame(b"\x00\x53\x99\x45"), DECODE),
-    (frame(b"\x00\x53\x14\x45"), DECODE),
-    (frame(b"\x00\x53\x14\xc0\x02\x05\x43"), DECODE),
-    (frame(b"\x00\x53\x14\xc0\x20\x01\x43"), DECODE),
-    (frame(b"\x00\x53\x14\xd0\x00\x00"), DECODE),
-], ids=lambda item: item.hex()[:40] if isinstance(item, bytes) else "")
+@pytest.mark.parametrize(
+    ("octets", "condition"),
+    [
+        (frame(b"", size=7), FRAMING),
+        (frame(b"", size=0), FRAMING),
+        (struct.pack(">IBBH", 8, 1, 0, 0), FRAMING),
+        (struct.pack(">IBBH", 11, 3, 0, 0) + b"xxx", FRAMING),
+        (struct.pack(">IBBH", 8, 255, 0, 0), FRAMING),
+        (frame(b"", size=8193), FRAMING),
+        (struct.pack(">IBBH", 0xFFFFFFFF, 2, 0, 0), FRAMING),
+        (frame(b"", type=1), FRAMING),
+        (frame(b"", type=2), FRAMING),
+        (frame(encode_composite(Accepted())), DECODE),
+        (frame(encode_composite(SaslInit("x"))), DECODE),
+        (frame(encode_composite(End()) + b"\x40"), DECODE),
+        (frame(encode_composite(Flow(0, 0, 0)) + b"\x40"), DECODE),
+        (frame(encode_composite(Disposition(True, 0)) + b"\x40"), DECODE),
+        (frame(b"\x40"), DECODE),
+        (frame(b"\x00\x53\x99\x45"), DECODE),
+        (frame(b"\x00\x53\x14\x45"), DECODE),
+        (frame(b"\x00\x53\x14\xc0\x02\x05\x43"), DECODE),
+        (frame(b"\x00\x53\x14\xc0\x20\x01\x43"), DECODE),
+        (frame(b"\x00\x53\x14\xd0\x00\x00"), DECODE),
+    ],
+    ids=lambda item: item.hex()[:40] if isinstance(item, bytes) else "",
+)
 def test_valid_items_precede_the_failure(octets: bytes, condition: str) -> None:
     amqp = reader()
     items = amqp.receive(frame(encode_composite(Begin(0, 1, 1)), 1) + octets + frame(encode_composite(End()), 1))
@@ -174,11 +181,24 @@ def test_a_frame_that_is_announced_is_not_buffered_in_vain() -> None:
 
 
 @settings(max_examples=150)
-@given(st.lists(st.sampled_from([Open("x"), Begin(0, 1, 1, channel=2), Flow(1, 2, 3, channel=1), End(channel=9), Close(),
-                                 Disposition(True, 0, 9, True, Accepted(), channel=1),
-                                 Disposition(True, 0, 9, True, Modified(True), channel=1),
-                                 Transfer(1, 300, b"tag", 0, False, payload=b"abc" * 50, channel=1)]), max_size=6),
-       st.data())
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                Open("x"),
+                Begin(0, 1, 1, channel=2),
+                Flow(1, 2, 3, channel=1),
+                End(channel=9),
+                Close(),
+                Disposition(True, 0, 9, True, Accepted(), channel=1),
+                Disposition(True, 0, 9, True, Modified(True), channel=1),
+                Transfer(1, 300, b"tag", 0, False, payload=b"abc" * 50, channel=1),
+            ]
+        ),
+        max_size=6,
+    ),
+    st.data(),
+)
 def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative], data: st.DataObject) -> None:
     output = Output(4096)
     for item in sent:
@@ -195,11 +215,18 @@ def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative],
 
 
 @settings(max_examples=300)
-@given(st.integers(512, 1200), st.lists(st.binary(max_size=900), max_size=5), st.integers(0, 70_000),
-       st.binary(max_size=32), st.booleans(), st.integers(0, 300),
-       st.sampled_from(["send_transfer", "send_message", "one piece"]))
-def test_deliveries_are_split(limit: int, pieces: list[bytes], delivery_id: int, tag: bytes, settled: bool, handle: int,
-                              how: str) -> None:
+@given(
+    st.integers(512, 1200),
+    st.lists(st.binary(max_size=900), max_size=5),
+    st.integers(0, 70_000),
+    st.binary(max_size=32),
+    st.booleans(),
+    st.integers(0, 300),
+    st.sampled_from(["send_transfer", "send_message", "one piece"]),
+)
+def test_deliveries_are_split(
+    limit: int, pieces: list[bytes], delivery_id: int, tag: bytes, settled: bool, handle: int, how: str
+) -> None:
     output = Output(limit)
     payload = b"".join(pieces)
     if how == "send_transfer":
@@ -247,8 +274,11 @@ def test_a_continued_delivery() -> None:
 
 def test_oversized_frames_are_not_sent() -> None:
     output = Output(512)
-    for performative in (Open("x" * 600), Transfer(0, 1, b"t", 0, state=Rejected(Error("c", "d" * 600)), payload=b"x"),
-                         Begin(0, -1, 0)):
+    for performative in (
+        Open("x" * 600),
+        Transfer(0, 1, b"t", 0, state=Rejected(Error("c", "d" * 600)), payload=b"x"),
+        Begin(0, -1, 0),
+    ):
         with pytest.raises(EncodeError):
             output.send(performative)
     with pytest.raises(EncodeError):
@@ -262,7 +292,9 @@ def test_dispositions() -> None:
     output.send_disposition(1, True, 5, 5, True, ACCEPTED)
     output.send_disposition(1, False, 5, 900, False, 0)
     items = reader().receive(output.to_send())
-    assert [plain(item) for item in items] == [plain(Disposition(True, 5, None, True, Accepted())),
-                                               plain(Disposition(False, 5, 900))]
+    assert [plain(item) for item in items] == [
+        plain(Disposition(True, 5, None, True, Accepted())),
+        plain(Disposition(False, 5, 900)),
+    ]
     assert [item.kind for item in items] == [0x15, 0x15]
     assert frames.HEADER_SIZE == 8

@@ -22,8 +22,41 @@ from tests.wire.amqp10.strategies import any_composite, composites, plain, value
 from tests.wire.amqp10.test_sections import NAMES, bodies, messages
 
 # Bytes with a meaning more often than others.
-CODES = [0x00, 0x40, 0x41, 0x42, 0x43, 0x45, 0x50, 0x52, 0x53, 0x55, 0x56, 0x70, 0x80, 0x83, 0x98, 0xA0, 0xA1, 0xA3, 0xB0,
-         0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0, 0x01, 0x02, 0x10, 0x14, 0x24, 0x70, 0x75, 0xFF]
+CODES = [
+    0x00,
+    0x40,
+    0x41,
+    0x42,
+    0x43,
+    0x45,
+    0x50,
+    0x52,
+    0x53,
+    0x55,
+    0x56,
+    0x70,
+    0x80,
+    0x83,
+    0x98,
+    0xA0,
+    0xA1,
+    0xA3,
+    0xB0,
+    0xC0,
+    0xC1,
+    0xD0,
+    0xD1,
+    0xE0,
+    0xF0,
+    0x01,
+    0x02,
+    0x10,
+    0x14,
+    0x24,
+    0x70,
+    0x75,
+    0xFF,
+]
 garbage = st.binary(max_size=80) | st.lists(st.sampled_from(CODES), max_size=60).map(bytes)
 performatives = st.sampled_from([spec for spec in COMPOSITES.values() if "frame" in spec.provides]).flatmap(composites)
 
@@ -73,8 +106,15 @@ def check_message(octets: bytes) -> None:
             assert 0 <= error.position <= len(octets)
             continue
         assert 0 <= sections.rest <= sections.bare <= sections.end <= len(octets)
-        for read in (message.header, message.properties, message.delivery_annotations, message.message_annotations,
-                     message.application_properties, message.body, message.footer):
+        for read in (
+            message.header,
+            message.properties,
+            message.delivery_annotations,
+            message.message_annotations,
+            message.application_properties,
+            message.body,
+            message.footer,
+        ):
             try:
                 read(sections)
             except DecodeError as error:

@@ -52,11 +52,20 @@ def guessable(value: Any) -> int:
     return max((sum(not isinstance(key, (str, bytes)) for key in found) for found in pairs_of(value)), default=0)
 
 
-@pytest.mark.parametrize("key", [
-    lambda number: UUID(int=number * MODULUS), lambda number: number << 40, lambda number: ULong(number << 44),
-    lambda number: Timestamp(number << 45), lambda number: float(number << 50), lambda number: Float(number << 30),
-    lambda number: Described(ULong(1), number << 40), lambda number: [number],
-], ids=["uuid", "long", "ulong", "timestamp", "double", "float", "described", "list"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda number: UUID(int=number * MODULUS),
+        lambda number: number << 40,
+        lambda number: ULong(number << 44),
+        lambda number: Timestamp(number << 45),
+        lambda number: float(number << 50),
+        lambda number: Float(number << 30),
+        lambda number: Described(ULong(1), number << 40),
+        lambda number: [number],
+    ],
+    ids=["uuid", "long", "ulong", "timestamp", "double", "float", "described", "list"],
+)
 def test_keys_whose_hashes_a_peer_can_choose_are_not_put_into_a_dict(key: Callable[[int], Any]) -> None:
     octets = encode_value(Map(colliding(key)))
     value = decode_value(octets)[0]
@@ -107,10 +116,13 @@ def attach(field: int, value: bytes) -> bytes:
     return struct.pack(">IBBH", len(body) + 8, 2, 0, 0) + body
 
 
-@pytest.mark.parametrize(("field", "expected"), [
-    (7, "attach: unsettled: expected a delivery-tag as key, not uuid"),
-    (13, "attach: properties: expected a symbol as key, not uuid"),
-])
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (7, "attach: unsettled: expected a delivery-tag as key, not uuid"),
+        (13, "attach: properties: expected a symbol as key, not uuid"),
+    ],
+)
 def test_key_types_are_checked_before_a_map_is_built(field: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[UUID] = []
     monkeypatch.setattr(UUID, "__hash__", lambda self: built.append(self) or 1)  # type: ignore[func-returns-value]

@@ -43,12 +43,16 @@ proton = pytest.importorskip("proton")
 TYPES = sorted(set(SCALARS) - {"uuid", "decimal32", "decimal64", "decimal128"})
 simple = st.sampled_from(TYPES).flatmap(lambda name: SCALARS[name])
 hashable = st.sampled_from(["string", "symbol", "long", "uint"]).flatmap(lambda name: SCALARS[name])
-nested = st.recursive(simple, lambda inner: st.one_of(
-    st.lists(inner, max_size=4),
-    st.dictionaries(hashable, inner, max_size=4),
-    st.builds(Described, SCALARS["symbol"] | SCALARS["ulong"], simple | st.lists(simple, max_size=3)),
-    st.sampled_from(TYPES).flatmap(lambda name: st.builds(Array, st.just(name), st.lists(SCALARS[name], max_size=4))),
-), max_leaves=8)
+nested = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(hashable, inner, max_size=4),
+        st.builds(Described, SCALARS["symbol"] | SCALARS["ulong"], simple | st.lists(simple, max_size=3)),
+        st.sampled_from(TYPES).flatmap(lambda name: st.builds(Array, st.just(name), st.lists(SCALARS[name], max_size=4))),
+    ),
+    max_leaves=8,
+)
 
 
 def through_proton(octets: bytes) -> bytes:
@@ -68,12 +72,30 @@ def test_values(value: Any) -> None:
     assert plain(decoded) == plain(value)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [
-    (UByte(5), "ubyte"), (UShort(500), "ushort"), (UInt(70000), "uint"), (ULong(2**40), "ulong"), (Byte(-5), "byte"),
-    (Short(-500), "short"), (Int(-70000), "int32"), (-(2**40), "int"), (Float(1.5), "float32"), (2.5, "float"),
-    (Char("é"), "char"), (Timestamp(12345), "timestamp"), (Symbol("s"), "symbol"), ("text", "str"), (True, "bool"),
-    (None, "NoneType"), ([1, "a"], "list"), ({"a": 1}, "dict"), (uuid.UUID(int=5), "UUID"),
-])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (UByte(5), "ubyte"),
+        (UShort(500), "ushort"),
+        (UInt(70000), "uint"),
+        (ULong(2**40), "ulong"),
+        (Byte(-5), "byte"),
+        (Short(-500), "short"),
+        (Int(-70000), "int32"),
+        (-(2**40), "int"),
+        (Float(1.5), "float32"),
+        (2.5, "float"),
+        (Char("é"), "char"),
+        (Timestamp(12345), "timestamp"),
+        (Symbol("s"), "symbol"),
+        ("text", "str"),
+        (True, "bool"),
+        (None, "NoneType"),
+        ([1, "a"], "list"),
+        ({"a": 1}, "dict"),
+        (uuid.UUID(int=5), "UUID"),
+    ],
+)
 def test_types_have_the_same_names(ours: Any, theirs: str) -> None:
     data = proton.Data()
     data.decode(encode_value(ours))
@@ -83,23 +105,57 @@ def test_types_have_the_same_names(ours: Any, theirs: str) -> None:
 
 
 def test_a_message_of_proton() -> None:
-    theirs = proton.Message(body={"k": [1, proton.ulong(2), proton.symbol("s")]}, durable=True, priority=7, ttl=5.5,
-                            id="id-1", user_id=b"guest", address="queue", subject="sub", reply_to="back",
-                            correlation_id=proton.ulong(9), content_type="text/plain", expiry_time=12, creation_time=11,
-                            group_id="g", group_sequence=3, reply_to_group_id="r", properties={"a": 1, "b": "x"},
-                            annotations={proton.symbol("x-opt-a"): 1}, instructions={proton.symbol("x-opt-i"): True},
-                            first_acquirer=True, delivery_count=2)
+    theirs = proton.Message(
+        body={"k": [1, proton.ulong(2), proton.symbol("s")]},
+        durable=True,
+        priority=7,
+        ttl=5.5,
+        id="id-1",
+        user_id=b"guest",
+        address="queue",
+        subject="sub",
+        reply_to="back",
+        correlation_id=proton.ulong(9),
+        content_type="text/plain",
+        expiry_time=12,
+        creation_time=11,
+        group_id="g",
+        group_sequence=3,
+        reply_to_group_id="r",
+        properties={"a": 1, "b": "x"},
+        annotations={proton.symbol("x-opt-a"): 1},
+        instructions={proton.symbol("x-opt-i"): True},
+        first_acquirer=True,
+        delivery_count=2,
+    )
     sections = split(bytes(theirs.encode()))
     assert (sections.durable, sections.priority, sections.ttl, sections.first_acquirer, sections.delivery_count) == (
-        True, 7, 5500, True, 2)
+        True,
+        7,
+        5500,
+        True,
+        2,
+    )
     assert (sections.to, sections.subject, sections.user_id, sections.absolute_expiry_time) == (
-        b"queue", b"sub", b"guest", 12_000)
+        b"queue",
+        b"sub",
+        b"guest",
+        12_000,
+    )
     properties = message.properties(sections)
     assert properties is not None
     assert (properties.message_id, properties.reply_to, properties.correlation_id, properties.content_type) == (
-        "id-1", "back", ULong(9), "text/plain")
+        "id-1",
+        "back",
+        ULong(9),
+        "text/plain",
+    )
     assert (properties.creation_time, properties.group_id, properties.group_sequence, properties.reply_to_group_id) == (
-        11_000, "g", 3, "r")
+        11_000,
+        "g",
+        3,
+        "r",
+    )
     assert message.delivery_annotations(sections) == {"x-opt-i": True}
     assert message.message_annotations(sections) == {"x-opt-a": 1}
     assert message.application_properties(sections) == {"a": 1, "b": "x"}
@@ -107,19 +163,42 @@ def test_a_message_of_proton() -> None:
 
 
 def test_a_message_for_proton() -> None:
-    octets = (message.encode_header(True, 7, 5500, True, 2) + message.encode_delivery_annotations({"x-opt-i": True})
-              + message.encode_message_annotations({"x-opt-a": 1})
-              + encode_composite(Properties("id-1", b"guest", "queue", "sub", "back", ULong(9), "text/plain", "gzip",
-                                            12_000, 11_000, "g", 3, "r"))
-              + message.encode_application_properties({"a": 1, "b": "x"}) + message.encode_data(b"body"))
+    octets = (
+        message.encode_header(True, 7, 5500, True, 2)
+        + message.encode_delivery_annotations({"x-opt-i": True})
+        + message.encode_message_annotations({"x-opt-a": 1})
+        + encode_composite(
+            Properties(
+                "id-1", b"guest", "queue", "sub", "back", ULong(9), "text/plain", "gzip", 12_000, 11_000, "g", 3, "r"
+            )
+        )
+        + message.encode_application_properties({"a": 1, "b": "x"})
+        + message.encode_data(b"body")
+    )
     theirs = proton.Message()
     theirs.decode(octets)
     assert (theirs.durable, theirs.priority, theirs.ttl, theirs.first_acquirer, theirs.delivery_count) == (
-        True, 7, 5.5, True, 2)
+        True,
+        7,
+        5.5,
+        True,
+        2,
+    )
     assert (theirs.id, bytes(theirs.user_id), theirs.address, theirs.subject, theirs.reply_to, theirs.correlation_id) == (
-        "id-1", b"guest", "queue", "sub", "back", 9)
+        "id-1",
+        b"guest",
+        "queue",
+        "sub",
+        "back",
+        9,
+    )
     assert (theirs.expiry_time, theirs.creation_time, theirs.group_id, theirs.group_sequence, theirs.reply_to_group_id) == (
-        12, 11, "g", 3, "r")
+        12,
+        11,
+        "g",
+        3,
+        "r",
+    )
     assert (theirs.content_type, theirs.content_encoding) == ("text/plain", "gzip")
     assert theirs.properties == {"a": 1, "b": "x"}
     assert bytes(theirs.body) == b"body"
@@ -171,8 +250,15 @@ def test_performatives_with_protons_engine() -> None:
     sender.open()
     header, opened, begin, attach = peer.received()
     peer.output.send_header(AMQP)
-    peer.output.send(Open("leveret", max_frame_size=1000, idle_time_out=5000, offered_capabilities=("x", "y"),
-                          properties={"product": "Leveret"}))
+    peer.output.send(
+        Open(
+            "leveret",
+            max_frame_size=1000,
+            idle_time_out=5000,
+            offered_capabilities=("x", "y"),
+            properties={"product": "Leveret"},
+        )
+    )
     peer.output.send(Begin(0, 1000, 1000, remote_channel=0, channel=4))
     peer.output.send(Attach("link", 9, True, source=Source("from"), target=Target("to"), channel=4))
     peer.output.send(Flow(1000, 0, 1000, 0, 9, 0, 10, channel=4))
@@ -210,7 +296,10 @@ def test_performatives_with_protons_engine() -> None:
     peer.sent()
     assert (first.remote_state, first.settled) == (proton.Delivery.ACCEPTED, True)
     assert (second.remote_state, second.remote.failed, second.remote.undeliverable) == (
-        proton.Delivery.MODIFIED, True, True)
+        proton.Delivery.MODIFIED,
+        True,
+        True,
+    )
     peer.output.send(Detach(9, True, Error("amqp:not-found", "gone", {"k": "v"}), channel=4))
     peer.output.send_empty()
     peer.output.send(Close(Error("amqp:connection:forced")))
@@ -251,4 +340,7 @@ def test_deliveries_to_protons_engine() -> None:
         delivery.settle()
     dispositions = [item for item in peer.received() if isinstance(item, Disposition)]
     assert [(item.first, item.settled, item.state.kind) for item in dispositions] == [
-        (0, True, ACCEPTED), (1, True, RELEASED), (2, True, ACCEPTED)]
+        (0, True, ACCEPTED),
+        (1, True, RELEASED),
+        (2, True, ACCEPTED),
+    ]

@@ -25,19 +25,24 @@ NAMES = ("header", "delivery_annotations", "message_annotations", "properties", 
 bodies: st.SearchStrategy[list[bytes]] = st.one_of(
     st.just([]),
     st.lists(st.binary(max_size=300), min_size=1, max_size=3).map(
-        lambda items: [message.encode_data(item) for item in items]),
+        lambda items: [message.encode_data(item) for item in items]
+    ),
     st.lists(st.lists(values, max_size=3), min_size=1, max_size=3).map(
-        lambda items: [message.encode_sequence(item) for item in items]),
+        lambda items: [message.encode_sequence(item) for item in items]
+    ),
     values.map(lambda value: [message.encode_body_value(value)]),
 )
-messages = st.fixed_dictionaries({}, optional={
-    "header": composites(TYPES.composites["header"]).map(encode_composite),
-    "delivery_annotations": symbol_maps.map(message.encode_delivery_annotations),
-    "message_annotations": symbol_maps.map(message.encode_message_annotations),
-    "properties": composites(TYPES.composites["properties"]).map(encode_composite),
-    "application_properties": st.dictionaries(text, scalars, max_size=3).map(message.encode_application_properties),
-    "footer": symbol_maps.map(message.encode_footer),
-})
+messages = st.fixed_dictionaries(
+    {},
+    optional={
+        "header": composites(TYPES.composites["header"]).map(encode_composite),
+        "delivery_annotations": symbol_maps.map(message.encode_delivery_annotations),
+        "message_annotations": symbol_maps.map(message.encode_message_annotations),
+        "properties": composites(TYPES.composites["properties"]).map(encode_composite),
+        "application_properties": st.dictionaries(text, scalars, max_size=3).map(message.encode_application_properties),
+        "footer": symbol_maps.map(message.encode_footer),
+    },
+)
 
 
 def numeric(kind: int, value: Any) -> bytes:
@@ -59,7 +64,8 @@ def test_sections_are_found(parts: dict[str, bytes], body: list[bytes]) -> None:
     assert sections.bare == before + len(parts.get("message_annotations", b""))
     assert sections.end == len(data)
     assert [data[start:end] for _, start, end in section_ranges(data)] == [
-        part for name in NAMES for part in (body if name == "body" else [parts[name]] if name in parts else [])]
+        part for name in NAMES for part in (body if name == "body" else [parts[name]] if name in parts else [])
+    ]
     header = message.header(sections) or Header()
     assert sections.durable == bool(header.durable)
     assert sections.priority == (-1 if header.priority is None else header.priority)
@@ -70,8 +76,9 @@ def test_sections_are_found(parts: dict[str, bytes], body: list[bytes]) -> None:
     assert sections.user_id == properties.user_id
     assert sections.to == (None if properties.to is None else properties.to.encode())
     assert sections.subject == (None if properties.subject is None else properties.subject.encode())
-    assert sections.absolute_expiry_time == (-1 if properties.absolute_expiry_time is None
-                                             else properties.absolute_expiry_time)
+    assert sections.absolute_expiry_time == (
+        -1 if properties.absolute_expiry_time is None else properties.absolute_expiry_time
+    )
 
 
 @given(messages, bodies, st.data())
@@ -97,15 +104,26 @@ def test_truncated_messages(parts: dict[str, bytes], body: list[bytes], data: st
 
 
 def test_contents() -> None:
-    data = (message.encode_header(True, 9, 1000, True, 3) + message.encode_delivery_annotations({"x-opt-a": 1})
-            + message.encode_message_annotations({Symbol("x-opt-b"): [1]})
-            + message.encode_properties(Properties(message_id=ULong(7), to="q", subject="s", user_id=b"u",
-                                                   absolute_expiry_time=99))
-            + message.encode_application_properties({"k": "v"}) + message.encode_data(b"one") + message.encode_data(b"two")
-            + message.encode_footer({"crc": UInt(5)}))
+    data = (
+        message.encode_header(True, 9, 1000, True, 3)
+        + message.encode_delivery_annotations({"x-opt-a": 1})
+        + message.encode_message_annotations({Symbol("x-opt-b"): [1]})
+        + message.encode_properties(
+            Properties(message_id=ULong(7), to="q", subject="s", user_id=b"u", absolute_expiry_time=99)
+        )
+        + message.encode_application_properties({"k": "v"})
+        + message.encode_data(b"one")
+        + message.encode_data(b"two")
+        + message.encode_footer({"crc": UInt(5)})
+    )
     sections = split(data)
     assert (sections.durable, sections.priority, sections.ttl, sections.first_acquirer, sections.delivery_count) == (
-        True, 9, 1000, True, 3)
+        True,
+        9,
+        1000,
+        True,
+        3,
+    )
     assert (sections.to, sections.subject, sections.user_id, sections.absolute_expiry_time) == (b"q", b"s", b"u", 99)
     assert message.delivery_annotations(sections) == {"x-opt-a": 1}
     assert message.message_annotations(sections) == {"x-opt-b": [1]}
@@ -136,8 +154,9 @@ def test_bodies() -> None:
 @given(st.booleans(), st.integers(-1, 255), st.integers(-1, 2**32 - 1), st.booleans(), st.integers(0, 2**32 - 1))
 def test_headers_are_shortest(durable: bool, priority: int, ttl: int, first: bool, count: int) -> None:
     octets = message.encode_header(durable, priority, ttl, first, count)
-    generic = Header(durable or None, None if priority < 0 else priority, None if ttl < 0 else ttl, first or None,
-                     count or None)
+    generic = Header(
+        durable or None, None if priority < 0 else priority, None if ttl < 0 else ttl, first or None, count or None
+    )
     assert octets == (b"" if octets == b"" else encode_composite(generic))
     assert (octets == b"") == (encode_composite(generic)[3:] == b"\x45")
     assert plain(message.header(split(octets)) or Header()) == plain(generic)
@@ -152,29 +171,33 @@ def test_headers_in_other_forms() -> None:
     assert split(b"\x00\x53\x70\x45").durable is False
 
 
-@pytest.mark.parametrize(("data", "text"), [
-    (b"\x40", "expected a section"),
-    (b"\x00\x53\x24\x45", "expected a section, not 0x24"),
-    (b"\x00\xa3\x01x\x45", "expected a section, not 'x'"),
-    (numeric(0x75, b"") + numeric(0x77, None), "amqp-value cannot follow data"),
-    (numeric(0x77, 1) + numeric(0x77, 1), "amqp-value cannot follow amqp-value"),
-    (numeric(0x76, []) + numeric(0x75, b""), "data cannot follow amqp-sequence"),
-    (numeric(0x75, b"") + numeric(0x76, []), "amqp-sequence cannot follow data"),
-    (numeric(0x73, []) + numeric(0x70, []), "header cannot follow properties"),
-    (numeric(0x70, []) + numeric(0x70, []), "header cannot follow header"),
-    (numeric(0x75, "text"), "data: expected a binary, not string"),
-    (numeric(0x70, {}), "header: expected a list"),
-    (numeric(0x74, []), "application-properties: expected a map"),
-    (numeric(0x72, Described(ULong(1), {})), "message-annotations: expected a map, not a described value"),
-    (numeric(0x70, [5]), "durable: expected a boolean"),
-    (numeric(0x70, [None] * 6), "header has 5 fields"),
-    (numeric(0x73, [None] * 14), "properties has 13 fields"),
-    (numeric(0x73, [None, "user"]), "user-id: expected a binary"),
-    (numeric(0x73, [None, None, b"to"]), "to: expected a string"),
-    (numeric(0x73, [None, None, None, 5]), "subject: expected a string"),
-    (numeric(0x73, [None] * 8 + [5]), "absolute-expiry-time: expected a timestamp"),
-    (b"\x00\x53\x73\xc0\x04\x05\x40\x40\x40", "expected a list of 5 values"),
-], ids=lambda item: item[:40] if isinstance(item, str) else "")
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x40", "expected a section"),
+        (b"\x00\x53\x24\x45", "expected a section, not 0x24"),
+        (b"\x00\xa3\x01x\x45", "expected a section, not 'x'"),
+        (numeric(0x75, b"") + numeric(0x77, None), "amqp-value cannot follow data"),
+        (numeric(0x77, 1) + numeric(0x77, 1), "amqp-value cannot follow amqp-value"),
+        (numeric(0x76, []) + numeric(0x75, b""), "data cannot follow amqp-sequence"),
+        (numeric(0x75, b"") + numeric(0x76, []), "amqp-sequence cannot follow data"),
+        (numeric(0x73, []) + numeric(0x70, []), "header cannot follow properties"),
+        (numeric(0x70, []) + numeric(0x70, []), "header cannot follow header"),
+        (numeric(0x75, "text"), "data: expected a binary, not string"),
+        (numeric(0x70, {}), "header: expected a list"),
+        (numeric(0x74, []), "application-properties: expected a map"),
+        (numeric(0x72, Described(ULong(1), {})), "message-annotations: expected a map, not a described value"),
+        (numeric(0x70, [5]), "durable: expected a boolean"),
+        (numeric(0x70, [None] * 6), "header has 5 fields"),
+        (numeric(0x73, [None] * 14), "properties has 13 fields"),
+        (numeric(0x73, [None, "user"]), "user-id: expected a binary"),
+        (numeric(0x73, [None, None, b"to"]), "to: expected a string"),
+        (numeric(0x73, [None, None, None, 5]), "subject: expected a string"),
+        (numeric(0x73, [None] * 8 + [5]), "absolute-expiry-time: expected a timestamp"),
+        (b"\x00\x53\x73\xc0\x04\x05\x40\x40\x40", "expected a list of 5 values"),
+    ],
+    ids=lambda item: item[:40] if isinstance(item, str) else "",
+)
 def test_refused_messages(data: bytes, text: str) -> None:
     with pytest.raises(DecodeError) as caught:
         split(data)
@@ -196,14 +219,19 @@ def test_keys() -> None:
         message.encode_application_properties({"a": [1]})
 
 
-
-
 def test_any_section_by_its_symbol() -> None:
-    data = b"".join(b"\x00\xa3" + bytes((len(name),)) + name + value for name, value in (
-        (b"amqp:header:list", b"\x45"), (b"amqp:delivery-annotations:map", b"\xc1\x01\x00"),
-        (b"amqp:message-annotations:map", b"\xc1\x01\x00"), (b"amqp:properties:list", b"\x45"),
-        (b"amqp:application-properties:map", b"\xc1\x01\x00"), (b"amqp:data:binary", b"\xa0\x00"),
-        (b"amqp:footer:map", b"\xc1\x01\x00")))
+    data = b"".join(
+        b"\x00\xa3" + bytes((len(name),)) + name + value
+        for name, value in (
+            (b"amqp:header:list", b"\x45"),
+            (b"amqp:delivery-annotations:map", b"\xc1\x01\x00"),
+            (b"amqp:message-annotations:map", b"\xc1\x01\x00"),
+            (b"amqp:properties:list", b"\x45"),
+            (b"amqp:application-properties:map", b"\xc1\x01\x00"),
+            (b"amqp:data:binary", b"\xa0\x00"),
+            (b"amqp:footer:map", b"\xc1\x01\x00"),
+        )
+    )
     sections = split(data)
     assert ABSENT not in [getattr(sections, name) for name in NAMES]
     assert len(section_ranges(data)) == 7

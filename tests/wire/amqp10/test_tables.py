@@ -23,8 +23,12 @@ needs_specification = pytest.mark.skipif(not FOLDER.is_dir(), reason="the specif
 
 def elements(tag: str, *files: str) -> list[Any]:
     roots = [ElementTree.parse(FOLDER / f"{name}.xml").getroot() for name in files]
-    return [element for root in roots for section in root.iter(f"{NAMESPACE}section")
-            for element in section.findall(NAMESPACE + tag)]
+    return [
+        element
+        for root in roots
+        for section in root.iter(f"{NAMESPACE}section")
+        for element in section.findall(NAMESPACE + tag)
+    ]
 
 
 def provides_of(element: Any) -> list[str]:
@@ -45,14 +49,30 @@ def test_composite_types() -> None:
     for element in elements("type", "transport", "messaging", "transactions", "security"):
         if element.get("class") != "composite":
             continue
-        fields = [(field.get("name"), field.get("type"), field.get("requires", ""), field.get("mandatory") == "true",
-                   field.get("multiple") == "true", field.get("default")) for field in element.findall(f"{NAMESPACE}field")]
+        fields = [
+            (
+                field.get("name"),
+                field.get("type"),
+                field.get("requires", ""),
+                field.get("mandatory") == "true",
+                field.get("multiple") == "true",
+                field.get("default"),
+            )
+            for field in element.findall(f"{NAMESPACE}field")
+        ]
         found[element.get("name")] = (*descriptor_of(element), provides_of(element), fields)
     assert found == {
-        spec.name: (spec.symbol, spec.descriptor, spec.provides,
-                    [(field.spec_name, field.type, field.requires, field.mandatory, field.multiple, field.default_text)
-                     for field in spec.fields])
-        for spec in TYPES.composites.values()}
+        spec.name: (
+            spec.symbol,
+            spec.descriptor,
+            spec.provides,
+            [
+                (field.spec_name, field.type, field.requires, field.mandatory, field.multiple, field.default_text)
+                for field in spec.fields
+            ],
+        )
+        for spec in TYPES.composites.values()
+    }
 
 
 @needs_specification
@@ -63,16 +83,23 @@ def test_restricted_types() -> None:
             choices = {choice.get("name"): choice.get("value") for choice in element.findall(f"{NAMESPACE}choice")}
             found[element.get("name")] = (*descriptor_of(element), element.get("source"), provides_of(element), choices)
     assert found == {
-        spec.name: (spec.symbol, spec.descriptor, spec.source, spec.provides,
-                    {name: str(value).lower() if spec.base == "boolean" else str(value)
-                     for name, value in spec.choices.items()})
-        for spec in TYPES.restricted.values()}
+        spec.name: (
+            spec.symbol,
+            spec.descriptor,
+            spec.source,
+            spec.provides,
+            {name: str(value).lower() if spec.base == "boolean" else str(value) for name, value in spec.choices.items()},
+        )
+        for spec in TYPES.restricted.values()
+    }
 
 
 @needs_specification
 def test_definitions() -> None:
-    found = {element.get("name").lower(): int(element.get("value"))
-             for element in elements("definition", "transport", "messaging", "transactions", "security")}
+    found = {
+        element.get("name").lower(): int(element.get("value"))
+        for element in elements("definition", "transport", "messaging", "transactions", "security")
+    }
     assert found == TYPES.definitions
 
 
@@ -82,8 +109,11 @@ def test_format_codes() -> None:
     for category in ("variable", "compound", "array"):
         widths[category, "1"] = codes.ONE_BYTE_SIZE
         widths[category, "4"] = codes.FOUR_BYTE_SIZE
-    found = {int(encoding.get("code"), 16): (element.get("name"), widths[encoding.get("category"), encoding.get("width")])
-             for element in elements("type", "types") for encoding in element.findall(f"{NAMESPACE}encoding")}
+    found = {
+        int(encoding.get("code"), 16): (element.get("name"), widths[encoding.get("category"), encoding.get("width")])
+        for element in elements("type", "types")
+        for encoding in element.findall(f"{NAMESPACE}encoding")
+    }
     assert found == {code: (name, codes.WIDTHS[code]) for code, name in codes.TYPES.items()}
 
 
@@ -127,19 +157,34 @@ def test_invalid_notation_is_refused(text: str) -> None:
 
 
 def test_the_notation() -> None:
-    types = parse(["""
+    types = parse(
+        [
+            """
 define size 512
 restricted mode ubyte | first=0 second=1
 restricted settings fields
 restricted fields map
 composite open 0x10 -> frame outcome | uint size!=7, mode how=second,
     *(source) from, symbol names[]! others[], settings more
-"""])
+"""
+        ]
+    )
     spec = types.composites["open"]
     assert (spec.descriptor, spec.symbol, spec.provides) == (16, "amqp:open:list", ["frame", "outcome"])
     assert spec.class_name == "Open"
-    assert [(field.name, field.type, field.requires, field.mandatory, field.multiple, field.default, field.choices,
-             field.symbols) for field in spec.fields] == [
+    assert [
+        (
+            field.name,
+            field.type,
+            field.requires,
+            field.mandatory,
+            field.multiple,
+            field.default,
+            field.choices,
+            field.symbols,
+        )
+        for field in spec.fields
+    ] == [
         ("size", "uint", "", True, False, 7, [], False),
         ("how", "mode", "", False, False, 1, [0, 1], False),
         ("from", "*", "source", False, False, None, [], False),

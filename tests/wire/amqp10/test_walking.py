@@ -28,15 +28,29 @@ NAMED = b"\x00\xa3\x10amqp:data:binary\xa0\x02hi"
 
 MESSAGES = {
     "everything": HEADER + ANNOTATIONS + PROPERTIES + APPLICATION + LONG + SHORT + FOOTER,
-    "data": LONG + LONG + SHORT, "sequences": PROPERTIES + SEQUENCE + SEQUENCE, "value": HEADER + VALUE + FOOTER,
-    "described": DESCRIBED, "named": HEADER + NAMED, "no body": HEADER + PROPERTIES, "null": b"\x00\x53\x77\x40",
+    "data": LONG + LONG + SHORT,
+    "sequences": PROPERTIES + SEQUENCE + SEQUENCE,
+    "value": HEADER + VALUE + FOOTER,
+    "described": DESCRIBED,
+    "named": HEADER + NAMED,
+    "no body": HEADER + PROPERTIES,
+    "null": b"\x00\x53\x77\x40",
     "empty": b"",
 }
 WRONG = {
-    "out of order": PROPERTIES + HEADER + LONG, "twice": HEADER + HEADER + LONG, "mixed": LONG + SEQUENCE,
-    "two values": VALUE + VALUE, "footer first": FOOTER + LONG, "no section": b"\x00\x53\x10\x45" + LONG, "text": b"text",
-    "text as data": b"\x00\x53\x75\xa1\x01a", "map as sequence": b"\x00\x53\x76\xc1\x01\x00", "code": b"\x00\x53\x77\x3f",
-    "cut in a section": HEADER + LONG[:-1], "cut in a size": LONG[:6], "cut in a descriptor": LONG[:1],
+    "out of order": PROPERTIES + HEADER + LONG,
+    "twice": HEADER + HEADER + LONG,
+    "mixed": LONG + SEQUENCE,
+    "two values": VALUE + VALUE,
+    "footer first": FOOTER + LONG,
+    "no section": b"\x00\x53\x10\x45" + LONG,
+    "text": b"text",
+    "text as data": b"\x00\x53\x75\xa1\x01a",
+    "map as sequence": b"\x00\x53\x76\xc1\x01\x00",
+    "code": b"\x00\x53\x77\x3f",
+    "cut in a section": HEADER + LONG[:-1],
+    "cut in a size": LONG[:6],
+    "cut in a descriptor": LONG[:1],
     "a long descriptor": b"\x00\xb3\x00\x01\x00\x00" + b"a" * 65536 + b"\x40",
 }
 

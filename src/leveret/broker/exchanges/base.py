@@ -74,8 +74,10 @@ class Effort:
         """Count steps. Raises PreconditionFailed above the limit."""
         self.steps += steps
         if self.steps > self.limit:
-            raise PreconditionFailed(f"routing the message takes more than {self.limit} steps (comparisons with bindings,"
-                                     " destinations); the setting is limits.routing_steps")
+            raise PreconditionFailed(
+                f"routing the message takes more than {self.limit} steps (comparisons with bindings,"
+                " destinations); the setting is limits.routing_steps"
+            )
 
 
 class Exchange:
@@ -92,8 +94,14 @@ class Exchange:
 
     type: ClassVar[str] = ""
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         self.name = name
         # Identity in the stored bindings, never reused, unlike the name; 0 if it is not durable.
         self.number = 0

@@ -49,8 +49,14 @@ def _weight(routing_key: str) -> int:
 class ConsistentHashExchange(Exchange):
     type: ClassVar[str] = "x-consistent-hash"
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.hash_header = text_argument(self.arguments, HASH_HEADER) or ""
         self.needs_headers = bool(self.hash_header)
@@ -61,8 +67,10 @@ class ConsistentHashExchange(Exchange):
 
     def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         if _weight(routing_key) < 1:
-            raise PreconditionFailed(f"invalid binding key '{routing_key}' for exchange '{self.name}' ({self.type}): "
-                                     "expected the weight of the binding, a whole number from 1 to 999999999")
+            raise PreconditionFailed(
+                f"invalid binding key '{routing_key}' for exchange '{self.name}' ({self.type}): "
+                "expected the weight of the binding, a whole number from 1 to 999999999"
+            )
 
     def added(self, binding: Binding) -> None:
         candidate = self.candidates.get(binding.destination)

@@ -12,8 +12,14 @@ from leveret.broker.values import Destination, FieldTable
 class DirectExchange(Exchange):
     type: ClassVar[str] = "direct"
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.by_key: dict[str, dict[Destination, int]] = {}
 

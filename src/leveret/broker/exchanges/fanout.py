@@ -11,8 +11,14 @@ from leveret.broker.values import Destination, FieldTable
 class FanoutExchange(Exchange):
     type: ClassVar[str] = "fanout"
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.needs_key = False
 

@@ -80,8 +80,14 @@ class HeadersExchange(Exchange):
 
     type: ClassVar[str] = "headers"
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.needs_key = False
         self.needs_headers = True
@@ -93,8 +99,10 @@ class HeadersExchange(Exchange):
 
     def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         if _mode(arguments) not in MODES:
-            raise PreconditionFailed(f"invalid argument 'x-match' in a binding to headers exchange '{self.name}': "
-                                     f"{arguments[MATCH_ARGUMENT]!r}, expected one of {', '.join(MODES)}")
+            raise PreconditionFailed(
+                f"invalid argument 'x-match' in a binding to headers exchange '{self.name}': "
+                f"{arguments[MATCH_ARGUMENT]!r}, expected one of {', '.join(MODES)}"
+            )
 
     def added(self, binding: Binding) -> None:
         conditions = [self._use(key) for key in _keys_of(binding)]
@@ -171,5 +179,8 @@ class HeadersExchange(Exchange):
 def _keys_of(binding: Binding) -> list[ConditionKey]:
     """Return the keys of the conditions of a binding, each once."""
     with_x = _mode(binding.arguments).endswith("-with-x")
-    return [(name,) if value is None else _key_of(name, value) for name, value in binding.arguments.items()
-            if name != MATCH_ARGUMENT and (with_x or not name.startswith("x-"))]
+    return [
+        (name,) if value is None else _key_of(name, value)
+        for name, value in binding.arguments.items()
+        if name != MATCH_ARGUMENT and (with_x or not name.startswith("x-"))
+    ]

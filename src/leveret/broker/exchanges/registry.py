@@ -33,7 +33,13 @@ def exchange_class(type_name: str) -> type[Exchange]:
     return found
 
 
-def make_exchange(type_name: str, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                  arguments: FieldTable | None = None) -> Exchange:
+def make_exchange(
+    type_name: str,
+    name: str,
+    durable: bool = False,
+    auto_delete: bool = False,
+    internal: bool = False,
+    arguments: FieldTable | None = None,
+) -> Exchange:
     """Create an exchange without bindings. Raises CommandInvalid if the type is unknown."""
     return exchange_class(type_name)(name, durable, auto_delete, internal, arguments)

@@ -46,8 +46,14 @@ def _enter(node: Node, reached: dict[Node, None]) -> None:
 class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
 
-    def __init__(self, name: str, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: FieldTable | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.root = Node(False)
 

@@ -53,8 +53,13 @@ class Batch:
     def add_piece(self, priority: int, piece: Chunk) -> None:
         """Add positions at the end. The batch takes ownership of the piece."""
         last = self.pieces[-1] if self.pieces else None
-        if (last is not None and self.priorities[-1] == priority and last.seqs[-1] < piece.seqs[0]
-                and len(last.seqs) + len(piece.seqs) <= CHUNK_ENTRIES and last.bytes + piece.bytes <= CHUNK_BYTES):
+        if (
+            last is not None
+            and self.priorities[-1] == priority
+            and last.seqs[-1] < piece.seqs[0]
+            and len(last.seqs) + len(piece.seqs) <= CHUNK_ENTRIES
+            and last.bytes + piece.bytes <= CHUNK_BYTES
+        ):
             last.extend(piece)
         else:
             self._append(priority, piece)
@@ -79,8 +84,14 @@ class Batch:
         for index in indexes:
             number, at = self.find(index)
             piece = self.pieces[number]
-            picked.add(self.priorities[number], piece.rows[at], piece.slots[at], piece.seqs[at], piece.sizes[at],
-                       piece.publisher_of(at))
+            picked.add(
+                self.priorities[number],
+                piece.rows[at],
+                piece.slots[at],
+                piece.seqs[at],
+                piece.sizes[at],
+                piece.publisher_of(at),
+            )
         return picked.all()
 
     def all(self) -> list[tuple[int, Chunk]]:
@@ -112,8 +123,14 @@ class Batch:
 
     def record(self) -> Record:
         """Return the metadata of the batch."""
-        return {"count": self.count, "octets": self.bytes, "mark": self.mark, "planned_at": self.created_at,
-                "read": self.read, "runs": encode_runs(self.pieces)}
+        return {
+            "count": self.count,
+            "octets": self.bytes,
+            "mark": self.mark,
+            "planned_at": self.created_at,
+            "read": self.read,
+            "runs": encode_runs(self.pieces),
+        }
 
 
 def encode_runs(pieces: list[Chunk]) -> bytes:

@@ -49,15 +49,18 @@ class Lease(Timed):
     def check_epoch(self, epoch: int) -> None:
         """Raise PreconditionFailed for an older epoch."""
         if epoch != self.epoch:
-            raise PreconditionFailed(f"epoch {epoch} of {self} is over, the current one is {self.epoch}: the lease was"
-                                     " acquired again or timed out")
+            raise PreconditionFailed(
+                f"epoch {epoch} of {self} is over, the current one is {self.epoch}: the lease was"
+                " acquired again or timed out"
+            )
 
     def find(self, number: int) -> Batch:
         """Return an uncommitted batch. Raises NotFound."""
         batch = self.batches.get(number)
         if batch is None:
-            raise NotFound(f"batch {number} of {self} does not exist or is committed: the last committed batch is"
-                           f" {self.committed}")
+            raise NotFound(
+                f"batch {number} of {self} does not exist or is committed: the last committed batch is {self.committed}"
+            )
         return batch
 
     def call(self, queue: Queue) -> None:
@@ -93,8 +96,11 @@ class Lease(Timed):
     # Metadata
 
     def write(self, queue: Queue) -> None:
-        queue.log.put(metadata.LEASE, metadata.make_key(str(queue.id), self.name), metadata.pack({
-            "epoch": self.epoch, "committed": self.committed, "timeout": self.timeout, "since": self.since}))
+        queue.log.put(
+            metadata.LEASE,
+            metadata.make_key(str(queue.id), self.name),
+            metadata.pack({"epoch": self.epoch, "committed": self.committed, "timeout": self.timeout, "since": self.since}),
+        )
 
     def write_batch(self, queue: Queue, batch: Batch) -> None:
         batch.written = queue.log.filling

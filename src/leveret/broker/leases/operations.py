@@ -70,8 +70,9 @@ def acquire(queue: Queue, name: str, timeout: float | None = None) -> Lease:
     return lease
 
 
-def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: int, max_bytes: int | None,
-                done: Done) -> None:
+def lease_batch(
+    queue: Queue, name: str, epoch: int, after: int, max_messages: int, max_bytes: int | None, done: Done
+) -> None:
     """Lease the batch that follows batch `after`. Repeating the call gives the same batch.
 
     A batch has at most `max_messages` messages whose bodies have at most `max_bytes` bytes in total, but at least one
@@ -86,8 +87,9 @@ def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: i
     """
     lease = find(queue, name, epoch)
     if after < lease.committed:
-        raise PreconditionFailed(f"{lease} has committed batch {lease.committed}: cannot lease the batch after"
-                                 f" batch {after}")
+        raise PreconditionFailed(
+            f"{lease} has committed batch {lease.committed}: cannot lease the batch after batch {after}"
+        )
     if not 0 < max_messages <= MAX_MESSAGES:
         raise PreconditionFailed(f"invalid max_messages {max_messages}: expected 1 to {MAX_MESSAGES}")
     if max_bytes is not None and max_bytes < 1:
@@ -103,8 +105,10 @@ def lease_batch(queue: Queue, name: str, epoch: int, after: int, max_messages: i
     builder = lease.builder
     if builder is not None:
         if after >= builder.batch.number:
-            raise PreconditionFailed(f"batch {builder.batch.number} of {lease} is still being created: cannot lease"
-                                     f" the batch after batch {after}")
+            raise PreconditionFailed(
+                f"batch {builder.batch.number} of {lease} is still being created: cannot lease"
+                f" the batch after batch {after}"
+            )
         builder.waiting.append(done)
         return
     if len(lease.batches) >= MAX_BATCHES:
@@ -138,8 +142,10 @@ def commit(queue: Queue, name: str, epoch: int, number: int, back: Iterable[int]
         raise PreconditionFailed(f"batch {first} of {lease} precedes batch {number}: commit batches in order")
     indexes = sorted(set(back))
     if len(indexes) > MAX_RETURNED:
-        raise PreconditionFailed(f"{len(indexes)} messages of batch {number} would return to the queue; expected at most"
-                                 f" {MAX_RETURNED}: lease smaller batches")
+        raise PreconditionFailed(
+            f"{len(indexes)} messages of batch {number} would return to the queue; expected at most"
+            f" {MAX_RETURNED}: lease smaller batches"
+        )
     if indexes and not 0 <= indexes[0] <= indexes[-1] < batch.count:
         wrong = indexes[0] if indexes[0] < 0 else indexes[-1]
         raise PreconditionFailed(f"batch {number} of {lease} has {batch.count} messages: index {wrong} is out of range")

@@ -104,8 +104,9 @@ class Reader(CommitWaiter):
                 entry = loaded.popleft()
                 self.next += 1
                 # A queue does not know when its messages arrived.
-                record_batch.add(entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0,
-                                 entry.delivery_count)
+                record_batch.add(
+                    entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count
+                )
                 if queue.watch is not None:
                     queue.watch.delivered(entry, consumer.protocol(), True)
             delivered += record_batch.count
@@ -216,7 +217,10 @@ def is_reading(queue: Queue, consumer: Consumer) -> bool:
     leases = queue.leases
     return leases is not None and any(
         reader.asked < reader.end or reader.loading
-        for lease in leases.by_name.values() for reader in lease.readers if reader.consumer is consumer)
+        for lease in leases.by_name.values()
+        for reader in lease.readers
+        if reader.consumer is consumer
+    )
 
 
 def _slice_of(queue: Queue, arguments: FieldTable) -> tuple[Lease, Batch, int, int]:
@@ -229,14 +233,17 @@ def _slice_of(queue: Queue, arguments: FieldTable) -> tuple[Lease, Batch, int, i
     leases = queue.leases
     name = found[LEASE]
     if leases is None:
-        raise NotFound(f"no lease '{name}' of queue '{queue.name}' in vhost '{queue.vhost.name}': it was released, or never"
-                       " acquired")
+        raise NotFound(
+            f"no lease '{name}' of queue '{queue.name}' in vhost '{queue.vhost.name}': it was released, or never acquired"
+        )
     lease = leases.find(name)
     lease.check_epoch(found[EPOCH])
     batch = lease.find(found[BATCH])
     first: int = found[FIRST]
     count: int = found[COUNT]
     if first + count > batch.count:
-        raise PreconditionFailed(f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count}"
-                                 f" from index {first} is out of range")
+        raise PreconditionFailed(
+            f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count}"
+            f" from index {first} is out of range"
+        )
     return lease, batch, first, count

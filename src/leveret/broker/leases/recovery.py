@@ -95,8 +95,9 @@ def _number_of(stored: RestoredBatch) -> int:
     return stored.number
 
 
-def _restore_batch(queue: ClassicQueue, stored: RestoredBatch, recovered: RecoveredQueue,
-                   taken: list[tuple[int, int]]) -> Batch:
+def _restore_batch(
+    queue: ClassicQueue, stored: RestoredBatch, recovered: RecoveredQueue, taken: list[tuple[int, int]]
+) -> Batch:
     value = stored.value
     batch = Batch(stored.number, value["mark"], value["planned_at"])
     batch.read = value["read"]
@@ -113,8 +114,14 @@ def _restore_batch(queue: ClassicQueue, stored: RestoredBatch, recovered: Recove
             _take(queue, batch, recovered, at, end)
             taken.append((at, end))
     if batch.count != value["count"]:
-        log.error("batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered", stored.number,
-                  stored.lease, queue.name, value["count"], batch.count)
+        log.error(
+            "batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered",
+            stored.number,
+            stored.lease,
+            queue.name,
+            value["count"],
+            batch.count,
+        )
     return batch
 
 
@@ -151,5 +158,3 @@ def without(recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> Recovere
         left.sizes.extend(recovered.sizes[at:begin])
         at = end
     return left
-
-

@@ -108,8 +108,17 @@ class LastValueQueue(ClassicQueue):
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     pageable: ClassVar[bool] = False
 
-    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: FieldTable, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        id: int,
+        name: str,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+    ) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.header: str = settings.known.get(KEY, DEFAULT_KEY)
         self.needle = self.header.encode("utf-8", "surrogateescape")

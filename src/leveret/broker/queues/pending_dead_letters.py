@@ -32,9 +32,19 @@ def delete(queue: ClassicQueue) -> int:
     queue.vhost.pending_dead_letters[queue.id] = queue
     move(queue)
     if queue.stored and queue.id in queue.vhost.pending_dead_letters:
-        queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), metadata.pack({
-            "id": queue.id, "name": queue.name, "arguments": queue.arguments,
-            "exchange": queue.settings.dead_letter_exchange, "routing_key": queue.settings.dead_letter_routing_key}))
+        queue.log.put(
+            metadata.PENDING_DEAD_LETTERS,
+            _key(queue),
+            metadata.pack(
+                {
+                    "id": queue.id,
+                    "name": queue.name,
+                    "arguments": queue.arguments,
+                    "exchange": queue.settings.dead_letter_exchange,
+                    "routing_key": queue.settings.dead_letter_routing_key,
+                }
+            ),
+        )
     queue.ready.notify_waiting()
     return count
 

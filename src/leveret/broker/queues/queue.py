@@ -61,8 +61,17 @@ class Queue:
     unsupported: ClassVar[dict[str, str]] = {}
     replayable: ClassVar[bool] = False
 
-    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: FieldTable, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        id: int,
+        name: str,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+    ) -> None:
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
@@ -133,8 +142,9 @@ class Queue:
         """Raise NotImplementedByBroker for an operation that the type leaves out."""
         reason = self.unsupported.get(operation)
         if reason is not None:
-            raise NotImplementedByBroker(f"queue '{self.name}' in vhost '{self.vhost.name}' is {reason}",
-                                         closes_connection=True)
+            raise NotImplementedByBroker(
+                f"queue '{self.name}' in vhost '{self.vhost.name}' is {reason}", closes_connection=True
+            )
 
     def as_stream(self) -> StreamQueue | None:
         """Return the queue if it has offsets, segments and tracked consumers."""

@@ -43,8 +43,22 @@ _BASIC: Final = 60
 class RecordBatch:
     """Builder of a record batch. `bytes` is the size of its headers and bodies so far."""
 
-    __slots__ = ("_addresses", "_bodies", "_body_sizes", "_counts", "_facts", "_header_sizes", "_headers", "_offsets",
-                 "_overlay_sizes", "_overlays", "_stored", "_times", "bytes", "count")
+    __slots__ = (
+        "_addresses",
+        "_bodies",
+        "_body_sizes",
+        "_counts",
+        "_facts",
+        "_header_sizes",
+        "_headers",
+        "_offsets",
+        "_overlay_sizes",
+        "_overlays",
+        "_stored",
+        "_times",
+        "bytes",
+        "count",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,11 +78,19 @@ class RecordBatch:
 
     def has_room(self, size: int) -> bool:
         """Return whether a message with a body of `size` bytes still fits."""
-        return self.count == 0 or (self.count < MAX_ENTRIES and self.bytes + size <= MAX_BODY_BYTES
-                                   and self._stored is None)
+        return self.count == 0 or (
+            self.count < MAX_ENTRIES and self.bytes + size <= MAX_BODY_BYTES and self._stored is None
+        )
 
-    def add(self, message: Message, offset: int, time: int, overlay: Overlay | None = None, redelivered: bool = False,
-            delivery_count: int = 0) -> None:
+    def add(
+        self,
+        message: Message,
+        offset: int,
+        time: int,
+        overlay: Overlay | None = None,
+        redelivered: bool = False,
+        delivery_count: int = 0,
+    ) -> None:
         """Add a row. `time` is its append time in milliseconds of Unix time."""
         facts = message.format
         if redelivered:
@@ -78,8 +100,9 @@ class RecordBatch:
             self._overlay_sizes.append(0)
         else:
             facts |= HAS_OVERLAY
-            packed = metadata.pack({"headers": overlay.headers, "address": overlay.address,
-                                    "drop_expiration": overlay.drop_expiration})
+            packed = metadata.pack(
+                {"headers": overlay.headers, "address": overlay.address, "drop_expiration": overlay.drop_expiration}
+            )
             self._overlay_sizes.append(len(packed))
             self._overlays.append(packed)
         self._offsets.append(offset)
@@ -105,9 +128,19 @@ class RecordBatch:
         """Return the record batch as a message, which covers the offsets from `first` up to `next` (exclusive)."""
         sizes = array("I", [len(address) for address in self._addresses])
         pieces = [
-            _HEAD(MAGIC, self.count, first, next), self._offsets.tobytes(), self._times.tobytes(), self._facts.tobytes(),
-            self._counts.tobytes(), sizes.tobytes(), self._header_sizes.tobytes(), self._overlay_sizes.tobytes(),
-            self._body_sizes.tobytes(), *self._addresses, *self._headers, *self._overlays, *self._bodies,
+            _HEAD(MAGIC, self.count, first, next),
+            self._offsets.tobytes(),
+            self._times.tobytes(),
+            self._facts.tobytes(),
+            self._counts.tobytes(),
+            sizes.tobytes(),
+            self._header_sizes.tobytes(),
+            self._overlay_sizes.tobytes(),
+            self._body_sizes.tobytes(),
+            *self._addresses,
+            *self._headers,
+            *self._overlays,
+            *self._bodies,
         ]
         data = b"".join(pieces)
         size = len(data)

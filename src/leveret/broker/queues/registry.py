@@ -40,8 +40,16 @@ class QueueType:
 
     __slots__ = ("because", "defaults", "durable", "make", "own", "refused")
 
-    def __init__(self, make: type[Queue], own: tuple[Argument, ...] = (), *, defaults: FieldTable | None = None,
-                 durable: bool = False, refused: tuple[str, ...] = (), because: str = "") -> None:
+    def __init__(
+        self,
+        make: type[Queue],
+        own: tuple[Argument, ...] = (),
+        *,
+        defaults: FieldTable | None = None,
+        durable: bool = False,
+        refused: tuple[str, ...] = (),
+        because: str = "",
+    ) -> None:
         self.make = make
         self.own = own
         self.defaults = defaults or {}
@@ -51,13 +59,27 @@ class QueueType:
 
 
 STREAM_TYPE: Final = QueueType(
-    StreamQueue, (Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
-                  Argument("x-stream-max-segments", WHOLE, 1, unit="segments")),
+    StreamQueue,
+    (
+        Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
+        Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
+    ),
     durable=True,
-    refused=("x-message-ttl", "x-expires", "x-max-length", "x-overflow", "x-dead-letter-exchange",
-             "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-max-priority", "x-delivery-limit",
-             "x-single-active-consumer", "x-queue-mode"),
-    because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only")
+    refused=(
+        "x-message-ttl",
+        "x-expires",
+        "x-max-length",
+        "x-overflow",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-priority",
+        "x-delivery-limit",
+        "x-single-active-consumer",
+        "x-queue-mode",
+    ),
+    because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only",
+)
 
 TYPES: Final[dict[str, QueueType]] = {
     CLASSIC: QueueType(ClassicQueue),
@@ -68,12 +90,15 @@ TYPES: Final[dict[str, QueueType]] = {
 
 # All arguments of queue.declare; which of them the queue type takes is checked afterwards.
 QUEUE_ARGUMENTS: Final = declared_by_name(
-    Argument("x-queue-type", TEXT, choices=tuple(TYPES), default=CLASSIC), *SHARED_QUEUE_ARGUMENTS,
-    *[argument for queue_type in TYPES.values() for argument in queue_type.own])
+    Argument("x-queue-type", TEXT, choices=tuple(TYPES), default=CLASSIC),
+    *SHARED_QUEUE_ARGUMENTS,
+    *[argument for queue_type in TYPES.values() for argument in queue_type.own],
+)
 
 
-def parse_queue_arguments(arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool,
-                          strict: bool) -> QueueSettings:
+def parse_queue_arguments(
+    arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool, strict: bool
+) -> QueueSettings:
     """Validate the arguments of queue.declare.
 
     Raises PreconditionFailed for a known argument with a bad value, for arguments and properties that the queue type does
@@ -83,25 +108,39 @@ def parse_queue_arguments(arguments: FieldTable, *, durable: bool, exclusive: bo
     queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
     settings = QueueSettings({**queue_type.defaults, **known}, unknown)
     if queue_type.durable:
-        bad = ("durable=false" if not durable else "exclusive=true" if exclusive else
-               "auto-delete=true" if auto_delete else "")
+        bad = (
+            "durable=false" if not durable else "exclusive=true" if exclusive else "auto-delete=true" if auto_delete else ""
+        )
         if bad:
-            raise PreconditionFailed(f"invalid property {bad} with 'x-queue-type' '{settings.type}', expected a durable "
-                                     "queue that is neither exclusive nor auto-delete")
+            raise PreconditionFailed(
+                f"invalid property {bad} with 'x-queue-type' '{settings.type}', expected a durable "
+                "queue that is neither exclusive nor auto-delete"
+            )
     for name in queue_type.refused:
         if name in known:
-            raise PreconditionFailed(f"invalid arg '{name}': received with 'x-queue-type' '{settings.type}',"
-                                     f" {queue_type.because}")
+            raise PreconditionFailed(
+                f"invalid arg '{name}': received with 'x-queue-type' '{settings.type}', {queue_type.because}"
+            )
     for other, its_type in TYPES.items():
         if its_type is not queue_type:
             for argument in its_type.own:
                 if argument.name in known:
-                    raise PreconditionFailed(f"invalid arg '{argument.name}': received without 'x-queue-type' '{other}',"
-                                             f" expected together with it{argument.hint}")
+                    raise PreconditionFailed(
+                        f"invalid arg '{argument.name}': received without 'x-queue-type' '{other}',"
+                        f" expected together with it{argument.hint}"
+                    )
     return settings
 
 
-def make_queue(vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-               arguments: FieldTable, settings: QueueSettings) -> Queue:
+def make_queue(
+    vhost: Vhost,
+    id: int,
+    name: str,
+    durable: bool,
+    exclusive_owner: object | None,
+    auto_delete: bool,
+    arguments: FieldTable,
+    settings: QueueSettings,
+) -> Queue:
     """Make a queue of the type in its settings."""
     return TYPES[settings.type].make(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)

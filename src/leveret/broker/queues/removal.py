@@ -44,8 +44,9 @@ def purge(queue: ClassicQueue) -> int:
     return count
 
 
-def _take_apart(queue: ClassicQueue, backlogs: list[Backlog], delays: Delays | None,
-                refusals: dict[int, list[object]]) -> Iterator[int]:
+def _take_apart(
+    queue: ClassicQueue, backlogs: list[Backlog], delays: Delays | None, refusals: dict[int, list[object]]
+) -> Iterator[int]:
     """Settle entries that their queue has dropped, and release their memory."""
     overflow = queue.broker.overflow
     for backlog in backlogs:
@@ -119,8 +120,11 @@ def _key(vhost: str, queue_id: int) -> str:
 
 def take_leftovers(recovery: Recovery) -> dict[str, RecoveredQueue]:
     """Return the recovered entries of queues whose removal was interrupted, by the keys of their records."""
-    return {key: recovery.queues.pop(_id_of(key), RecoveredQueue())
-            for kind, key in recovery.metadata if kind == metadata.REMOVAL}
+    return {
+        key: recovery.queues.pop(_id_of(key), RecoveredQueue())
+        for kind, key in recovery.metadata
+        if kind == metadata.REMOVAL
+    }
 
 
 def finish(log: Log, key: str, left: RecoveredQueue) -> Iterator[int]:

@@ -192,8 +192,10 @@ class SinkTransaction(Queue):
             return PreconditionFailed(f"sink transaction '{self.uuid}' no longer exists: it was committed or aborted")
         if self.prepared:
             return PreconditionFailed(f"sink transaction '{self.uuid}' is prepared: it accepts no more messages")
-        return ContentTooLarge(f"sink transaction '{self.uuid}' would exceed {self.manager.max_bytes} bytes; the setting is"
-                               " sink_transactions.max_bytes")
+        return ContentTooLarge(
+            f"sink transaction '{self.uuid}' would exceed {self.manager.max_bytes} bytes; the setting is"
+            " sink_transactions.max_bytes"
+        )
 
     def _append(self, message: Message, overlay: Overlay | None) -> Entry:
         seq = self.next_seq
@@ -210,8 +212,12 @@ class SinkTransaction(Queue):
         size = message.size
         chunk = self.last
         messages = chunk.messages
-        if (messages is None or chunk.first + len(messages) != seq or len(messages) >= CHUNK_ENTRIES
-                or chunk.bytes >= CHUNK_BYTES):
+        if (
+            messages is None
+            or chunk.first + len(messages) != seq
+            or len(messages) >= CHUNK_ENTRIES
+            or chunk.bytes >= CHUNK_BYTES
+        ):
             chunk = self._new_chunk(seq)
             messages = chunk.messages
             assert messages is not None

@@ -36,8 +36,25 @@ class StreamChunk:
     closed     whether it takes no more appends; sealing: whether it is about to become part of a segment
     """
 
-    __slots__ = ("bytes", "closed", "count", "dropped", "first", "following", "last", "loading", "messages", "overlays",
-                 "rows", "sealing", "segment", "sizes", "slots", "time", "times")
+    __slots__ = (
+        "bytes",
+        "closed",
+        "count",
+        "dropped",
+        "first",
+        "following",
+        "last",
+        "loading",
+        "messages",
+        "overlays",
+        "rows",
+        "sealing",
+        "segment",
+        "sizes",
+        "slots",
+        "time",
+        "times",
+    )
 
     def __init__(self, first: int, time: int) -> None:
         self.first = first
@@ -78,4 +95,4 @@ class StreamChunk:
 
     def is_full(self, now: int, max_age: int) -> bool:
         """Return whether the next message needs a new chunk; `max_age` is CHUNK_TIME or SEALED_CHUNK_TIME."""
-        return (self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= max_age or self.closed)
+        return self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= max_age or self.closed

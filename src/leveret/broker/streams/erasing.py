@@ -48,6 +48,7 @@ class _Sealed(SealedWaiter):
     def sealed(self, text: str) -> None:
         self.erasing.sealed(text)
 
+
 # What is to be erased: a decoded JSON list, which the store understands.
 Rules: TypeAlias = list[Any]
 
@@ -115,8 +116,13 @@ class Erasing:
             self._end("")
             return
         self.current = segment
-        call = {"segment": segment.entry(), "directory": _directory_of(segment.path), "stream": _text(stream.name),
-                "rules": self.rules, "dry_run": self.dry_run}
+        call = {
+            "segment": segment.entry(),
+            "directory": _directory_of(segment.path),
+            "stream": _text(stream.name),
+            "rules": self.rules,
+            "dry_run": self.dry_run,
+        }
         self.hub.store.work(REWRITE, json.dumps(call).encode(), self.done)
 
     def done(self, result: bytes, kind: str, text: str) -> None:
@@ -170,16 +176,32 @@ class Erasing:
         if sealing is not None:
             sealing.paused = False
         if problem:
-            log.error("stream '%s' in vhost '%s': the erasure has ended at offset %d: %s", self.stream.name,
-                      self.stream.vhost.name, self.at, problem)
+            log.error(
+                "stream '%s' in vhost '%s': the erasure has ended at offset %d: %s",
+                self.stream.name,
+                self.stream.vhost.name,
+                self.at,
+                problem,
+            )
 
 
 def _segment_of(made: Record, old: Segment) -> Segment:
     """Return the manifest entry of a rewritten file, which covers the same offsets in the same chunks."""
-    written = Written(made["id"], made["path"], made["count"], made["octets"], made["body_octets"], made["crc32"],
-                      list(made["groups"]), made["schema_version"], made["footer_octets"], made["footer_crc32"])
-    return written.segment(old.first, old.last, old.first_time, old.last_time, array("Q", old.starts),
-                           array("Q", old.times))
+    written = Written(
+        made["id"],
+        made["path"],
+        made["count"],
+        made["octets"],
+        made["body_octets"],
+        made["crc32"],
+        list(made["groups"]),
+        made["schema_version"],
+        made["footer_octets"],
+        made["footer_crc32"],
+    )
+    return written.segment(
+        old.first, old.last, old.first_time, old.last_time, array("Q", old.starts), array("Q", old.times)
+    )
 
 
 def _directory_of(path: str) -> str:

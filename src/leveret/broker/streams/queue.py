@@ -103,14 +103,23 @@ class StreamQueue(Queue):
     unsupported: ClassVar[dict[str, str]] = {
         GET: "a stream, which is not read by basic.get: consume from it",
         PURGE: "a stream, which is not purged: its retention is set by 'x-max-length-bytes', 'x-max-age' and"
-               " 'x-stream-max-segments'",
+        " 'x-stream-max-segments'",
         BROWSE: "a stream, whose consumers always browse",
         LEASE: "a stream; read it by offsets",
     }
     replayable: ClassVar[bool] = True
 
-    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: FieldTable, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        id: int,
+        name: str,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+    ) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.sealed = SealedPart(self)
         self.sealing: Sealing | None = None
@@ -384,8 +393,10 @@ class StreamQueue(Queue):
         hub = self.broker.segments
         where = f"stream '{self.name}' in vhost '{self.vhost.name}'"
         if hub is None or (seal and self.sealing is None):
-            raise PreconditionFailed(f"{where} is not sealed by this broker: its messages are in the log, which rules of"
-                                     " erasure do not reach; see the settings of streams")
+            raise PreconditionFailed(
+                f"{where} is not sealed by this broker: its messages are in the log, which rules of"
+                " erasure do not reach; see the settings of streams"
+            )
         if self.erasing is not None and self.erasing.is_running:
             raise PreconditionFailed(f"an erasure of {where} is in progress: wait for its end")
         erasing = Erasing(self, hub, rules, dry_run)
@@ -423,8 +434,9 @@ class StreamQueue(Queue):
         starting_point(arguments.get(OFFSET), 0)
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
         if name_of(arguments) is not None and arguments.get(PACKED):
-            raise PreconditionFailed(f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not"
-                                     " record batches")
+            raise PreconditionFailed(
+                f"invalid arg '{PACKED}': a consumer with a name acknowledges messages, not record batches"
+            )
         StreamFilter(arguments)
 
     def add_consumer(self, consumer: Consumer) -> None:

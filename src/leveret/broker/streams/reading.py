@@ -72,8 +72,7 @@ def serve(stream: StreamQueue, reader: Reader) -> bool:
             return True
 
 
-def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk,
-                messages: list[Message | None]) -> bool:
+def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk, messages: list[Message | None]) -> bool:
     """Deliver messages of a chunk in memory; return False if the reader has no credit left."""
     consumer = reader.consumer
     progress = reader.progress

@@ -37,13 +37,15 @@ class StreamRecords:
         _recover_segments(stream, sorted(self._segments.get(stream.id, []), key=_first_offset))
         recovered = self._recovery.queues.get(stream.id)
         if recovered is not None:
-            _recover_chunks(stream, recovered, {
-                int(first): value["time"] for first, value in found.get(metadata.STREAM_CHUNK, {}).items()})
+            _recover_chunks(
+                stream,
+                recovered,
+                {int(first): value["time"] for first, value in found.get(metadata.STREAM_CHUNK, {}).items()},
+            )
         tracking = stream.tracking
         for name, value in found.get(metadata.STREAM_OFFSET, {}).items():
             tracking.progress[name] = Progress(value.get("next", -1), value.get("start", -1))
-        tracking.sequences = {
-            name: value["sequence"] for name, value in found.get(metadata.STREAM_PUBLISHER, {}).items()}
+        tracking.sequences = {name: value["sequence"] for name, value in found.get(metadata.STREAM_PUBLISHER, {}).items()}
 
 
 def _first_offset(segment: Segment) -> int:

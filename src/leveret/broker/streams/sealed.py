@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
-NO_STORE: Final = ("this broker reads no sealed segments: it needs the extra `segments` (pip install"
-                   " \"leveret[segments]\") and the storage engine that they were written with")
+NO_STORE: Final = (
+    "this broker reads no sealed segments: it needs the extra `segments` (pip install"
+    ' "leveret[segments]") and the storage engine that they were written with'
+)
 
 
 class _Unregistered(CommitWaiter):
@@ -246,12 +248,22 @@ class SealedPart:
         chunk.dropped = True
         if segment.id not in self.reported:
             self.reported.add(segment.id)
-            log.error("stream '%s' in vhost '%s': offsets %d to %d cannot be read from %s: %s", stream.name,
-                      stream.vhost.name, segment.first, segment.last, segment.path, text)
+            log.error(
+                "stream '%s' in vhost '%s': offsets %d to %d cannot be read from %s: %s",
+                stream.name,
+                stream.vhost.name,
+                segment.first,
+                segment.last,
+                segment.path,
+                text,
+            )
         what = "is missing" if kind == MISSING else "cannot be read"
-        stream.fail_readers(chunk, f"offsets {segment.first} to {segment.last} of stream '{stream.name}' in vhost"
-                                   f" '{stream.vhost.name}' cannot be served: the file of their segment {what}; the log of"
-                                   " the broker says more, and 'x-stream-offset' skips them")
+        stream.fail_readers(
+            chunk,
+            f"offsets {segment.first} to {segment.last} of stream '{stream.name}' in vhost"
+            f" '{stream.vhost.name}' cannot be served: the file of their segment {what}; the log of"
+            " the broker says more, and 'x-stream-offset' skips them",
+        )
 
 
 def _first(segment: Segment) -> int:

@@ -299,8 +299,14 @@ class Sealing(Timed):
         self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)
         now = stream.broker.timers.now()
         self.not_before = now + self.delay
-        log.warning("stream '%s' in vhost '%s': %s: %s; retrying in %d s", stream.name, stream.vhost.name, what,
-                    text, self.delay // 1000)
+        log.warning(
+            "stream '%s' in vhost '%s': %s: %s; retrying in %d s",
+            stream.name,
+            stream.vhost.name,
+            what,
+            text,
+            self.delay // 1000,
+        )
         self._wake_at(self.not_before)
 
     def _trim(self, at_least: int) -> None:
@@ -386,8 +392,12 @@ def _bounds(chunks: list[StreamChunk]) -> tuple[array[int], array[int]]:
     times: array[int] = array("Q")
     count = n_bytes = 0
     for chunk in chunks:
-        if (not starts or count + chunk.count > CHUNK_ENTRIES or n_bytes + chunk.bytes > CHUNK_BYTES
-                or chunk.last - times[len(times) - 1] >= CHUNK_TIME):
+        if (
+            not starts
+            or count + chunk.count > CHUNK_ENTRIES
+            or n_bytes + chunk.bytes > CHUNK_BYTES
+            or chunk.last - times[len(times) - 1] >= CHUNK_TIME
+        ):
             starts.append(chunk.first - 1)
             times.append(chunk.time)
             count = n_bytes = 0

@@ -82,8 +82,11 @@ class StreamTables(Timed):
             return
         stream = self.behind.pop(next(iter(self.behind)))
         self.busy = True
-        arguments: FieldTable = {"vhost": stream.vhost.name, "stream": _text(stream.name),
-                                     "owner": f"{stream.uid} ({_text(stream.name)} in vhost {stream.vhost.name})"}
+        arguments: FieldTable = {
+            "vhost": stream.vhost.name,
+            "stream": _text(stream.name),
+            "owner": f"{stream.uid} ({_text(stream.name)} in vhost {stream.vhost.name})",
+        }
         if not stream.deleted:
             arguments["paths"] = [segment.path for segment in stream.segments]
         self.store.work(DROP if stream.deleted else SYNC, json.dumps(arguments).encode(), _Attempt(self, stream).done)
@@ -93,8 +96,9 @@ class StreamTables(Timed):
         now = self.timers.now()
         state = self.state(stream)
         if text:
-            log.warning("the Iceberg table of stream '%s' in vhost '%s' cannot be updated: %s", stream.name,
-                        stream.vhost.name, text)
+            log.warning(
+                "the Iceberg table of stream '%s' in vhost '%s' cannot be updated: %s", stream.name, stream.vhost.name, text
+            )
             state.problem = text
             self.behind.setdefault(stream.id, stream)
             self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)

@@ -178,6 +178,7 @@ def name_of(arguments: FieldTable) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= 255:
-        raise PreconditionFailed(f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a text of 1 to 255"
-                                 " bytes")
+        raise PreconditionFailed(
+            f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a text of 1 to 255 bytes"
+        )
     return name

@@ -41,8 +41,12 @@ class Child:
     async def open(self) -> None:
         # In its own session, so that Ctrl-C reaches only the parent, which stops its children in order.
         self._process = await asyncio.create_subprocess_exec(
-            *python_command("leveret.cli.load.child"), stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=_MAX_LINE)
+            *python_command("leveret.cli.load.child"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_MAX_LINE,
+        )
         await self._ask(self._begin)
 
     async def start(self) -> None:

@@ -31,8 +31,13 @@ class Display:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False,
-                              redirect_stderr=False)
+            self._live = Live(
+                console=Console(stderr=True),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
         else:
             self._lines = True
 
@@ -41,8 +46,9 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -65,14 +71,17 @@ class Display:
         flows = Table(box=SIMPLE_HEAD, pad_edge=False)
         for heading in ("", "now", "on average", "messages"):
             flows.add_column(heading, justify="right" if heading else "left")
-        for what, now, ever in (("published", interval.published, total.published),
-                                ("confirmed", interval.confirmed, total.confirmed),
-                                ("consumed", interval.consumed, total.consumed)):
+        for what, now, ever in (
+            ("published", interval.published, total.published),
+            ("confirmed", interval.confirmed, total.confirmed),
+            ("consumed", interval.consumed, total.consumed),
+        ):
             flows.add_row(what, f"{count(interval.rate(now))}/s", f"{count(ever / max(interval.at, 1e-9))}/s", count(ever))
         times = Table(box=SIMPLE_HEAD, pad_edge=False)
         for heading in ("latency", "p50", "p99", "max"):
             times.add_column(heading, justify="left" if heading == "latency" else "right")
         for what, seen in (("until confirmed", interval.confirming), ("until consumed", interval.delivering)):
             times.add_row(what, duration(seen.quantile(0.5)), duration(seen.quantile(0.99)), duration(seen.longest))
-        return Group(Text(f"{self._broker}: {describe(plan)}"), Text(f"{interval.at:.0f} s{of}; Ctrl-C stops"), flows,
-                     times)
+        return Group(
+            Text(f"{self._broker}: {describe(plan)}"), Text(f"{interval.at:.0f} s{of}; Ctrl-C stops"), flows, times
+        )

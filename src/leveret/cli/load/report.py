@@ -51,11 +51,18 @@ class Report:
 
     def dump(self) -> Item:
         """Return the report for JSON."""
-        return {"published": self.published, "confirmed": self.confirmed, "refused": self.refused,
-                "consumed": self.consumed, "ended": self.ended, "published_at": self.published_at,
-                "consumed_at": self.consumed_at, "cpu": self.cpu,
-                "confirming": [self.confirming.dump(), self.confirming.longest],
-                "delivering": [self.delivering.dump(), self.delivering.longest]}
+        return {
+            "published": self.published,
+            "confirmed": self.confirmed,
+            "refused": self.refused,
+            "consumed": self.consumed,
+            "ended": self.ended,
+            "published_at": self.published_at,
+            "consumed_at": self.consumed_at,
+            "cpu": self.cpu,
+            "confirming": [self.confirming.dump(), self.confirming.longest],
+            "delivering": [self.delivering.dump(), self.delivering.longest],
+        }
 
 
 def load_report(dumped: Item) -> Report:

@@ -49,15 +49,21 @@ class Interval:
 
     def line(self) -> str:
         """Return the interval as a line of text."""
-        return (f"{self.at:6.1f} s  published {count(self.rate(self.published))}/s"
-                f"  confirmed {count(self.rate(self.confirmed))}/s  consumed {count(self.rate(self.consumed))}/s"
-                f"  latency p50 {duration(self.delivering.quantile(0.5))}, p99 {duration(self.delivering.quantile(0.99))}")
+        return (
+            f"{self.at:6.1f} s  published {count(self.rate(self.published))}/s"
+            f"  confirmed {count(self.rate(self.confirmed))}/s  consumed {count(self.rate(self.consumed))}/s"
+            f"  latency p50 {duration(self.delivering.quantile(0.5))}, p99 {duration(self.delivering.quantile(0.99))}"
+        )
 
     def dump(self) -> Item:
-        return {"at": round(self.at, 3), "published_per_second": round(self.rate(self.published), 1),
-                "confirmed_per_second": round(self.rate(self.confirmed), 1),
-                "consumed_per_second": round(self.rate(self.consumed), 1), "confirm": _quantiles(self.confirming),
-                "delivery": _quantiles(self.delivering)}
+        return {
+            "at": round(self.at, 3),
+            "published_per_second": round(self.rate(self.published), 1),
+            "confirmed_per_second": round(self.rate(self.confirmed), 1),
+            "consumed_per_second": round(self.rate(self.consumed), 1),
+            "confirm": _quantiles(self.confirming),
+            "delivery": _quantiles(self.delivering),
+        }
 
 
 @dataclass(slots=True)
@@ -119,9 +125,15 @@ class Results:
     def interval(self) -> Interval:
         """End the current interval, and return it."""
         now, before = self.total, self._before
-        interval = Interval(self.at, self.at - self.shown_at, now.published - before.published,
-                            now.confirmed - before.confirmed, now.consumed - before.consumed, self._confirming,
-                            self._delivering)
+        interval = Interval(
+            self.at,
+            self.at - self.shown_at,
+            now.published - before.published,
+            now.confirmed - before.confirmed,
+            now.consumed - before.consumed,
+            self._confirming,
+            self._delivering,
+        )
         self._before, self._confirming, self._delivering = now, Histogram(), Histogram()
         self.intervals.append(interval)
         return interval
@@ -158,22 +170,35 @@ class Results:
         plan = self.plan
         click.echo(f"broker  {text(self.broker)}")
         click.echo(f"load    {describe(plan)}")
-        click.echo(f"time    {max(self.publishing, self.consuming):.1f} s"
-                   f"{', interrupted' if self.interrupted else ''}; the generator used {self.cpu_share():.0%} of"
-                   f" {_some(self.processes, 'processor')}")
+        click.echo(
+            f"time    {max(self.publishing, self.consuming):.1f} s"
+            f"{', interrupted' if self.interrupted else ''}; the generator used {self.cpu_share():.0%} of"
+            f" {_some(self.processes, 'processor')}"
+        )
         click.echo()
         rows = []
         for what, number, seconds in self._throughput():
             if number or what == "published":
                 per_second = number / seconds if seconds > 0 else 0.0
-                rows.append({"": what, "messages": count(number), "rate": f"{count(per_second)}/s",
-                             "bodies": f"{size(per_second * plan.size)}/s"})
+                rows.append(
+                    {
+                        "": what,
+                        "messages": count(number),
+                        "rate": f"{count(per_second)}/s",
+                        "bodies": f"{size(per_second * plan.size)}/s",
+                    }
+                )
         show_table(rows, (("", ""), ("messages", "messages"), ("rate", "rate"), ("bodies", "bodies")))
         click.echo()
-        rows = [{"": what, **{name: duration(times.quantile(share)) for name, share in QUANTILES},
-                 "longest": duration(times.longest)}
-                for what, times in (("until confirmed", self.total.confirming), ("until consumed", self.total.delivering))
-                if times.longest]
+        rows = [
+            {
+                "": what,
+                **{name: duration(times.quantile(share)) for name, share in QUANTILES},
+                "longest": duration(times.longest),
+            }
+            for what, times in (("until confirmed", self.total.confirming), ("until consumed", self.total.delivering))
+            if times.longest
+        ]
         show_table(rows, (("", "latency"), *((name, name) for name, _ in QUANTILES), ("longest", "max")))
 
     def cpu_share(self) -> float:
@@ -184,8 +209,12 @@ class Results:
     def _throughput(self) -> list[tuple[str, int, float]]:
         total = self.total
         confirmed = total.confirmed if self.plan.confirms else 0
-        return [("published", total.published, self.publishing), ("confirmed", confirmed, self.publishing),
-                ("refused", total.refused, self.publishing), ("consumed", total.consumed, self.consuming)]
+        return [
+            ("published", total.published, self.publishing),
+            ("confirmed", confirmed, self.publishing),
+            ("refused", total.refused, self.publishing),
+            ("consumed", total.consumed, self.consuming),
+        ]
 
     def write(self, path: Path) -> None:
         """Write the results as JSON; `-` is standard output. Times are microseconds unless their name says seconds."""
@@ -193,13 +222,20 @@ class Results:
         # URLs may contain passwords.
         del plan["urls"]
         document = {
-            "broker": self.broker, "load": plan, "processes": self.processes, "interrupted": self.interrupted,
-            "publishing_seconds": round(self.publishing, 3), "consuming_seconds": round(self.consuming, 3),
+            "broker": self.broker,
+            "load": plan,
+            "processes": self.processes,
+            "interrupted": self.interrupted,
+            "publishing_seconds": round(self.publishing, 3),
+            "consuming_seconds": round(self.consuming, 3),
             "generator_cpu_seconds": round(self.total.cpu, 3),
             **{what: number for what, number, _ in self._throughput()},
-            **{f"{what}_per_second": round(number / seconds, 1) if seconds > 0 else 0.0
-               for what, number, seconds in self._throughput()},
-            "confirm": _quantiles(self.total.confirming), "delivery": _quantiles(self.total.delivering),
+            **{
+                f"{what}_per_second": round(number / seconds, 1) if seconds > 0 else 0.0
+                for what, number, seconds in self._throughput()
+            },
+            "confirm": _quantiles(self.total.confirming),
+            "delivery": _quantiles(self.total.delivering),
             "intervals": [interval.dump() for interval in self.intervals],
         }
         written = json.dumps(document, indent=2, ensure_ascii=False)
@@ -212,8 +248,10 @@ class Results:
 def _quantiles(times: Histogram) -> dict[str, float] | None:
     if not times.longest:
         return None
-    return {**{name: round(times.quantile(share) / 1000, 1) for name, share in QUANTILES},
-            "longest": round(times.longest / 1000, 1)}
+    return {
+        **{name: round(times.quantile(share) / 1000, 1) for name, share in QUANTILES},
+        "longest": round(times.longest / 1000, 1),
+    }
 
 
 def _some(number: int, thing: str) -> str:
@@ -222,8 +260,14 @@ def _some(number: int, thing: str) -> str:
 
 def describe(plan: Plan) -> str:
     """Return the load as a line of text."""
-    parts = [_some(plan.publishers, "publisher"), _some(plan.consumers, "consumer"), _some(plan.queues, "queue"),
-             f"{plan.exchange} exchange", size(plan.size), "persistent" if plan.persistent else "transient"]
+    parts = [
+        _some(plan.publishers, "publisher"),
+        _some(plan.consumers, "consumer"),
+        _some(plan.queues, "queue"),
+        f"{plan.exchange} exchange",
+        size(plan.size),
+        "persistent" if plan.persistent else "transient",
+    ]
     if plan.publishers:
         parts.append(f"{plan.window:,} in flight" if plan.confirms else "no confirms")
     if plan.rate is not None:

@@ -53,7 +53,8 @@ class Worker:
         plan = self._plan
         for number in self._share.consumers:
             connection = await self._stack.enter_async_context(
-                open_connection(plan.urls, "bench consumer", reconnect=False))
+                open_connection(plan.urls, "bench consumer", reconnect=False)
+            )
             for queue in plan.consumed_by(number):
                 # One channel per queue: an ack of several messages must not include those of another queue.
                 channel = await connection.open_channel(confirms=False)
@@ -62,7 +63,8 @@ class Worker:
                 self._create_task(self._consume(consumer))
         for number in self._share.publishers:
             connection = await self._stack.enter_async_context(
-                open_connection(plan.urls, "bench publisher", reconnect=False))
+                open_connection(plan.urls, "bench publisher", reconnect=False)
+            )
             self._publishers.append(_Publishing(plan, number, await connection.open_channel(confirms=plan.confirms)))
 
     async def start(self) -> None:
@@ -76,8 +78,9 @@ class Worker:
             if task.done():
                 task.result()
         delivering, self._delivering = self._delivering, Histogram()
-        report = Report(consumed=self._consumed, consumed_at=self._consumed_at, cpu=time.process_time(),
-                        delivering=delivering)
+        report = Report(
+            consumed=self._consumed, consumed_at=self._consumed_at, cpu=time.process_time(), delivering=delivering
+        )
         for publisher in self._publishers:
             report.add(publisher.report())
         return report
@@ -136,8 +139,14 @@ class _Publishing:
     def report(self) -> Report:
         waiting = self._awaited + (0 if self._publisher is None else self._publisher.unconfirmed)
         confirming, self._confirming = self._confirming, Histogram()
-        return Report(published=self._sent, confirmed=max(0, self._sent - self._refused - waiting), refused=self._refused,
-                      ended=self._ended, published_at=self._confirmed_at, confirming=confirming)
+        return Report(
+            published=self._sent,
+            confirmed=max(0, self._sent - self._refused - waiting),
+            refused=self._refused,
+            ended=self._ended,
+            published_at=self._confirmed_at,
+            confirming=confirming,
+        )
 
     async def run(self) -> None:
         """Publish until the quota is reached and everything is confirmed."""
@@ -215,8 +224,9 @@ class _Publishing:
         self._sent += 1
         self._awaited += 1
         try:
-            await self._channel.publish(body, routing_key, plan.exchange_name, timeout=None, persistent=plan.persistent,
-                                        headers=headers)
+            await self._channel.publish(
+                body, routing_key, plan.exchange_name, timeout=None, persistent=plan.persistent, headers=headers
+            )
         except PublishFailed:
             self._refused += 1
         else:

@@ -109,8 +109,10 @@ class _Taking:
 
         try:
             with self._progress:
-                async with (open_connection(order.urls, self.command, order.timeout, self._progress.on_event) as connection,
-                            connection.open_channel(confirms=False) as channel):
+                async with (
+                    open_connection(order.urls, self.command, order.timeout, self._progress.on_event) as connection,
+                    connection.open_channel(confirms=False) as channel,
+                ):
                     self._output.on_closed(closed)
                     # Closing the channel returns unacked messages to the queue.
                     await self._take(channel)

@@ -45,9 +45,15 @@ class Progress:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
 
-            self._rich = RichProgress(TextColumn("{task.description}", markup=False), BarColumn(),
-                                      console=Console(stderr=True), transient=True, auto_refresh=False,
-                                      redirect_stdout=False, redirect_stderr=False)
+            self._rich = RichProgress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
 
     @property
     def seconds(self) -> float:
@@ -73,8 +79,9 @@ class Progress:
             self._task = asyncio.get_running_loop().create_task(self._show(self._rich))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._task is not None:
             self._task.cancel()
         if self._rich is not None:
@@ -88,8 +95,12 @@ class Progress:
             await asyncio.sleep(_UPDATE_INTERVAL)
             count, done = self._state()
             now = time.monotonic()
-            progress.update(shown, description=f"{self._doing} {count:,}  {rate(count - before, now - at)}",
-                            total=None if done is None else 1.0, completed=done or 0.0)
+            progress.update(
+                shown,
+                description=f"{self._doing} {count:,}  {rate(count - before, now - at)}",
+                total=None if done is None else 1.0,
+                completed=done or 0.0,
+            )
             progress.refresh()
             before, at = count, now
 

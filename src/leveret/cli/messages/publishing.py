@@ -91,8 +91,10 @@ class _Publishing:
 
     async def _run(self) -> int:
         order = self._order
-        async with (open_connection(order.urls, "publish", order.timeout, self._progress.on_event) as connection,
-                    connection.open_channel() as channel):
+        async with (
+            open_connection(order.urls, "publish", order.timeout, self._progress.on_event) as connection,
+            connection.open_channel() as channel,
+        ):
             with self._progress:
                 try:
                     await self._publish_all(channel)
@@ -143,8 +145,11 @@ class _Publishing:
         publisher = self._publishers.get(exchange)
         if publisher is None:
             publisher = self._publishers[exchange] = channel.publisher(
-                exchange, window=order.window, properties=self._common,
-                mandatory=not exchange if order.mandatory is None else order.mandatory)
+                exchange,
+                window=order.window,
+                properties=self._common,
+                mandatory=not exchange if order.mandatory is None else order.mandatory,
+            )
         if draft.properties is None:
             return lambda: publisher.publish(draft.body, routing_key)
         properties = self._properties(draft.properties)

@@ -43,15 +43,17 @@ class Draft(NamedTuple):
 
 def dump(message: Message) -> bytes:
     """Return a received message as a line of JSON."""
-    record: Item = {"exchange": message.exchange, "routing_key": message.routing_key,
-                              "redelivered": message.redelivered}
+    record: Item = {"exchange": message.exchange, "routing_key": message.routing_key, "redelivered": message.redelivered}
     try:
         properties = message.properties
     except InvalidMessage as error:
         record["malformed"] = str(error)
         properties = Properties()
-    record["properties"] = {name: _to_json(value) if name != "timestamp" else _time_text(value)
-                            for name in _PROPERTIES if (value := getattr(properties, name)) is not None}
+    record["properties"] = {
+        name: _to_json(value) if name != "timestamp" else _time_text(value)
+        for name in _PROPERTIES
+        if (value := getattr(properties, name)) is not None
+    }
     record["headers"] = {name: _to_json(value) for name, value in (properties.headers or {}).items()}
     try:
         record |= {"body": message.body.decode("utf-8"), "encoding": "text"}

@@ -32,8 +32,9 @@ class Source:
         before_waiting: Awaited before the source waits for input.
     """
 
-    def __init__(self, form: str, bodies: Sequence[str], files: Sequence[Path],
-                 before_waiting: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, form: str, bodies: Sequence[str], files: Sequence[Path], before_waiting: Callable[[], Awaitable[object]]
+    ) -> None:
         self._form = form
         self._bodies = bodies
         self._files = files

@@ -57,8 +57,17 @@ class Amqp09Channel(Channel):
 
     # Realms
 
-    async def request_access(self, realm: str, *, exclusive: bool = False, passive: bool = False, active: bool = False,
-                       write: bool = False, read: bool = False, timeout: Limit = DEFAULT) -> Access:
+    async def request_access(
+        self,
+        realm: str,
+        *,
+        exclusive: bool = False,
+        passive: bool = False,
+        active: bool = False,
+        write: bool = False,
+        read: bool = False,
+        timeout: Limit = DEFAULT,
+    ) -> Access:
         """Request access to a realm (`access.request`). Later methods on the channel use its ticket.
 
         If the server refuses it, it closes the connection, as the specification requires.
@@ -76,10 +85,21 @@ class Amqp09Channel(Channel):
 
     # Files
 
-    async def send_file(self, source: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                        identifier: str = "", filename: str | None = None, mandatory: bool = False,
-                        immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
-                        properties: Properties | None = None, **keywords: PropertyValue) -> str:
+    async def send_file(
+        self,
+        source: Source,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        identifier: str = "",
+        filename: str | None = None,
+        mandatory: bool = False,
+        immediate: bool = False,
+        progress: Progress | None = None,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> str:
         """Send a file by staging, publish it (class file), and return its identifier.
 
         Bytes that the server already has are not sent again, neither after a lost connection nor in a later call with the
@@ -103,8 +123,17 @@ class Amqp09Channel(Channel):
             Returned: The message was returned.
         """
         with file_of(source) as file:
-            upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
-                            properties, keywords)
+            upload = Upload(
+                file,
+                name_of(exchange),
+                name_of(routing_key),
+                identifier,
+                mandatory,
+                immediate,
+                filename,
+                properties,
+                keywords,
+            )
             while True:
                 await self._connection.driver.wait_open(timeout)
                 try:
@@ -139,9 +168,18 @@ class Amqp09Channel(Channel):
             with driver.lock:
                 core.abandon()
 
-    def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
-                      no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
-                      arguments: FieldMapping | None = None) -> FileConsumer:
+    def consume_files(
+        self,
+        queue: str | Queue,
+        *,
+        directory: Directory = None,
+        prefetch: int = 10,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> FileConsumer:
         """Consume the files of a queue, as in `async for file in channel.consume_files("files")`.
 
         Args:
@@ -157,15 +195,31 @@ class Amqp09Channel(Channel):
             arguments: Additional arguments.
         """
         found = self._core.new_file_consumer(
-            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
-            no_local=no_local)
+            name_of(queue),
+            consumer_tag,
+            prefetch,
+            directory,
+            arguments,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            no_local=no_local,
+        )
         return FileConsumer(self, found, queue)
 
     # Streams
 
-    async def publish_stream(self, body: Body, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                             mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
-                             properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    async def publish_stream(
+        self,
+        body: Body,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message that soon becomes outdated (class stream).
 
         The call returns when the message is written; the message is not published again on another connection. With
@@ -174,18 +228,27 @@ class Amqp09Channel(Channel):
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
 
-    def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
-                       consumer_tag: str = "", arguments: FieldMapping | None = None) -> Consumer:
+    def consume_stream(
+        self,
+        queue: str | Queue,
+        *,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> Consumer:
         """Consume the stream messages of a queue; they need no acknowledgement.
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
         """
         found = self._core.new_stream_consumer(
-            name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
+            name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local
+        )
         return Consumer(self, found, queue)
 
-    async def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
-                         timeout: Limit = DEFAULT) -> None:
+    async def stream_qos(
+        self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *, timeout: Limit = DEFAULT
+    ) -> None:
         """Set the rate of the channel's streams and how far they may run ahead of it (`stream.qos`); 0 is no limit.
 
         Args:
@@ -199,9 +262,18 @@ class Amqp09Channel(Channel):
 
     # Tunnels
 
-    async def tunnel(self, data_name: str, body: Body = b"", *, headers: FieldMapping | None = None,
-                     meta_data: FieldMapping | None = None, proxy_name: str = "", durable: bool = False,
-                     broadcast: bool = False, timeout: Limit = DEFAULT) -> None:
+    async def tunnel(
+        self,
+        data_name: str,
+        body: Body = b"",
+        *,
+        headers: FieldMapping | None = None,
+        meta_data: FieldMapping | None = None,
+        proxy_name: str = "",
+        durable: bool = False,
+        broadcast: bool = False,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Send a request to a handler of the server (`tunnel.request`), and wait until it is processed.
 
         Args:
@@ -224,9 +296,19 @@ class Amqp09Channel(Channel):
 
     # Class message
 
-    async def transfer(self, body: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                       identifier: str = "", immediate: bool = False, progress: Progress | None = None,
-                       timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    async def transfer(
+        self,
+        body: Source,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        identifier: str = "",
+        immediate: bool = False,
+        progress: Progress | None = None,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message of class message, of any size, and wait until the server has accepted it.
 
         Args:
@@ -248,8 +330,9 @@ class Amqp09Channel(Channel):
         """
         core = self._core
         with body_of(body) as file:
-            sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
-                               keywords)
+            sending = Transfer(
+                core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties, keywords
+            )
             while True:
                 try:
                     refused = await self._transfer(sending, progress, timeout)
@@ -306,21 +389,38 @@ class Amqp09Channel(Channel):
             raise
         return core
 
-    def consume_messages(self, queue: str | Queue, *, directory: Directory = None,
-                         prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
-                         consumer_tag: str = "", arguments: FieldMapping | None = None) -> FileConsumer:
+    def consume_messages(
+        self,
+        queue: str | Queue,
+        *,
+        directory: Directory = None,
+        prefetch: int = 100,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> FileConsumer:
         """Consume the class message contents of a queue, of any size.
 
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
         Messages can be accepted or rejected, not requeued.
         """
         found = self._core.new_message_consumer(
-            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
-            no_local=no_local)
+            name_of(queue),
+            consumer_tag,
+            prefetch,
+            directory,
+            arguments,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            no_local=no_local,
+        )
         return FileConsumer(self, found, queue)
 
-    async def get_message(self, queue: str | Queue, *, no_ack: bool = False,
-                          timeout: Limit = DEFAULT) -> FileMessage | None:
+    async def get_message(
+        self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT
+    ) -> FileMessage | None:
         """Return the next message of class message of a queue, None if there is none (`message.get`)."""
         core = self._core
         name = name_of(queue)

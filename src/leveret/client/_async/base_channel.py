@@ -99,9 +99,17 @@ class BaseChannel(ABC):
         """Return a handle to an exchange by name, without one to the default exchange. Nothing is sent."""
         return Exchange(self, name)
 
-    async def declare_queue(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                            auto_delete: bool = False, passive: bool = False, arguments: FieldMapping | None = None,
-                            timeout: Limit = DEFAULT) -> Queue:
+    async def declare_queue(
+        self,
+        name: str = "",
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        arguments: FieldMapping | None = None,
+        timeout: Limit = DEFAULT,
+    ) -> Queue:
         """Declare a queue: create it, or check that it has these options.
 
         Args:
@@ -113,8 +121,11 @@ class BaseChannel(ABC):
             arguments: Additional arguments, such as `x-max-length`.
             timeout: Timeout of the call.
         """
-        declared, messages, consumers = await self._call("queue.declare", lambda: self._core.operations.declare_queue(
-            name_of(name), durable, exclusive, auto_delete, passive, arguments), timeout)
+        declared, messages, consumers = await self._call(
+            "queue.declare",
+            lambda: self._core.operations.declare_queue(name_of(name), durable, exclusive, auto_delete, passive, arguments),
+            timeout,
+        )
         return Queue(self, declared, messages, consumers)
 
     async def delete_queue(self, queue: QueueName, *, timeout: Limit = DEFAULT) -> int:
@@ -127,21 +138,49 @@ class BaseChannel(ABC):
         count: int = await self._call("queue.purge", lambda: self._core.operations.purge_queue(name_of(queue)), timeout)
         return count
 
-    async def bind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
-                         arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
+    async def bind_queue(
+        self,
+        queue: QueueName,
+        exchange: ExchangeName,
+        routing_key: str = "",
+        arguments: FieldMapping | None = None,
+        *,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Bind a queue to an exchange."""
-        await self._call("queue.bind", lambda: self._core.operations.bind(
-            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+        await self._call(
+            "queue.bind",
+            lambda: self._core.operations.bind(True, name_of(queue), name_of(exchange), routing_key, arguments),
+            timeout,
+        )
 
-    async def unbind_queue(self, queue: QueueName, exchange: ExchangeName, routing_key: str = "",
-                           arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
+    async def unbind_queue(
+        self,
+        queue: QueueName,
+        exchange: ExchangeName,
+        routing_key: str = "",
+        arguments: FieldMapping | None = None,
+        *,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Remove a binding made by `bind_queue` with the same arguments."""
-        await self._call("queue.unbind", lambda: self._core.operations.unbind(
-            True, name_of(queue), name_of(exchange), routing_key, arguments), timeout)
+        await self._call(
+            "queue.unbind",
+            lambda: self._core.operations.unbind(True, name_of(queue), name_of(exchange), routing_key, arguments),
+            timeout,
+        )
 
-    async def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
-                               auto_delete: bool = False, internal: bool = False,
-                               arguments: FieldMapping | None = None, timeout: Limit = DEFAULT) -> Exchange:
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldMapping | None = None,
+        timeout: Limit = DEFAULT,
+    ) -> Exchange:
         """Declare an exchange: create it, or check that it has these options.
 
         Args:
@@ -153,31 +192,62 @@ class BaseChannel(ABC):
             arguments: Additional arguments, such as `alternate-exchange`.
             timeout: Timeout of the call.
         """
-        await self._call("exchange.declare", lambda: self._core.operations.declare_exchange(
-            name_of(name), type, durable, auto_delete, internal, arguments), timeout)
+        await self._call(
+            "exchange.declare",
+            lambda: self._core.operations.declare_exchange(name_of(name), type, durable, auto_delete, internal, arguments),
+            timeout,
+        )
         return Exchange(self, name, type)
 
     async def delete_exchange(self, exchange: ExchangeName, *, timeout: Limit = DEFAULT) -> None:
         """Delete an exchange."""
         await self._call("exchange.delete", lambda: self._core.operations.delete_exchange(name_of(exchange)), timeout)
 
-    async def bind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
-                            arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
+    async def bind_exchange(
+        self,
+        destination: ExchangeName,
+        source: ExchangeName,
+        routing_key: str = "",
+        arguments: FieldMapping | None = None,
+        *,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Bind the exchange `destination` to the exchange `source`."""
-        await self._call("exchange.bind", lambda: self._core.operations.bind(
-            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+        await self._call(
+            "exchange.bind",
+            lambda: self._core.operations.bind(False, name_of(destination), name_of(source), routing_key, arguments),
+            timeout,
+        )
 
-    async def unbind_exchange(self, destination: ExchangeName, source: ExchangeName, routing_key: str = "",
-                              arguments: FieldMapping | None = None, *, timeout: Limit = DEFAULT) -> None:
+    async def unbind_exchange(
+        self,
+        destination: ExchangeName,
+        source: ExchangeName,
+        routing_key: str = "",
+        arguments: FieldMapping | None = None,
+        *,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Remove a binding made by `bind_exchange` with the same arguments."""
-        await self._call("exchange.unbind", lambda: self._core.operations.unbind(
-            False, name_of(destination), name_of(source), routing_key, arguments), timeout)
+        await self._call(
+            "exchange.unbind",
+            lambda: self._core.operations.unbind(False, name_of(destination), name_of(source), routing_key, arguments),
+            timeout,
+        )
 
     # Publishing
 
-    async def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                      mandatory: bool = False, timeout: Limit = DEFAULT,
-                      properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    async def publish(
+        self,
+        body: Body,
+        routing_key: QueueName = "",
+        exchange: ExchangeName = "",
+        *,
+        mandatory: bool = False,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
         While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
@@ -197,8 +267,13 @@ class BaseChannel(ABC):
             Returned: The message was returned.
             Timeout: The server did not confirm in time, or it blocks publishers.
         """
-        outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(mandatory, False),
-                                        self._encoder.merge(properties, keywords))
+        outgoing = self._encoder.encode(
+            body,
+            name_of(exchange),
+            name_of(routing_key),
+            encode_flags(mandatory, False),
+            self._encoder.merge(properties, keywords),
+        )
         await self.send(outgoing, timeout)
 
     async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
@@ -235,8 +310,16 @@ class BaseChannel(ABC):
                 waiter, what = core.flow_waiter(), f"basic.publish while {core.blocked_reason()}"
             await driver.wait(waiter, seconds, what, left)
 
-    def publisher(self, exchange: ExchangeName = "", routing_key: QueueName = "", *, window: int = 200,
-                  mandatory: bool = False, properties: Properties | None = None, **keywords: PropertyValue) -> Publisher:
+    def publisher(
+        self,
+        exchange: ExchangeName = "",
+        routing_key: QueueName = "",
+        *,
+        window: int = 200,
+        mandatory: bool = False,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> Publisher:
         """Return a publisher of many messages that does not wait for each confirm. `async with` waits for the pending ones.
 
         Args:
@@ -247,12 +330,28 @@ class BaseChannel(ABC):
             properties: Properties of all messages.
             **keywords: Properties that replace those of `properties`.
         """
-        return Publisher(self, PublisherCore(self._core, window), self._encoder, name_of(exchange), name_of(routing_key),
-                         mandatory, properties, keywords)
+        return Publisher(
+            self,
+            PublisherCore(self._core, window),
+            self._encoder,
+            name_of(exchange),
+            name_of(routing_key),
+            mandatory,
+            properties,
+            keywords,
+        )
 
     @abstractmethod
-    async def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                      timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> Message:
+    async def request(
+        self,
+        body: Body,
+        routing_key: QueueName = "",
+        exchange: ExchangeName = "",
+        *,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> Message:
         """Publish a request and wait for its reply.
 
         Raises:
@@ -261,8 +360,15 @@ class BaseChannel(ABC):
             ConnectionLost: The connection was lost before the reply arrived.
         """
 
-    async def _request(self, body: Body, routing_key: QueueName, exchange: ExchangeName, timeout: Limit,
-                       properties: Properties | None, keywords: dict[str, PropertyValue]) -> Any:
+    async def _request(
+        self,
+        body: Body,
+        routing_key: QueueName,
+        exchange: ExchangeName,
+        timeout: Limit,
+        properties: Properties | None,
+        keywords: dict[str, PropertyValue],
+    ) -> Any:
         core = self._core
         driver = self._driver
         await self.wait_flowing(timeout)
@@ -274,8 +380,13 @@ class BaseChannel(ABC):
             with driver.lock:
                 known = core.reply_to_waiter()
         keywords = {**keywords, "correlation_id": correlation_id, "reply_to": core.reply_to}
-        outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(True, False),
-                                        self._encoder.merge(properties, keywords))
+        outgoing = self._encoder.encode(
+            body,
+            name_of(exchange),
+            name_of(routing_key),
+            encode_flags(True, False),
+            self._encoder.merge(properties, keywords),
+        )
         outgoing.at_most_once = True
         while True:
             with driver.lock:

@@ -44,8 +44,9 @@ class Channel(BaseChannel):
 
     # Queues and exchanges
 
-    async def delete_queue(self, queue: QueueName, *, if_unused: bool = False, if_empty: bool = False,
-                           timeout: Limit = DEFAULT) -> int:
+    async def delete_queue(
+        self, queue: QueueName, *, if_unused: bool = False, if_empty: bool = False, timeout: Limit = DEFAULT
+    ) -> int:
         """Delete a queue and return the number of messages deleted with it (0-9-1 `queue.delete`).
 
         Args:
@@ -54,13 +55,23 @@ class Channel(BaseChannel):
             if_empty: Fail if the queue has messages.
             timeout: Timeout of the call.
         """
-        count: int = await self._call("queue.delete", lambda: self._core.operations.delete_queue(
-            name_of(queue), if_unused, if_empty), timeout)
+        count: int = await self._call(
+            "queue.delete", lambda: self._core.operations.delete_queue(name_of(queue), if_unused, if_empty), timeout
+        )
         return count
 
-    async def declare_exchange(self, name: str, type: str = "direct", *, durable: bool = False,
-                               auto_delete: bool = False, internal: bool = False, passive: bool = False,
-                               arguments: FieldMapping | None = None, timeout: Limit = DEFAULT) -> Exchange:
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        passive: bool = False,
+        arguments: FieldMapping | None = None,
+        timeout: Limit = DEFAULT,
+    ) -> Exchange:
         """Declare an exchange (0-9-1 `exchange.declare`): create it, or check that it has these options.
 
         Args:
@@ -73,20 +84,35 @@ class Channel(BaseChannel):
             arguments: Additional arguments, such as `alternate-exchange`.
             timeout: Timeout of the call.
         """
-        await self._call("exchange.declare", lambda: self._core.operations.declare_exchange(
-            name_of(name), type, durable, auto_delete, internal, arguments, passive), timeout)
+        await self._call(
+            "exchange.declare",
+            lambda: self._core.operations.declare_exchange(
+                name_of(name), type, durable, auto_delete, internal, arguments, passive
+            ),
+            timeout,
+        )
         return Exchange(self, name, type)
 
     async def delete_exchange(self, exchange: ExchangeName, *, if_unused: bool = False, timeout: Limit = DEFAULT) -> None:
         """Delete an exchange (0-9-1 `exchange.delete`); with `if_unused`, fail if it has bindings."""
-        await self._call("exchange.delete", lambda: self._core.operations.delete_exchange(
-            name_of(exchange), if_unused), timeout)
+        await self._call(
+            "exchange.delete", lambda: self._core.operations.delete_exchange(name_of(exchange), if_unused), timeout
+        )
 
     # Publishing
 
-    async def publish(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                      mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
-                      properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    async def publish(
+        self,
+        body: Body,
+        routing_key: QueueName = "",
+        exchange: ExchangeName = "",
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
         While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
@@ -107,12 +133,25 @@ class Channel(BaseChannel):
             Returned: The message was returned.
             Timeout: The server did not confirm in time, or it blocks publishers.
         """
-        outgoing = self._encoder.encode(body, name_of(exchange), name_of(routing_key), encode_flags(mandatory, immediate),
-                                        self._encoder.merge(properties, keywords))
+        outgoing = self._encoder.encode(
+            body,
+            name_of(exchange),
+            name_of(routing_key),
+            encode_flags(mandatory, immediate),
+            self._encoder.merge(properties, keywords),
+        )
         await self.send(outgoing, timeout)
 
-    async def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                      timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> Message:
+    async def request(
+        self,
+        body: Body,
+        routing_key: QueueName = "",
+        exchange: ExchangeName = "",
+        *,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> Message:
         """Publish a request and wait for its reply, over direct reply-to.
 
         Raises:
@@ -125,8 +164,17 @@ class Channel(BaseChannel):
 
     # Consuming
 
-    def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, no_local: bool = False,
-                exclusive: bool = False, consumer_tag: str = "", arguments: FieldMapping | None = None) -> Consumer:
+    def consume(
+        self,
+        queue: QueueName,
+        *,
+        prefetch: int = 100,
+        no_ack: bool = False,
+        no_local: bool = False,
+        exclusive: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> Consumer:
         """Consume the messages of a queue, as in `async for message in channel.consume("work")`.
 
         Args:
@@ -138,8 +186,12 @@ class Channel(BaseChannel):
             consumer_tag: Consumer tag; "" for a generated one.
             arguments: Additional arguments, such as `x-priority`.
         """
-        sent: Arguments = {"no_ack": no_ack, "exclusive": exclusive, "no_local": no_local,
-                           "arguments": dict(arguments or {})}
+        sent: Arguments = {
+            "no_ack": no_ack,
+            "exclusive": exclusive,
+            "no_local": no_local,
+            "arguments": dict(arguments or {}),
+        }
         core = self._core.new_consumer(name_of(queue), prefetch, sent)
         core.tag = consumer_tag
         return Consumer(self, core, queue)
@@ -164,11 +216,11 @@ class Channel(BaseChannel):
         with self._driver.lock:
             self._core.settle_tag("basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
 
-    async def qos(self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *,
-                  timeout: Limit = DEFAULT) -> None:
+    async def qos(
+        self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *, timeout: Limit = DEFAULT
+    ) -> None:
         """Set prefetch limits (0-9-1 `basic.qos`). With `global_` they apply to all consumers of the channel together."""
-        await self._call("basic.qos", lambda: self._core.operations.qos(
-            prefetch_count, prefetch_size, global_), timeout)
+        await self._call("basic.qos", lambda: self._core.operations.qos(prefetch_count, prefetch_size, global_), timeout)
 
     async def recover(self, requeue: bool = True, *, timeout: Limit = DEFAULT) -> None:
         """Ask the server to redeliver all unacked messages (0-9-1 `basic.recover`).

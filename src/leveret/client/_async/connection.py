@@ -151,13 +151,30 @@ class Amqp10Connection(BaseConnection):
         """Begin a session; see `session`."""
         return self.session(confirms=confirms, transactional=transactional)
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
-               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
-               properties: Mapping[str, WireValue] | None = None, capabilities: tuple[str, ...] = ()) -> Opening[Sender]:
+    def sender(
+        self,
+        address: str | None,
+        *,
+        name: str = "",
+        window: int = 200,
+        settled: bool = False,
+        settle_second: bool = False,
+        durable: bool = False,
+        dynamic: bool = False,
+        properties: Mapping[str, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> Opening[Sender]:
         """Attach a sender on a session of its own; otherwise as `Session.sender`."""
-        options: dict[str, Option] = {"name": name, "window": window, "settled": settled, "settle_second": settle_second,
-                                   "durable": durable, "dynamic": dynamic, "properties": properties,
-                                   "capabilities": capabilities}
+        options: dict[str, Option] = {
+            "name": name,
+            "window": window,
+            "settled": settled,
+            "settle_second": settle_second,
+            "durable": durable,
+            "dynamic": dynamic,
+            "properties": properties,
+            "capabilities": capabilities,
+        }
 
         async def open() -> Sender:
             session = await self._open_link_session()
@@ -170,14 +187,34 @@ class Amqp10Connection(BaseConnection):
 
         return Opening(open)
 
-    def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
-                 dynamic: bool = False, properties: Mapping[str, WireValue] | None = None,
-                 capabilities: tuple[str, ...] = ()) -> Opening[Receiver]:
+    def receiver(
+        self,
+        address: str | None,
+        *,
+        name: str = "",
+        prefetch: int = 100,
+        filters: Filters | None = None,
+        browse: bool = False,
+        durable: bool = False,
+        settled: bool = False,
+        settle_second: bool = False,
+        dynamic: bool = False,
+        properties: Mapping[str, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> Opening[Receiver]:
         """Attach a receiver on a session of its own; otherwise as `Session.receiver`."""
-        options: dict[str, Option] = {"name": name, "prefetch": prefetch, "filters": filters, "browse": browse,
-                                   "durable": durable, "settled": settled, "settle_second": settle_second,
-                                   "dynamic": dynamic, "properties": properties, "capabilities": capabilities}
+        options: dict[str, Option] = {
+            "name": name,
+            "prefetch": prefetch,
+            "filters": filters,
+            "browse": browse,
+            "durable": durable,
+            "settled": settled,
+            "settle_second": settle_second,
+            "dynamic": dynamic,
+            "properties": properties,
+            "capabilities": capabilities,
+        }
 
         async def open() -> Receiver:
             session = await self._open_link_session()
@@ -218,27 +255,32 @@ class Amqp10Connection(BaseConnection):
 
 
 @overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None,
-            **options: Option) -> Opening[Connection]: ...
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None, **options: Option
+) -> Opening[Connection]: ...
 
 
 @overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"],
-            **options: Option) -> Opening[Amqp09Connection]: ...
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"], **options: Option
+) -> Opening[Amqp09Connection]: ...
 
 
 @overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"],
-            **options: Option) -> Opening[Amqp10Connection]: ...
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"], **options: Option
+) -> Opening[Amqp10Connection]: ...
 
 
 @overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None,
-            **options: Option) -> Opening[Connection | Amqp10Connection]: ...
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None, **options: Option
+) -> Opening[Connection | Amqp10Connection]: ...
 
 
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: str | None = None,
-            **options: Option) -> Opening[Connection | Amqp10Connection]:
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None = None, **options: Option
+) -> Opening[Connection | Amqp10Connection]:
     """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 
         async with leveret.connect("amqp://localhost") as connection:

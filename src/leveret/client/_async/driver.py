@@ -122,13 +122,20 @@ class Driver(FrontEnd):
             self._drop(stream)
             raise ConnectionFailed(
                 f"no connection to {parameters.host}:{parameters.port} within {parameters.connect_timeout:g} s"
-                " (connect_timeout)", host=parameters.host, port=parameters.port) from None
+                " (connect_timeout)",
+                host=parameters.host,
+                port=parameters.port,
+            ) from None
         except ConnectionClosed as error:
             self._drop(stream)
             kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
-            raise kind(f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
-                       host=parameters.host, port=parameters.port, reply_code=error.reply_code,
-                       reply_text=error.reply_text) from None
+            raise kind(
+                f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
+                host=parameters.host,
+                port=parameters.port,
+                reply_code=error.reply_code,
+                reply_text=error.reply_text,
+            ) from None
         except BaseException:
             self._drop(stream)
             raise
@@ -356,9 +363,12 @@ class Driver(FrontEnd):
             self.stream = None
             if stream is not None:
                 stream.abort()
-            self.core.lost(ConnectionLost(
-                f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
-                f" (heartbeat: {self.core.heartbeat_timeout / 2:g} s)"))
+            self.core.lost(
+                ConnectionLost(
+                    f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
+                    f" (heartbeat: {self.core.heartbeat_timeout / 2:g} s)"
+                )
+            )
 
     def _cancel_heartbeat_timer(self) -> None:
         if self._heartbeat_timer is not None:

@@ -10,8 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 class Closable(Protocol):
     """A result that `async with` can close."""
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        traceback: TracebackType | None) -> None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 
 T = TypeVar("T", bound=Closable, covariant=True)
@@ -31,7 +32,8 @@ class Opening(Generic[T]):
         self._opened = await self._open()
         return self._opened
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._opened is not None:
             await self._opened.__aexit__(kind, error, traceback)

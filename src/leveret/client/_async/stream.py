@@ -83,8 +83,12 @@ async def open_stream(driver: Driver, parameters: Parameters) -> Stream:
     context = parameters.tls_context()
     try:
         _, stream = await loop.create_connection(
-            lambda: Stream(driver), parameters.host, parameters.port, ssl=context,
-            server_hostname=parameters.tls_name if context is not None else None)
+            lambda: Stream(driver),
+            parameters.host,
+            parameters.port,
+            ssl=context,
+            server_hostname=parameters.tls_name if context is not None else None,
+        )
     except OSError as error:
         raise socket_error(parameters, error) from error
     return stream

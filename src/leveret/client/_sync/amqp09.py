@@ -58,8 +58,17 @@ class Amqp09Channel(Channel):
 
     # Realms
 
-    def request_access(self, realm: str, *, exclusive: bool = False, passive: bool = False, active: bool = False,
-                       write: bool = False, read: bool = False, timeout: Limit = DEFAULT) -> Access:
+    def request_access(
+        self,
+        realm: str,
+        *,
+        exclusive: bool = False,
+        passive: bool = False,
+        active: bool = False,
+        write: bool = False,
+        read: bool = False,
+        timeout: Limit = DEFAULT,
+    ) -> Access:
         """Request access to a realm (`access.request`). Later methods on the channel use its ticket.
 
         If the server refuses it, it closes the connection, as the specification requires.
@@ -77,10 +86,21 @@ class Amqp09Channel(Channel):
 
     # Files
 
-    def send_file(self, source: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                  identifier: str = "", filename: str | None = None, mandatory: bool = False,
-                  immediate: bool = False, progress: Progress | None = None, timeout: Limit = DEFAULT,
-                  properties: Properties | None = None, **keywords: PropertyValue) -> str:
+    def send_file(
+        self,
+        source: Source,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        identifier: str = "",
+        filename: str | None = None,
+        mandatory: bool = False,
+        immediate: bool = False,
+        progress: Progress | None = None,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> str:
         """Send a file by staging, publish it (class file), and return its identifier.
 
         Bytes that the server already has are not sent again, neither after a lost connection nor in a later call with the
@@ -104,8 +124,17 @@ class Amqp09Channel(Channel):
             Returned: The message was returned.
         """
         with file_of(source) as file:
-            upload = Upload(file, name_of(exchange), name_of(routing_key), identifier, mandatory, immediate, filename,
-                            properties, keywords)
+            upload = Upload(
+                file,
+                name_of(exchange),
+                name_of(routing_key),
+                identifier,
+                mandatory,
+                immediate,
+                filename,
+                properties,
+                keywords,
+            )
             while True:
                 self._connection.driver.wait_open(timeout)
                 try:
@@ -140,9 +169,18 @@ class Amqp09Channel(Channel):
             with driver.lock:
                 core.abandon()
 
-    def consume_files(self, queue: str | Queue, *, directory: Directory = None, prefetch: int = 10,
-                      no_ack: bool = False, exclusive: bool = False, no_local: bool = False, consumer_tag: str = "",
-                      arguments: FieldMapping | None = None) -> FileConsumer:
+    def consume_files(
+        self,
+        queue: str | Queue,
+        *,
+        directory: Directory = None,
+        prefetch: int = 10,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> FileConsumer:
         """Consume the files of a queue, as in `for file in channel.consume_files("files")`.
 
         Args:
@@ -158,15 +196,31 @@ class Amqp09Channel(Channel):
             arguments: Additional arguments.
         """
         found = self._core.new_file_consumer(
-            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
-            no_local=no_local)
+            name_of(queue),
+            consumer_tag,
+            prefetch,
+            directory,
+            arguments,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            no_local=no_local,
+        )
         return FileConsumer(self, found, queue)
 
     # Streams
 
-    def publish_stream(self, body: Body, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                       mandatory: bool = False, immediate: bool = False, timeout: Limit = DEFAULT,
-                       properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    def publish_stream(
+        self,
+        body: Body,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message that soon becomes outdated (class stream).
 
         The call returns when the message is written; the message is not published again on another connection. With
@@ -175,18 +229,27 @@ class Amqp09Channel(Channel):
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         self.send(outgoing, timeout)
 
-    def consume_stream(self, queue: str | Queue, *, exclusive: bool = False, no_local: bool = False,
-                       consumer_tag: str = "", arguments: FieldMapping | None = None) -> Consumer:
+    def consume_stream(
+        self,
+        queue: str | Queue,
+        *,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> Consumer:
         """Consume the stream messages of a queue; they need no acknowledgement.
 
         The `routing_key` of a message is the queue. `stream_qos` sets the rate of delivery.
         """
         found = self._core.new_stream_consumer(
-            name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local)
+            name_of(queue), consumer_tag, arguments, exclusive=exclusive, no_local=no_local
+        )
         return Consumer(self, found, queue)
 
-    def stream_qos(self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *,
-                   timeout: Limit = DEFAULT) -> None:
+    def stream_qos(
+        self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *, timeout: Limit = DEFAULT
+    ) -> None:
         """Set the rate of the channel's streams and how far they may run ahead of it (`stream.qos`); 0 is no limit.
 
         Args:
@@ -200,9 +263,18 @@ class Amqp09Channel(Channel):
 
     # Tunnels
 
-    def tunnel(self, data_name: str, body: Body = b"", *, headers: FieldMapping | None = None,
-               meta_data: FieldMapping | None = None, proxy_name: str = "", durable: bool = False,
-               broadcast: bool = False, timeout: Limit = DEFAULT) -> None:
+    def tunnel(
+        self,
+        data_name: str,
+        body: Body = b"",
+        *,
+        headers: FieldMapping | None = None,
+        meta_data: FieldMapping | None = None,
+        proxy_name: str = "",
+        durable: bool = False,
+        broadcast: bool = False,
+        timeout: Limit = DEFAULT,
+    ) -> None:
         """Send a request to a handler of the server (`tunnel.request`), and wait until it is processed.
 
         Args:
@@ -225,9 +297,19 @@ class Amqp09Channel(Channel):
 
     # Class message
 
-    def transfer(self, body: Source, routing_key: str | Queue = "", exchange: str | Exchange = "", *,
-                 identifier: str = "", immediate: bool = False, progress: Progress | None = None,
-                 timeout: Limit = DEFAULT, properties: Properties | None = None, **keywords: PropertyValue) -> None:
+    def transfer(
+        self,
+        body: Source,
+        routing_key: str | Queue = "",
+        exchange: str | Exchange = "",
+        *,
+        identifier: str = "",
+        immediate: bool = False,
+        progress: Progress | None = None,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> None:
         """Publish a message of class message, of any size, and wait until the server has accepted it.
 
         Args:
@@ -249,8 +331,9 @@ class Amqp09Channel(Channel):
         """
         core = self._core
         with body_of(body) as file:
-            sending = Transfer(core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties,
-                               keywords)
+            sending = Transfer(
+                core, file, name_of(exchange), name_of(routing_key), identifier, immediate, properties, keywords
+            )
             while True:
                 try:
                     refused = self._transfer(sending, progress, timeout)
@@ -307,21 +390,36 @@ class Amqp09Channel(Channel):
             raise
         return core
 
-    def consume_messages(self, queue: str | Queue, *, directory: Directory = None,
-                         prefetch: int = 100, no_ack: bool = False, exclusive: bool = False, no_local: bool = False,
-                         consumer_tag: str = "", arguments: FieldMapping | None = None) -> FileConsumer:
+    def consume_messages(
+        self,
+        queue: str | Queue,
+        *,
+        directory: Directory = None,
+        prefetch: int = 100,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        no_local: bool = False,
+        consumer_tag: str = "",
+        arguments: FieldMapping | None = None,
+    ) -> FileConsumer:
         """Consume the class message contents of a queue, of any size.
 
         A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
         Messages can be accepted or rejected, not requeued.
         """
         found = self._core.new_message_consumer(
-            name_of(queue), consumer_tag, prefetch, directory, arguments, no_ack=no_ack, exclusive=exclusive,
-            no_local=no_local)
+            name_of(queue),
+            consumer_tag,
+            prefetch,
+            directory,
+            arguments,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            no_local=no_local,
+        )
         return FileConsumer(self, found, queue)
 
-    def get_message(self, queue: str | Queue, *, no_ack: bool = False,
-                    timeout: Limit = DEFAULT) -> FileMessage | None:
+    def get_message(self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> FileMessage | None:
         """Return the next message of class message of a queue, None if there is none (`message.get`)."""
         core = self._core
         name = name_of(queue)

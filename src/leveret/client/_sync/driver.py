@@ -163,13 +163,20 @@ class Driver(FrontEnd):
             self._drop(sock)
             raise ConnectionFailed(
                 f"no connection to {parameters.host}:{parameters.port} within {parameters.connect_timeout:g} s"
-                " (connect_timeout)", host=parameters.host, port=parameters.port) from None
+                " (connect_timeout)",
+                host=parameters.host,
+                port=parameters.port,
+            ) from None
         except ConnectionClosed as error:
             self._drop(sock)
             kind = TlsFailed if isinstance(error.__cause__, ssl.SSLError) else ConnectionFailed
-            raise kind(f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
-                       host=parameters.host, port=parameters.port, reply_code=error.reply_code,
-                       reply_text=error.reply_text) from None
+            raise kind(
+                f"{parameters.host}:{parameters.port} closed the connection before it was open: {error}",
+                host=parameters.host,
+                port=parameters.port,
+                reply_code=error.reply_code,
+                reply_text=error.reply_text,
+            ) from None
         except BaseException:
             self._drop(sock)
             raise
@@ -220,8 +227,11 @@ class Driver(FrontEnd):
         if sock is not None:
             # Do not shut it down: the stream belongs to the parent.
             sock.close()
-        self.core.end(ConnectionLost("the connection is lost: it belongs to the parent process of a fork; expected each"
-                                     " process to open its own"))
+        self.core.end(
+            ConnectionLost(
+                "the connection is lost: it belongs to the parent process of a fork; expected each process to open its own"
+            )
+        )
 
     # Waiting
 
@@ -242,8 +252,9 @@ class Driver(FrontEnd):
         except StopIteration:
             return
 
-    def wait(self, waiter: Result, limit: Limit, what: str, left: float | None = None,
-             deadline: float | None = None) -> Result:
+    def wait(
+        self, waiter: Result, limit: Limit, what: str, left: float | None = None, deadline: float | None = None
+    ) -> Result:
         """Wait for the result, without holding the lock. Raises its exception, and `Timeout`.
 
         Args:
@@ -305,8 +316,10 @@ class Driver(FrontEnd):
     def _sleep(self, waiter: ThreadWaiter, left: float | None) -> None:
         """Sleep until the leader has the result or gives up its role."""
         if self._socket is None and threading.current_thread() is self._thread:
-            raise ConnectionLost("the connection is lost, and the thread that reconnects it cannot wait for that; expected"
-                                 " callbacks of on_event that do not wait")
+            raise ConnectionLost(
+                "the connection is lost, and the thread that reconnects it cannot wait for that; expected"
+                " callbacks of on_event that do not wait"
+            )
         sleeper = _thread.allocate_lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
@@ -528,9 +541,12 @@ class Driver(FrontEnd):
             self._read_available(sock)
         heartbeat_timeout = self.core.heartbeat_timeout
         if 0 < heartbeat_timeout < now - self._last_received and not self._paused and self._socket is sock:
-            self._socket_lost(ConnectionLost(
-                f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
-                f" (heartbeat: {heartbeat_timeout / 2:g} s)"))
+            self._socket_lost(
+                ConnectionLost(
+                    f"the connection is lost: no data from the server for {now - self._last_received:.0f} s"
+                    f" (heartbeat: {heartbeat_timeout / 2:g} s)"
+                )
+            )
 
     def _read_available(self, sock: AnySocket) -> None:
         """Read a few times at most. Data that application threads do not take stays in the socket."""

@@ -21,8 +21,17 @@ class Publisher:
     its `messages`. Threads may share a publisher.
     """
 
-    def __init__(self, channel: BaseChannel, core: PublisherCore, encoder: Encoder, exchange: str, routing_key: str,
-                 mandatory: bool, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
+    def __init__(
+        self,
+        channel: BaseChannel,
+        core: PublisherCore,
+        encoder: Encoder,
+        exchange: str,
+        routing_key: str,
+        mandatory: bool,
+        properties: Properties | None,
+        keywords: dict[str, PropertyValue],
+    ) -> None:
         self._channel = channel
         self._driver = channel.connection.driver
         self._core = core
@@ -38,8 +47,9 @@ class Publisher:
         """Number of pending confirms."""
         return self._core.in_flight
 
-    def publish(self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None,
-                **keywords: PropertyValue) -> None:
+    def publish(
+        self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None, **keywords: PropertyValue
+    ) -> None:
         """Publish a message. Wait only while the window is full or the server blocks publishers.
 
         Raises:
@@ -54,8 +64,9 @@ class Publisher:
         encoded = self._encoded
         if properties is not None or keywords:
             encoded = self._encoder.merge(properties or self._properties, keywords)
-        outgoing = self._encoder.encode(body, self._exchange, self._routing_key if routing_key is None else routing_key,
-                                        self._flags, encoded)
+        outgoing = self._encoder.encode(
+            body, self._exchange, self._routing_key if routing_key is None else routing_key, self._flags, encoded
+        )
         while True:
             with driver.lock:
                 waiter = None

@@ -27,8 +27,9 @@ class Queue:
 
     __slots__ = ("_channel", "_declared", "consumer_count", "message_count")
 
-    def __init__(self, channel: BaseChannel, declared: DeclaredQueue, message_count: int = 0,
-                 consumer_count: int = 0) -> None:
+    def __init__(
+        self, channel: BaseChannel, declared: DeclaredQueue, message_count: int = 0, consumer_count: int = 0
+    ) -> None:
         self._channel = channel
         self._declared = declared
         self.message_count = message_count
@@ -43,8 +44,7 @@ class Queue:
         """Bind the queue to an exchange; see `Channel.bind_queue`."""
         self._channel.bind_queue(self, exchange, routing_key, arguments)
 
-    def unbind(self, exchange: str | Exchange, routing_key: str = "",
-               arguments: FieldMapping | None = None) -> None:
+    def unbind(self, exchange: str | Exchange, routing_key: str = "", arguments: FieldMapping | None = None) -> None:
         """Remove a binding; see `Channel.unbind_queue`."""
         self._channel.unbind_queue(self, exchange, routing_key, arguments)
 

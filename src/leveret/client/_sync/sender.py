@@ -51,8 +51,14 @@ class Sender:
         """Number of messages of `publish` without an outcome."""
         return self._window.in_flight
 
-    def send(self, body: AnyBody = b"", *, transaction: Transaction | None = None, timeout: Limit = DEFAULT,
-             **fields: PropertyValue) -> None:
+    def send(
+        self,
+        body: AnyBody = b"",
+        *,
+        transaction: Transaction | None = None,
+        timeout: Limit = DEFAULT,
+        **fields: PropertyValue,
+    ) -> None:
         """Send a message and wait for its outcome; a settled sender waits until it is written.
 
         Args:
@@ -83,8 +89,7 @@ class Sender:
         if waiter is not None:
             driver.wait(waiter, timeout, "an outcome")
 
-    def publish(self, body: AnyBody = b"", *, transaction: Transaction | None = None,
-                **fields: PropertyValue) -> None:
+    def publish(self, body: AnyBody = b"", *, transaction: Transaction | None = None, **fields: PropertyValue) -> None:
         """Send a message, waiting only while the window of messages without an outcome is full.
 
         Failed messages are reported later: the next `publish` or `flush` raises one exception with all of them in its

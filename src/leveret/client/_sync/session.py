@@ -48,9 +48,19 @@ class Session(BaseChannel):
 
     # Links
 
-    def sender(self, address: str | None, *, name: str = "", window: int = 200, settled: bool = False,
-               settle_second: bool = False, durable: bool = False, dynamic: bool = False,
-               properties: Mapping[str, WireValue] | None = None, capabilities: tuple[str, ...] = ()) -> Sender:
+    def sender(
+        self,
+        address: str | None,
+        *,
+        name: str = "",
+        window: int = 200,
+        settled: bool = False,
+        settle_second: bool = False,
+        durable: bool = False,
+        dynamic: bool = False,
+        properties: Mapping[str, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> Sender:
         """Attach a link to a target. Enter the result with `with` to close it at the end.
 
         Args:
@@ -69,18 +79,30 @@ class Session(BaseChannel):
             driver = self._driver
             driver.wait_open()
             with driver.lock:
-                core = links.new_sender(self._core, address, name, settled, settle_second, durable, dynamic, properties,
-                                        capabilities)
+                core = links.new_sender(
+                    self._core, address, name, settled, settle_second, durable, dynamic, properties, capabilities
+                )
                 waiter = core.attach_waiter()
             driver.wait(waiter, DEFAULT, "attach")
             return Sender(self, core, window)
 
         return open()
 
-    def receiver(self, address: str | None, *, name: str = "", prefetch: int = 100, filters: Filters | None = None,
-                 browse: bool = False, durable: bool = False, settled: bool = False, settle_second: bool = False,
-                 dynamic: bool = False, properties: Mapping[str, WireValue] | None = None,
-                 capabilities: tuple[str, ...] = ()) -> Receiver:
+    def receiver(
+        self,
+        address: str | None,
+        *,
+        name: str = "",
+        prefetch: int = 100,
+        filters: Filters | None = None,
+        browse: bool = False,
+        durable: bool = False,
+        settled: bool = False,
+        settle_second: bool = False,
+        dynamic: bool = False,
+        properties: Mapping[str, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> Receiver:
         """Attach a link to a source. Enter the result with `with` to close it at the end.
 
         Args:
@@ -100,8 +122,20 @@ class Session(BaseChannel):
         """
 
         def open() -> Receiver:
-            core = links.new_receiver(self._core, address, name, prefetch, filters, browse, durable, settled, settle_second,
-                                      dynamic, properties, capabilities)
+            core = links.new_receiver(
+                self._core,
+                address,
+                name,
+                prefetch,
+                filters,
+                browse,
+                durable,
+                settled,
+                settle_second,
+                dynamic,
+                properties,
+                capabilities,
+            )
             receiver = Receiver(self, core)
             receiver.start()
             return receiver
@@ -110,9 +144,16 @@ class Session(BaseChannel):
 
     # Queues by name
 
-    def request(self, body: Body, routing_key: QueueName = "", exchange: ExchangeName = "", *,
-                timeout: Limit = DEFAULT, properties: Properties | None = None,
-                **keywords: PropertyValue) -> Delivery:
+    def request(
+        self,
+        body: Body,
+        routing_key: QueueName = "",
+        exchange: ExchangeName = "",
+        *,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> Delivery:
         """Publish a request and wait for its reply, over a dynamic source.
 
         Raises:
@@ -123,8 +164,15 @@ class Session(BaseChannel):
         answer: Delivery = self._request(body, routing_key, exchange, timeout, properties, keywords)
         return answer
 
-    def consume(self, queue: QueueName, *, prefetch: int = 100, no_ack: bool = False, no_local: bool = False,
-                priority: int | None = None) -> Receiver:
+    def consume(
+        self,
+        queue: QueueName,
+        *,
+        prefetch: int = 100,
+        no_ack: bool = False,
+        no_local: bool = False,
+        priority: int | None = None,
+    ) -> Receiver:
         """Consume the messages of a queue, as in `for message in session.consume("work")`.
 
         Args:

@@ -173,9 +173,12 @@ def open_socket(parameters: Parameters, deadline: float, begun: Callable[[socket
             secured.close()
             raise
     except TimeoutError:
-        raise ConnectionFailed(f"no connection to {parameters.host}:{parameters.port} within"
-                               f" {parameters.connect_timeout:g} s (connect_timeout)",
-                               host=parameters.host, port=parameters.port) from None
+        raise ConnectionFailed(
+            f"no connection to {parameters.host}:{parameters.port} within"
+            f" {parameters.connect_timeout:g} s (connect_timeout)",
+            host=parameters.host,
+            port=parameters.port,
+        ) from None
     except OSError as error:
         raise socket_error(parameters, error) from error
 

@@ -41,10 +41,16 @@ class BindingInfo(Reply, kw_only=True):
 def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
     """List all bindings except those of the default exchange, to which every queue is bound by its name."""
     return (
-        BindingInfo(vhost=vhost.name, source=exchange.name, destination=binding.destination.name,
-                    kind="queue" if isinstance(binding.destination, Queue) else "exchange",
-                    routing_key=binding.routing_key, arguments=ClientTable(binding.arguments))
-        for vhost in context.vhosts(request.vhost) for exchange, binding in vhost.each_binding()
+        BindingInfo(
+            vhost=vhost.name,
+            source=exchange.name,
+            destination=binding.destination.name,
+            kind="queue" if isinstance(binding.destination, Queue) else "exchange",
+            routing_key=binding.routing_key,
+            arguments=ClientTable(binding.arguments),
+        )
+        for vhost in context.vhosts(request.vhost)
+        for exchange, binding in vhost.each_binding()
     )
 
 
@@ -67,8 +73,9 @@ def _listed(vhost: Vhost, destination: Queue | Exchange, request: OneBinding) ->
     if exact is not None:
         return exact
     wanted = (request.routing_key, plain(request.arguments))
-    return next((binding for binding in own.values()
-                 if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)
+    return next(
+        (binding for binding in own.values() if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None
+    )
 
 
 def add(context: Context, request: OneBinding) -> None:
@@ -82,8 +89,10 @@ def delete(context: Context, request: OneBinding) -> None:
     destination = _destination(vhost, request)
     found = _listed(vhost, destination, request)
     if found is None or not vhost.unbind(destination, request.source, found.routing_key, found.arguments):
-        raise NotFound(f"no binding '{request.routing_key}' of {request.kind} '{request.destination}' to"
-                       f" exchange '{request.source}' in vhost '{vhost.name}' with these arguments")
+        raise NotFound(
+            f"no binding '{request.routing_key}' of {request.kind} '{request.destination}' to"
+            f" exchange '{request.source}' in vhost '{vhost.name}' with these arguments"
+        )
 
 
 OPERATIONS: Operations = {

@@ -50,10 +50,18 @@ def describe(branch: Branch) -> BranchInfo:
     broker = branch.branches.broker
     due = branch.timer.due
     return BranchInfo(
-        vhost=branch.branches.vhost.name, branch=shown(branch.name), user=branch.user, state=branch.state,
-        timed_out=branch.timed_out, channels=len(branch.workers), publishes=len(branch.publishes), octets=branch.bytes,
-        settlements=len(branch.settlements), age=max(broker.timers.now() - branch.since, 0) // 1000,
-        timeout=max(due - broker.timers.now(), 0) // 1000 if due else None)
+        vhost=branch.branches.vhost.name,
+        branch=shown(branch.name),
+        user=branch.user,
+        state=branch.state,
+        timed_out=branch.timed_out,
+        channels=len(branch.workers),
+        publishes=len(branch.publishes),
+        octets=branch.bytes,
+        settlements=len(branch.settlements),
+        age=max(broker.timers.now() - branch.since, 0) // 1000,
+        timeout=max(due - broker.timers.now(), 0) // 1000 if due else None,
+    )
 
 
 def list_branches(context: Context, request: InVhost) -> Iterator[BranchInfo]:
@@ -96,8 +104,9 @@ def _find(context: Context, request: NamedInVhost) -> Branch:
     try:
         name = meant(request.name)
     except ValueError:
-        raise NotFound(f"'{request.name}' is not a transaction identifier: expected hexadecimal digits after 'hex:'"
-                       ) from None
+        raise NotFound(
+            f"'{request.name}' is not a transaction identifier: expected hexadecimal digits after 'hex:'"
+        ) from None
     return context.vhost(request.vhost).branches.find(name, None)
 
 

@@ -71,10 +71,18 @@ def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo 
 
 def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
     return ConsumerInfo(
-        vhost=consumer.queue.vhost.name, queue=consumer.queue.name, tag=consumer.tag,
-        connection=getattr(consumer.owner, "number", None), channel=getattr(consumer.channel, "number", None),
-        no_ack=consumer.no_ack, exclusive=consumer.exclusive, active=consumer.active, priority=consumer.priority,
-        unacked=consumer.unacked, arguments=ClientTable(consumer.arguments))
+        vhost=consumer.queue.vhost.name,
+        queue=consumer.queue.name,
+        tag=consumer.tag,
+        connection=getattr(consumer.owner, "number", None),
+        channel=getattr(consumer.channel, "number", None),
+        no_ack=consumer.no_ack,
+        exclusive=consumer.exclusive,
+        active=consumer.active,
+        priority=consumer.priority,
+        unacked=consumer.unacked,
+        arguments=ClientTable(consumer.arguments),
+    )
 
 
 def close(context: Context, request: Close) -> None:

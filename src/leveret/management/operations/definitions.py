@@ -44,20 +44,21 @@ class Definer(Protocol):
         """Raise `AccessRefused` unless an exchange or queue may be configured, written or read."""
 
 
-def declare_queue(definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool,
-                  arguments: FieldTable) -> Queue:
+def declare_queue(
+    definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable
+) -> Queue:
     """Declare a queue, or check that the one of that name is equal."""
     definer.check("configure", name)
     target = arguments.get("x-dead-letter-exchange")
     if isinstance(target, str):
         definer.check("read", name)
         definer.check("write", target)
-    return definer.vhost.declare_queue(name, definer.session, durable=durable, exclusive=exclusive,
-                                       auto_delete=auto_delete, arguments=arguments)
+    return definer.vhost.declare_queue(
+        name, definer.session, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
+    )
 
 
-def delete_queue(definer: Definer, name: str, *, if_unused: bool = False,
-                 if_empty: bool = False) -> tuple[int, bool]:
+def delete_queue(definer: Definer, name: str, *, if_unused: bool = False, if_empty: bool = False) -> tuple[int, bool]:
     """How many messages it held ready, and whether the log has to keep that it is gone."""
     definer.check("configure", name)
     found = definer.vhost.find_queue(name)
@@ -75,8 +76,9 @@ def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
     return found.purge(), found.stored
 
 
-def declare_exchange(definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool,
-                     arguments: FieldTable) -> Exchange:
+def declare_exchange(
+    definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: FieldTable
+) -> Exchange:
     """Declare an exchange, or check that the one of that name is equal."""
     if name:
         definer.check("configure", name)
@@ -84,8 +86,9 @@ def declare_exchange(definer: Definer, name: str, type_name: str, *, durable: bo
     if isinstance(alternate, str):
         definer.check("read", name)
         definer.check("write", alternate)
-    return definer.vhost.declare_exchange(name, type_name, durable=durable, auto_delete=auto_delete, internal=internal,
-                                          arguments=arguments)
+    return definer.vhost.declare_exchange(
+        name, type_name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+    )
 
 
 def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> None:
@@ -126,15 +129,13 @@ def check_exchange_binding(definer: Definer, destination: str, source: str) -> N
     definer.check("read", source)
 
 
-def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
-                  arguments: FieldTable) -> None:
+def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
     vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
 
 
-def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str,
-                    arguments: FieldTable) -> None:
+def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
     """What is not bound is unbound already, except in strict mode."""
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
@@ -215,16 +216,31 @@ class BindingArguments(Reply, kw_only=True):
 def _describe(queue: Queue) -> QueueDefinition:
     queue.catch_up()
     return QueueDefinition(
-        vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
-        auto_delete=queue.auto_delete, type=queue.settings.type, arguments=ClientTable(queue.arguments),
-        messages=queue.ready_count, consumers=len(queue.consumers), stored=queue.stored)
+        vhost=queue.vhost.name,
+        name=queue.name,
+        durable=queue.durable,
+        exclusive=queue.exclusive_owner is not None,
+        auto_delete=queue.auto_delete,
+        type=queue.settings.type,
+        arguments=ClientTable(queue.arguments),
+        messages=queue.ready_count,
+        consumers=len(queue.consumers),
+        stored=queue.stored,
+    )
 
 
 def perform_declare_queue(context: VhostContext, request: DeclareQueue) -> QueueDefinition:
     """Declare a queue. An equal queue may exist already."""
-    return _describe(declare_queue(
-        context, request.name, durable=request.durable, exclusive=request.exclusive, auto_delete=request.auto_delete,
-        arguments=request.arguments))
+    return _describe(
+        declare_queue(
+            context,
+            request.name,
+            durable=request.durable,
+            exclusive=request.exclusive,
+            auto_delete=request.auto_delete,
+            arguments=request.arguments,
+        )
+    )
 
 
 def perform_show_queue(context: VhostContext, request: OneQueue) -> QueueDefinition:
@@ -253,8 +269,14 @@ def perform_purge_queue(context: VhostContext, request: OneQueue) -> RemovedMess
 def perform_declare_exchange(context: VhostContext, request: DeclareExchange) -> ExchangeDefinition:
     """Declare an exchange. An equal exchange may exist already."""
     exchange = declare_exchange(
-        context, request.name, request.type, durable=request.durable, auto_delete=request.auto_delete,
-        internal=request.internal, arguments=request.arguments)
+        context,
+        request.name,
+        request.type,
+        durable=request.durable,
+        auto_delete=request.auto_delete,
+        internal=request.internal,
+        arguments=request.arguments,
+    )
     return ExchangeDefinition(name=exchange.name, stored=exchange.durable)
 
 
@@ -319,7 +341,8 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
     if len(found) > limit:
         raise PreconditionFailed(
             f"{len(found)} bindings lead from exchange '{request.source}' to '{request.destination}' with this key;"
-            f" expected at most {limit}: unbind over AMQP 0-9-1, or list them with `leveret bindings list`")
+            f" expected at most {limit}: unbind over AMQP 0-9-1, or list them with `leveret bindings list`"
+        )
     vhost.broker.work += len(found) * work
     return found
 

@@ -41,9 +41,15 @@ class ExchangeInfo(Reply, kw_only=True):
 def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
     """Describe an exchange."""
     return ExchangeInfo(
-        vhost=vhost, name=exchange.name, type=exchange.type, durable=exchange.durable, auto_delete=exchange.auto_delete,
-        internal=exchange.internal, arguments=ClientTable(exchange.arguments),
-        bindings=sum(len(own) for own in exchange.by_destination.values()))
+        vhost=vhost,
+        name=exchange.name,
+        type=exchange.type,
+        durable=exchange.durable,
+        auto_delete=exchange.auto_delete,
+        internal=exchange.internal,
+        arguments=ClientTable(exchange.arguments),
+        bindings=sum(len(own) for own in exchange.by_destination.values()),
+    )
 
 
 def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]:
@@ -55,8 +61,13 @@ def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]
 def add(context: Context, request: Add) -> ExchangeInfo:
     """Declare an exchange, as a client does. An equal exchange may exist already."""
     exchange = context.vhost(request.vhost).declare_exchange(
-        request.name, request.type, durable=request.durable, auto_delete=request.auto_delete, internal=request.internal,
-        arguments=request.arguments)
+        request.name,
+        request.type,
+        durable=request.durable,
+        auto_delete=request.auto_delete,
+        internal=request.internal,
+        arguments=request.arguments,
+    )
     return describe(request.vhost, exchange)
 
 

@@ -131,12 +131,23 @@ def describe(lease: Lease) -> LeaseInfo:
     now = queue.broker.timers.now()
     batches = list(lease.batches.values())
     return LeaseInfo(
-        queue=queue.name, lease=lease.name, epoch=lease.epoch, committed=lease.committed,
-        timeout=lease.timeout / 1000 if lease.timeout else None, age=_age(now, lease.since),
-        idle=0.0 if lease.readers else _age(now, lease.called_at), readers=len(lease.readers),
-        messages=sum(batch.count for batch in batches), octets=sum(batch.bytes for batch in batches),
-        batches=[BatchInfo(batch=batch.number, count=batch.count, octets=batch.bytes, read=batch.read,
-                           age=_age(now, batch.created_at)) for batch in batches])
+        queue=queue.name,
+        lease=lease.name,
+        epoch=lease.epoch,
+        committed=lease.committed,
+        timeout=lease.timeout / 1000 if lease.timeout else None,
+        age=_age(now, lease.since),
+        idle=0.0 if lease.readers else _age(now, lease.called_at),
+        readers=len(lease.readers),
+        messages=sum(batch.count for batch in batches),
+        octets=sum(batch.bytes for batch in batches),
+        batches=[
+            BatchInfo(
+                batch=batch.number, count=batch.count, octets=batch.bytes, read=batch.read, age=_age(now, batch.created_at)
+            )
+            for batch in batches
+        ],
+    )
 
 
 def _age(now: int, then: int) -> float:
@@ -173,8 +184,9 @@ def _find(context: VhostContext, name: str) -> Queue:
 def acquire(context: VhostContext, request: Acquire) -> Acquired:
     """Create or take over a lease. Returns its uncommitted batches."""
     lease = operations.acquire(_find(context, request.queue), request.lease, request.timeout)
-    return Acquired(epoch=lease.epoch, committed=lease.committed,
-                    planned=[_summary(batch) for batch in lease.batches.values()])
+    return Acquired(
+        epoch=lease.epoch, committed=lease.committed, planned=[_summary(batch) for batch in lease.batches.values()]
+    )
 
 
 def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummary]:
@@ -189,15 +201,25 @@ def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummar
         else:
             later.answer(_summary(batch))
 
-    operations.lease_batch(_find(context, request.queue), request.lease, request.epoch, request.after,
-                           request.max_messages, request.max_octets, done)
+    operations.lease_batch(
+        _find(context, request.queue),
+        request.lease,
+        request.epoch,
+        request.after,
+        request.max_messages,
+        request.max_octets,
+        done,
+    )
     return later
 
 
 def commit(context: VhostContext, request: Commit) -> Committed:
     """Settle a batch."""
-    return Committed(committed=operations.commit(_find(context, request.queue), request.lease, request.epoch,
-                                                 request.batch, request.returned))
+    return Committed(
+        committed=operations.commit(
+            _find(context, request.queue), request.lease, request.epoch, request.batch, request.returned
+        )
+    )
 
 
 def release(context: VhostContext, request: OfLease) -> Messages:
@@ -241,13 +263,16 @@ def list_leases(context: VhostContext, request: OfQueue) -> Later[LeaseList]:
         context.check("read", request.queue)
         found = [_find(context, request.queue)]
     else:
-        found = [queue for queue in context.vhost.queues.values()
-                 if queue.leases is not None and context.may("read", queue.name)]
+        found = [
+            queue for queue in context.vhost.queues.values() if queue.leases is not None and context.may("read", queue.name)
+        ]
     leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
     count = len(leases) + sum(len(lease.batches) for lease in leases)
     if count > MAX_LISTED:
-        raise ResourceError(f"{count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
-                            " list them with `leveret leases`")
+        raise ResourceError(
+            f"{count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
+            " list them with `leveret leases`"
+        )
     later = Later[LeaseList]()
     listing = Listing(context.vhost.broker.jobs, leases, later)
     if listing.step():

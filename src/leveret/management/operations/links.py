@@ -47,19 +47,26 @@ async def _find(context: Context, request: One) -> LinkInfo:
     context.vhost(request.vhost)
     found = []
     for count, item in enumerate(context.managed.links.describe(), 1):
-        if _matches(request.vhost, item.vhost) and _matches(request.name, item.name) \
-                and _matches(request.user, item.user) and _matches(request.container, item.container) \
-                and _matches(request.role, item.role):
+        if (
+            _matches(request.vhost, item.vhost)
+            and _matches(request.name, item.name)
+            and _matches(request.user, item.user)
+            and _matches(request.container, item.container)
+            and _matches(request.role, item.role)
+        ):
             found.append(item)
         if not count % STEP:
             await asyncio.sleep(0)
     if not found:
         raise NotFound(f"no link '{request.name}' in vhost '{request.vhost}' matches the arguments")
     if len(found) > 1:
-        candidates = ", ".join(sorted(f"container '{item.container}' of user '{item.user}' ({item.role})"
-                                      for item in found)[:5])
-        raise PreconditionFailed(f"{len(found)} links have the name '{request.name}': {candidates}; expected the"
-                                 " container, user and role of only one of them")
+        candidates = ", ".join(
+            sorted(f"container '{item.container}' of user '{item.user}' ({item.role})" for item in found)[:5]
+        )
+        raise PreconditionFailed(
+            f"{len(found)} links have the name '{request.name}': {candidates}; expected the"
+            " container, user and role of only one of them"
+        )
     return found[0]
 
 

@@ -125,15 +125,17 @@ class VhostContext:
     def check(self, permission: str, resource: str) -> None:
         """Raise `AccessRefused` unless the principal may configure, write or read an exchange or queue."""
         if not self.may(permission, resource):
-            raise AccessRefused(f"{permission} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
-                                f" for user '{self.user}'")
-
+            raise AccessRefused(
+                f"{permission} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
+                f" for user '{self.user}'"
+            )
 
     def check_any(self, resource: str) -> None:
         """Raise `AccessRefused` unless the principal has any permission for an exchange or queue."""
         if not any(self.may(permission, resource) for permission in PERMISSIONS):
-            raise AccessRefused(f"access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user"
-                                f" '{self.user}'")
+            raise AccessRefused(
+                f"access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
+            )
 
 
 class Later(Generic[R]):

@@ -45,8 +45,14 @@ def list_permissions(context: Context, request: List) -> Iterator[PermissionInfo
             continue
         for vhost, permission in sorted(user.permissions.items()):
             if request.vhost in (None, vhost):
-                yield PermissionInfo(user=user.name, vhost=vhost, configure=permission.configure, write=permission.write,
-                                     read=permission.read, source=context.users.source(user.name))
+                yield PermissionInfo(
+                    user=user.name,
+                    vhost=vhost,
+                    configure=permission.configure,
+                    write=permission.write,
+                    read=permission.read,
+                    source=context.users.source(user.name),
+                )
 
 
 def set_permission(context: Context, request: Set) -> None:

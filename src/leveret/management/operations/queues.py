@@ -69,11 +69,23 @@ class QueueType(Reply, kw_only=True):
 def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
     return QueueInfo(
-        vhost=queue.vhost.name, name=queue.name, durable=queue.durable, exclusive=queue.exclusive_owner is not None,
-        auto_delete=queue.auto_delete, arguments=ClientTable(queue.arguments), ready=queue.ready_count,
-        delayed=queue.delayed_count, unacked=queue.unacked, leased=queue.leased_count, ready_bytes=queue.ready_bytes,
-        memory=queue.memory, consumers=len(queue.consumers), published=queue.published, delivered=queue.delivered,
-        settled=queue.settled)
+        vhost=queue.vhost.name,
+        name=queue.name,
+        durable=queue.durable,
+        exclusive=queue.exclusive_owner is not None,
+        auto_delete=queue.auto_delete,
+        arguments=ClientTable(queue.arguments),
+        ready=queue.ready_count,
+        delayed=queue.delayed_count,
+        unacked=queue.unacked,
+        leased=queue.leased_count,
+        ready_bytes=queue.ready_bytes,
+        memory=queue.memory,
+        consumers=len(queue.consumers),
+        published=queue.published,
+        delivered=queue.delivered,
+        settled=queue.settled,
+    )
 
 
 def _find(context: Context, request: NamedInVhost) -> Queue:
@@ -99,8 +111,9 @@ def add(context: Context, request: Add) -> QueueInfo:
     vhost = context.vhost(request.vhost)
     if not request.name:
         raise PreconditionFailed("the name of the queue is empty; expected 1 to 255 bytes")
-    queue = vhost.declare_queue(request.name, None, durable=request.durable, auto_delete=request.auto_delete,
-                                arguments=request.arguments)
+    queue = vhost.declare_queue(
+        request.name, None, durable=request.durable, auto_delete=request.auto_delete, arguments=request.arguments
+    )
     return describe(queue)
 
 
@@ -123,8 +136,12 @@ def purge(context: Context, request: NamedInVhost) -> Messages:
 def describe_type(context: VhostContext, request: Describe) -> QueueType:
     """Return the type of a queue and the number of its messages."""
     queue = context.vhost.queue(request.queue, context.session)
-    return QueueType(type=queue.settings.type, durable=queue.durable,
-                     messages=queue.ready_count + queue.delayed_count + queue.unacked, leased=queue.leased_count)
+    return QueueType(
+        type=queue.settings.type,
+        durable=queue.durable,
+        messages=queue.ready_count + queue.delayed_count + queue.unacked,
+        leased=queue.leased_count,
+    )
 
 
 OPERATIONS: Operations = {

@@ -84,8 +84,9 @@ class Streamed(Reply, kw_only=True):
 
 def _hub(context: Context) -> Segments:
     if context.broker.segments is None:
-        raise PreconditionFailed("this broker does not seal streams; that needs the extra `segments`, and 'storage.engine'"
-                                 " other than 'memory'")
+        raise PreconditionFailed(
+            "this broker does not seal streams; that needs the extra `segments`, and 'storage.engine' other than 'memory'"
+        )
     return context.broker.segments
 
 
@@ -117,8 +118,9 @@ def seal(context: Context, request: NamedInVhost) -> Sealing:
     """Start sealing all current messages. It is done when `sealed_until` of the stream reaches `until`."""
     stream = find(context, request)
     if stream.sealing is None:
-        raise PreconditionFailed(f"stream '{request.name}' in vhost '{request.vhost}' is not sealed by this broker; see"
-                                 " 'streams.sealing'")
+        raise PreconditionFailed(
+            f"stream '{request.name}' in vhost '{request.vhost}' is not sealed by this broker; see 'streams.sealing'"
+        )
     stream.sealing.seal_all(None)
     return Sealing(until=stream.visible_until - 1, messages=stream.count)
 
@@ -132,8 +134,10 @@ def erasing(context: Context, request: NamedInVhost) -> ErasureInfo:
     """Return the progress of the latest erasure of a stream."""
     stream = find(context, request)
     if stream.erasing is None:
-        raise NotFound(f"no erasure of stream '{request.name}' in vhost '{request.vhost}' since the broker started;"
-                       " start an interrupted one again")
+        raise NotFound(
+            f"no erasure of stream '{request.name}' in vhost '{request.vhost}' since the broker started;"
+            " start an interrupted one again"
+        )
     return describe_erasure(stream.erasing)
 
 
@@ -141,8 +145,15 @@ def describe_erasure(erasing: Erasing) -> ErasureInfo:
     """Describe an erasure."""
     remaining = len([segment for segment in erasing.stream.segments if segment.last >= erasing.at])
     return ErasureInfo(
-        state=erasing.state, problem=erasing.problem or None, dry_run=erasing.dry_run, segments=erasing.segments,
-        rewritten=erasing.rewritten, remaining=remaining, unsealed=erasing.stream.count, **erasing.counts)
+        state=erasing.state,
+        problem=erasing.problem or None,
+        dry_run=erasing.dry_run,
+        segments=erasing.segments,
+        rewritten=erasing.rewritten,
+        remaining=remaining,
+        unsealed=erasing.stream.count,
+        **erasing.counts,
+    )
 
 
 def _tables(context: Context) -> StreamTables:
@@ -167,8 +178,15 @@ def tables(context: Context, request: Streams) -> Iterator[TableInfo]:
 
 def describe_table(stream: StreamQueue, state: TableState) -> TableInfo:
     """Describe the table of a stream."""
-    return TableInfo(vhost=stream.vhost.name, name=stream.name, table=state.name or None, files=state.files,
-                     pending=state.pending, synced=state.synced or None, problem=state.problem or None)
+    return TableInfo(
+        vhost=stream.vhost.name,
+        name=stream.name,
+        table=state.name or None,
+        files=state.files,
+        pending=state.pending,
+        synced=state.synced or None,
+        problem=state.problem or None,
+    )
 
 
 def sync_tables(context: Context, request: Streams) -> Streamed:

@@ -132,19 +132,29 @@ def describe_transaction(transaction: SinkTransaction) -> SinkTransactionInfo:
     """Describe a sink transaction."""
     now = transaction.broker.timers.now()
     return SinkTransactionInfo(
-        vhost=transaction.vhost.name, stage=transaction.uuid, app=transaction.app, user=transaction.user,
+        vhost=transaction.vhost.name,
+        stage=transaction.uuid,
+        app=transaction.app,
+        user=transaction.user,
         state="promoted" if transaction.batch_commit is not None else "sealed" if transaction.prepared else "open",
-        messages=transaction.count, octets=transaction.bytes, memory=transaction.memory,
-        idle=0 if transaction.count != transaction.last_count else max(now - transaction.idle_since, 0) // 1000)
+        messages=transaction.count,
+        octets=transaction.bytes,
+        memory=transaction.memory,
+        idle=0 if transaction.count != transaction.last_count else max(now - transaction.idle_since, 0) // 1000,
+    )
 
 
 def describe_app(app: App) -> SinkInfo:
     """Describe a sink."""
     commit = app.batch_commit
     return SinkInfo(
-        app=app.name, user=app.user, batch=app.batch if app.batch >= 0 else None,
-        promoting=commit.batch if commit is not None else None, moved=commit.n_moved if commit is not None else None,
-        waits_for=commit.waits_for or None if commit is not None else None)
+        app=app.name,
+        user=app.user,
+        batch=app.batch if app.batch >= 0 else None,
+        promoting=commit.batch if commit is not None else None,
+        moved=commit.n_moved if commit is not None else None,
+        waits_for=commit.waits_for or None if commit is not None else None,
+    )
 
 
 def list_transactions(context: Context, request: InVhost) -> Iterator[SinkTransactionInfo]:
@@ -217,8 +227,17 @@ def commit(context: VhostContext, request: Commit) -> Later[Committed]:
     def failed(error: BrokerError) -> None:
         later.fail(error)
 
-    context.vhost.sink_transactions.commit(request.app, context.user, request.batch, request.stages, rule, exchange,
-                               request.dead_letter_routing_key, done, failed)
+    context.vhost.sink_transactions.commit(
+        request.app,
+        context.user,
+        request.batch,
+        request.stages,
+        rule,
+        exchange,
+        request.dead_letter_routing_key,
+        done,
+        failed,
+    )
     return later
 
 
@@ -230,8 +249,9 @@ def last(context: VhostContext, request: OfApp) -> LastBatch:
 def abort(context: VhostContext, request: Abort) -> Aborted:
     """Abort sink transactions; unknown ones are ignored."""
     transactions = context.vhost.sink_transactions
-    known = [transactions.find_own(uuid, context.user) for uuid in dict.fromkeys(request.stages)
-             if uuid in transactions.by_uuid]
+    known = [
+        transactions.find_own(uuid, context.user) for uuid in dict.fromkeys(request.stages) if uuid in transactions.by_uuid
+    ]
     for transaction in known:
         if transaction.batch_commit is not None:
             raise PreconditionFailed(f"sink transaction '{transaction.uuid}' is being committed")
@@ -241,11 +261,15 @@ def abort(context: VhostContext, request: Abort) -> Aborted:
 def list_own(context: VhostContext, request: List) -> SinkTransactions:
     """List the user's sink transactions and sinks, of one app or of all."""
     transactions = context.vhost.sink_transactions
-    mine = [transaction for transaction in transactions.by_uuid.values()
-            if transaction.user == context.user and request.app in (None, transaction.app)]
+    mine = [
+        transaction
+        for transaction in transactions.by_uuid.values()
+        if transaction.user == context.user and request.app in (None, transaction.app)
+    ]
     apps = [app for app in transactions.apps.values() if app.user == context.user and request.app in (None, app.name)]
-    return SinkTransactions(stages=[describe_transaction(transaction) for transaction in mine],
-                            apps=[describe_app(app) for app in apps])
+    return SinkTransactions(
+        stages=[describe_transaction(transaction) for transaction in mine], apps=[describe_app(app) for app in apps]
+    )
 
 
 OPERATIONS: Operations = {

@@ -48,10 +48,18 @@ async def status(context: Context, request: Request) -> Status:
             memory += queue.memory
     log = context.broker.log
     return Status(
-        **msgspec.structs.asdict(context.managed.facts()), alarm=context.managed.alarm(), vhosts=len(context.broker.vhosts),
-        connections=len(list(context.managed.sessions())), exchanges=exchanges, queues=queues, consumers=consumers,
-        ready=ready, unacked=unacked, queue_memory=memory,
-        log={"state": log.state, "reason": log.reason, **log.statistics()})
+        **msgspec.structs.asdict(context.managed.facts()),
+        alarm=context.managed.alarm(),
+        vhosts=len(context.broker.vhosts),
+        connections=len(list(context.managed.sessions())),
+        exchanges=exchanges,
+        queues=queues,
+        consumers=consumers,
+        ready=ready,
+        unacked=unacked,
+        queue_memory=memory,
+        log={"state": log.state, "reason": log.reason, **log.statistics()},
+    )
 
 
 OPERATIONS: Operations = {"status": Operation(status, Request, Status)}

@@ -253,24 +253,47 @@ def describe(stream: StreamQueue) -> StreamInfo:
     since = datetime.fromtimestamp(began / 1000, UTC).isoformat(timespec="seconds") if began is not None else None
     lags = [item.lag for item in _consumers_of(stream) if item.lag is not None]
     return StreamInfo(
-        vhost=stream.vhost.name, name=stream.name, messages=stream.ready_count, octets=stream.ready_bytes,
-        memory=stream.memory, first_offset=stream.first_offset, next_offset=stream.visible_until - 1, since=since,
-        readers=len(stream.readers), consumers=len(stream.tracking.progress), lag=max(lags, default=None),
-        publishers=len(stream.tracking.sequences), segments=len(segments),
-        segment_octets=sum(segment.octets for segment in segments), unsealed=stream.count,
-        sealed_until=segments[-1].last + 1 if segments else stream.first_offset, sealing=stream.sealing is not None,
+        vhost=stream.vhost.name,
+        name=stream.name,
+        messages=stream.ready_count,
+        octets=stream.ready_bytes,
+        memory=stream.memory,
+        first_offset=stream.first_offset,
+        next_offset=stream.visible_until - 1,
+        since=since,
+        readers=len(stream.readers),
+        consumers=len(stream.tracking.progress),
+        lag=max(lags, default=None),
+        publishers=len(stream.tracking.sequences),
+        segments=len(segments),
+        segment_octets=sum(segment.octets for segment in segments),
+        unsealed=stream.count,
+        sealed_until=segments[-1].last + 1 if segments else stream.first_offset,
+        sealing=stream.sealing is not None,
         unsealed_because=_why_unsealed(stream),
         sealing_problem=stream.sealing.problem or None if stream.sealing is not None else None,
-        arguments=ClientTable(stream.arguments))
+        arguments=ClientTable(stream.arguments),
+    )
 
 
 def describe_segment(segment: Segment, path: str) -> SegmentInfo:
     """Describe a segment."""
     return SegmentInfo(
-        id=segment.id, path=path, first=segment.first, last=segment.last, count=segment.count, octets=segment.octets,
-        body_octets=segment.body_octets, first_time=segment.first_time, last_time=segment.last_time,
-        schema_version=segment.schema_version, crc32=segment.crc32, groups=segment.groups,
-        footer_octets=segment.footer_octets, footer_crc32=segment.footer_crc32)
+        id=segment.id,
+        path=path,
+        first=segment.first,
+        last=segment.last,
+        count=segment.count,
+        octets=segment.octets,
+        body_octets=segment.body_octets,
+        first_time=segment.first_time,
+        last_time=segment.last_time,
+        schema_version=segment.schema_version,
+        crc32=segment.crc32,
+        groups=segment.groups,
+        footer_octets=segment.footer_octets,
+        footer_crc32=segment.footer_crc32,
+    )
 
 
 def _why_unsealed(stream: StreamQueue) -> str | None:
@@ -308,11 +331,14 @@ def list_supers(context: Context, request: InVhost) -> Iterator[SuperStreamInfo]
             streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
             if streams:
                 yield SuperStreamInfo(
-                    vhost=vhost.name, name=exchange.name, partitions=len(streams),
+                    vhost=vhost.name,
+                    name=exchange.name,
+                    partitions=len(streams),
                     messages=sum(stream.ready_count for stream in streams),
                     octets=sum(stream.ready_bytes for stream in streams),
                     readers=sum(len(stream.readers) for stream in streams),
-                    consumers=len({name for stream in streams for name in stream.tracking.progress}))
+                    consumers=len({name for stream in streams for name in stream.tracking.progress}),
+                )
 
 
 def consumers(context: Context, request: NamedInVhost) -> Iterator[StreamConsumerInfo]:
@@ -330,10 +356,16 @@ def consumers(context: Context, request: NamedInVhost) -> Iterator[StreamConsume
 def _consumers_of(stream: StreamQueue) -> Iterator[StreamConsumerInfo]:
     end = stream.visible_until - 1
     first = stream.first_offset
-    return (StreamConsumerInfo(
-        stream=stream.name, consumer=name, next_offset=progress.next if progress.next >= 0 else None,
-        lag=end - max(progress.next, first) if progress.next >= 0 else None, reading=name in stream.named,
-    ) for name, progress in sorted(stream.tracking.progress.items()))
+    return (
+        StreamConsumerInfo(
+            stream=stream.name,
+            consumer=name,
+            next_offset=progress.next if progress.next >= 0 else None,
+            lag=end - max(progress.next, first) if progress.next >= 0 else None,
+            reading=name in stream.named,
+        )
+        for name, progress in sorted(stream.tracking.progress.items())
+    )
 
 
 def set_offset(context: Context, request: Offset) -> None:
@@ -351,8 +383,7 @@ def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
     exchange = vhost.exchanges.get(name)
     if exchange is None or exchange.type != HASH:
         raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
-    found = [binding.destination.as_stream() for binding in exchange.bindings()
-             if isinstance(binding.destination, Queue)]
+    found = [binding.destination.as_stream() for binding in exchange.bindings() if isinstance(binding.destination, Queue)]
     return [stream for stream in found if stream is not None]
 
 
@@ -389,8 +420,9 @@ def find_readable(context: VhostContext, name: str) -> StreamQueue:
     queue = context.vhost.queue(name, context.session)
     stream = queue.as_stream()
     if stream is None:
-        raise PreconditionFailed(f"queue '{plain(name)}' in vhost '{context.vhost.name}' is not a stream, but a"
-                                 f" {queue.settings.type} queue")
+        raise PreconditionFailed(
+            f"queue '{plain(name)}' in vhost '{context.vhost.name}' is not a stream, but a {queue.settings.type} queue"
+        )
     return stream
 
 
@@ -418,8 +450,7 @@ class Matching(Job):
         later: Resolved with the names that match and that the user may read.
     """
 
-    def __init__(self, context: VhostContext, pattern: Pattern, names: list[str],
-                 later: Later[StreamNames]) -> None:
+    def __init__(self, context: VhostContext, pattern: Pattern, names: list[str], later: Later[StreamNames]) -> None:
         super().__init__(context.vhost.broker.jobs)
         self.context = context
         self.pattern = pattern
@@ -453,8 +484,9 @@ def match(context: VhostContext, request: Match) -> Later[StreamNames]:
         raise PreconditionFailed(f"pattern {request.pattern[:80]!r} {error}") from None
     names = [queue.name for queue in context.vhost.queues.values() if queue.replayable]
     if len(names) > MAX_MATCHED:
-        raise PreconditionFailed(f"vhost '{context.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED}"
-                                 " for a pattern")
+        raise PreconditionFailed(
+            f"vhost '{context.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED} for a pattern"
+        )
     later = Later[StreamNames]()
     Matching(context, pattern, names, later).resume()
     return later
@@ -463,13 +495,19 @@ def match(context: VhostContext, request: Match) -> Later[StreamNames]:
 def describe_to_reader(context: VhostContext, request: Describe) -> StreamDescription:
     """Describe a stream. `id` is unique forever; `next_offset` is the offset of the next message."""
     stream = find_readable(context, request.stream)
-    found = StreamDescription(id=stream.uid, first_offset=stream.first_offset, next_offset=stream.visible_until - 1,
-                              octets=stream.ready_bytes)
+    found = StreamDescription(
+        id=stream.uid, first_offset=stream.first_offset, next_offset=stream.visible_until - 1, octets=stream.ready_bytes
+    )
     if request.segments:
         first = 0 if request.first is None else request.first
-        found.segments = _entries(stream, [
-            segment for segment in stream.segments
-            if segment.last >= first and (request.last is None or segment.first <= request.last)])
+        found.segments = _entries(
+            stream,
+            [
+                segment
+                for segment in stream.segments
+                if segment.last >= first and (request.last is None or segment.first <= request.last)
+            ],
+        )
     return found
 
 
@@ -491,8 +529,10 @@ def lose(context: VhostContext, request: Lost) -> Reply:
     """Report messages that retention removed before a reader read them. The same may be reported twice."""
     stream = find_readable(context, request.stream)
     if request.stop <= request.first or request.stop > stream.first_offset:
-        raise PreconditionFailed(f"offsets {request.first} to {request.stop - 1} of stream '{plain(stream.name)}' are"
-                                 f" not lost: its first offset is {stream.first_offset}")
+        raise PreconditionFailed(
+            f"offsets {request.first} to {request.stop - 1} of stream '{plain(stream.name)}' are"
+            f" not lost: its first offset is {stream.first_offset}"
+        )
     stream.tracking.note_lost(request.holder, request.first, request.stop)
     return Reply()
 
@@ -536,8 +576,10 @@ def lag(context: VhostContext, request: Consumer) -> Lag:
 def _check_end(stream: StreamQueue, offset: int) -> None:
     end = stream.visible_until - 1
     if offset > end:
-        raise PreconditionFailed(f"offset {offset} is behind the end of stream '{plain(stream.name)}', which is {end}: it"
-                                 " belongs to another stream, or to one that was deleted since")
+        raise PreconditionFailed(
+            f"offset {offset} is behind the end of stream '{plain(stream.name)}', which is {end}: it"
+            " belongs to another stream, or to one that was deleted since"
+        )
 
 
 READ: Final = Right("read", "stream")

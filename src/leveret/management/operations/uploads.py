@@ -50,14 +50,27 @@ def describe(upload: Upload) -> UploadInfo:
     """Describe an upload."""
     vhost, user, kind, _ = upload.key
     uploads = upload.manager
-    state = "published in a transaction" if upload.taken else "open" if upload.owner is not None else (
-        "complete" if upload.complete else "incomplete")
+    state = (
+        "published in a transaction"
+        if upload.taken
+        else "open"
+        if upload.owner is not None
+        else ("complete" if upload.complete else "incomplete")
+    )
     idle = max(uploads.broker.timers.now() - upload.idle_since, 0) if upload.owner is None else 0
     waits = upload.owner is None and not upload.taken and uploads.settings.timeout > 0
     return UploadInfo(
-        vhost=vhost, identifier=shown(upload.identifier), kind=kind, user=user, state=state, octets=upload.size,
-        announced=upload.announced, checkpoints=len(upload.checkpoints), idle=idle // 1000,
-        timeout=max(uploads.settings.timeout - idle, 0) // 1000 if waits else None)
+        vhost=vhost,
+        identifier=shown(upload.identifier),
+        kind=kind,
+        user=user,
+        state=state,
+        octets=upload.size,
+        announced=upload.announced,
+        checkpoints=len(upload.checkpoints),
+        idle=idle // 1000,
+        timeout=max(uploads.settings.timeout - idle, 0) // 1000 if waits else None,
+    )
 
 
 def list_uploads(context: Context, request: InVhost) -> Iterator[UploadInfo]:
@@ -78,8 +91,7 @@ def discard(context: Context, request: OneUpload) -> Discarded:
     """Discard an upload. A client that is sending it gets an error."""
     upload = _find(context, request)
     if upload.taken:
-        raise PreconditionFailed(f"upload '{request.name}' is published in a transaction; wait for its commit or"
-                                 " rollback")
+        raise PreconditionFailed(f"upload '{request.name}' is published in a transaction; wait for its commit or rollback")
     size = upload.size
     upload.turn += 1
     upload.discard()
@@ -92,15 +104,22 @@ def _find(context: Context, request: OneUpload) -> Upload:
         identifier = meant(request.name)
     except ValueError:
         raise NotFound(f"'{request.name}' is not an identifier: expected hexadecimal digits after 'hex:'") from None
-    found = [upload for upload in context.broker.uploads.by_key.values()
-             if upload.key[0] == vhost and identifier in (upload.identifier, *upload.checkpoints)
-             and request.user in (None, upload.key[1]) and request.kind in (None, upload.key[2])]
+    found = [
+        upload
+        for upload in context.broker.uploads.by_key.values()
+        if upload.key[0] == vhost
+        and identifier in (upload.identifier, *upload.checkpoints)
+        and request.user in (None, upload.key[1])
+        and request.kind in (None, upload.key[2])
+    ]
     if not found:
         raise NotFound(f"no upload '{request.name}' in vhost '{vhost}'")
     if len(found) > 1:
         candidates = ", ".join(f"{upload.key[2]} of user '{upload.key[1]}'" for upload in found[:5])
-        raise PreconditionFailed(f"{len(found)} uploads have the identifier '{request.name}': {candidates}; expected"
-                                 " the user and kind of one of them")
+        raise PreconditionFailed(
+            f"{len(found)} uploads have the identifier '{request.name}': {candidates}; expected"
+            " the user and kind of one of them"
+        )
     return found[0]
 
 

@@ -51,9 +51,15 @@ async def _secret(context: Context, request: Add | Change) -> Secret | None:
 
 def _describe(context: Context, user: User) -> UserInfo:
     return UserInfo(
-        name=user.name, tags=list(user.tags), source=context.users.source(user.name), vhosts=sorted(user.permissions),
-        max_connections=user.limits.max_connections, max_channels=user.limits.max_channels,
-        scram=context.users.has_scram(user), loopback_only=user.name in context.users.loopback_users)
+        name=user.name,
+        tags=list(user.tags),
+        source=context.users.source(user.name),
+        vhosts=sorted(user.permissions),
+        max_connections=user.limits.max_connections,
+        max_channels=user.limits.max_channels,
+        scram=context.users.has_scram(user),
+        loopback_only=user.name in context.users.loopback_users,
+    )
 
 
 def list_users(context: Context, request: Request) -> Iterator[UserInfo]:
@@ -64,9 +70,15 @@ def list_users(context: Context, request: Request) -> Iterator[UserInfo]:
 async def add(context: Context, request: Add) -> None:
     """Add a user."""
     secret = await _secret(context, request)
-    context.users.add(User(name=request.name, password_hash=secret.password_hash if secret is not None else "",
-                         scram=secret.scram if secret is not None else None, tags=tuple(request.tags),
-                         limits=UserLimits(request.max_connections, request.max_channels)))
+    context.users.add(
+        User(
+            name=request.name,
+            password_hash=secret.password_hash if secret is not None else "",
+            scram=secret.scram if secret is not None else None,
+            tags=tuple(request.tags),
+            limits=UserLimits(request.max_connections, request.max_channels),
+        )
+    )
 
 
 async def change(context: Context, request: Change) -> None:

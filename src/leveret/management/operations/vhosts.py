@@ -29,8 +29,7 @@ class Change(Named, kw_only=True):
 
 def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
     """Return the settings that operators gave to vhosts, from the log's metadata."""
-    return {name: msgspec.json.decode(value, type=VhostConfig)
-            for (kind, name), value in metadata.items() if kind == KIND}
+    return {name: msgspec.json.decode(value, type=VhostConfig) for (kind, name), value in metadata.items() if kind == KIND}
 
 
 class VhostInfo(Reply, kw_only=True):
@@ -56,9 +55,17 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo]:
             ready += queue.ready_count
             unacked += queue.unacked
         yield VhostInfo(
-            name=vhost.name, source=_source(context, vhost.name), strict=vhost.strict, queues=len(vhost.queues),
-            exchanges=len(vhost.exchanges), ready=ready, unacked=unacked, connections=vhost.connections,
-            max_queues=max(vhost.settings.max_queues, 0), max_connections=max(vhost.settings.max_connections, 0))
+            name=vhost.name,
+            source=_source(context, vhost.name),
+            strict=vhost.strict,
+            queues=len(vhost.queues),
+            exchanges=len(vhost.exchanges),
+            ready=ready,
+            unacked=unacked,
+            connections=vhost.connections,
+            max_queues=max(vhost.settings.max_queues, 0),
+            max_connections=max(vhost.settings.max_connections, 0),
+        )
 
 
 def _source(context: Context, name: str) -> str:

@@ -16,8 +16,17 @@ from leveret.protocols.amqp091 import basic_methods
 from leveret.wire.amqp0.classes import BASIC
 
 
-def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: FieldTable) -> None:
+def consume(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    consumer_tag: str,
+    no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    nowait: bool,
+    filter: FieldTable,
+) -> None:
     """basic.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
@@ -62,6 +71,10 @@ def recover_sync(channel: Channel, requeue: bool) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "basic.qos": basic_methods.qos, "basic.consume": consume, "basic.cancel": cancel, "basic.get": get,
-    "basic.recover": recover, "basic.recover-sync": recover_sync,
+    "basic.qos": basic_methods.qos,
+    "basic.consume": consume,
+    "basic.cancel": cancel,
+    "basic.get": get,
+    "basic.recover": recover,
+    "basic.recover-sync": recover_sync,
 }

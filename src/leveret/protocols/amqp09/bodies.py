@@ -24,8 +24,9 @@ class Incoming(StoredBody):
     def check(self) -> None:
         """Raise ResourceLocked if another connection has resumed the content."""
         if self.turn != self.staged.turn:
-            raise ResourceLocked(f"staged content '{self.staged.key[3]}' was opened by another connection or discarded"
-                                 " meanwhile")
+            raise ResourceLocked(
+                f"staged content '{self.staged.key[3]}' was opened by another connection or discarded meanwhile"
+            )
 
 
 class Tail(StoredBody):

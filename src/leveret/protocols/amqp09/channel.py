@@ -88,9 +88,12 @@ class Channel(Channel091):
         if name is None:
             Channel091.send_return(self, message, code, text)
             return
-        self.send_content(name, {
-            "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
-            message.header, message)
+        self.send_content(
+            name,
+            {"reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
+            message.header,
+            message,
+        )
 
     def check_pause(self) -> None:
         """Who publishes although it was asked to pause, and should know, is not read any more."""

@@ -44,9 +44,16 @@ def _resume(connection: Connection, command: Method) -> None:
     except (NotFound, ResourceLocked) as error:
         # The channel is open on the wire, and nothing else of it is there yet.
         code = CODES[error.condition]
-        engine.send(number, "channel.close", {
-            "reply_code": code, "reply_text": reply_text(code, str(error)), "class_id": command.class_id,
-            "method_id": command.method_id})
+        engine.send(
+            number,
+            "channel.close",
+            {
+                "reply_code": code,
+                "reply_text": reply_text(code, str(error)),
+                "class_id": command.class_id,
+                "method_id": command.method_id,
+            },
+        )
         return
     engine.send(number, "channel.ok", {})
     connection.channels[number].wake()
@@ -104,7 +111,12 @@ def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "channel.flow": flow, "channel.flow-ok": channel_methods.flow_ok,
-    "channel.close": channel_methods.close, "channel.close-ok": channel_methods.close_ok, "channel.ping": ping,
-    "channel.pong": pong, "channel.ok": ok, "access.request": request,
+    "channel.flow": flow,
+    "channel.flow-ok": channel_methods.flow_ok,
+    "channel.close": channel_methods.close,
+    "channel.close-ok": channel_methods.close_ok,
+    "channel.ping": ping,
+    "channel.pong": pong,
+    "channel.ok": ok,
+    "access.request": request,
 }

@@ -17,8 +17,19 @@ from leveret.protocols.amqp091 import basic_methods
 from leveret.protocols.amqp091.channel import WIDE_FANOUT
 
 
-def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: FieldTable, kind: type[ClassConsumer], name: str) -> None:
+def consume(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    consumer_tag: str,
+    no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    nowait: bool,
+    filter: FieldTable,
+    kind: type[ClassConsumer],
+    name: str,
+) -> None:
     """The consume method of the class `name`."""
     queue = name_of(channel, queue)
     channel.tickets.check(ticket, READ, queue)
@@ -30,8 +41,9 @@ def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_loc
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")
-    basic_methods.consume(channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind,
-                          f"{name}.consume-ok")
+    basic_methods.consume(
+        channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind, f"{name}.consume-ok"
+    )
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:

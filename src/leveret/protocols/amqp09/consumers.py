@@ -51,8 +51,17 @@ class ClassConsumer(ChannelConsumer):
 
     kind: int = BASIC
 
-    def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.selector = _selector(arguments)
         self.selective = no_local or self.kind != BASIC or self.selector is not None or channel.vhost.mixed
@@ -90,8 +99,17 @@ def _selector(filter: FieldTable) -> Filter | None:
 class BasicConsumer(ClassConsumer):
     """A consumer of class basic. One that browses and `closes` is cancelled once it has seen everything."""
 
-    def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.closes = is_set(arguments, AUTO_CLOSE)
 
@@ -121,5 +139,3 @@ def mix(vhost: Vhost) -> None:
         for consumer in queue.consumers:
             if isinstance(consumer, ClassConsumer) and not consumer.selective:
                 queue.become_selective(consumer)
-
-

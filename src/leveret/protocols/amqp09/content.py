@@ -51,8 +51,18 @@ def as_class(entry: Entry, kind: int) -> Message:
 
 
 def _with_header(message: Message, header: bytes) -> Message:
-    return Message(message.address, header, message.body, message.size, message.persistent, message.priority,
-                   message.expires_at, -1, message.publisher, FORMAT_CLASS_AMQP09)
+    return Message(
+        message.address,
+        header,
+        message.body,
+        message.size,
+        message.persistent,
+        message.priority,
+        message.expires_at,
+        -1,
+        message.publisher,
+        FORMAT_CLASS_AMQP09,
+    )
 
 
 def address_of(entry: Entry) -> bytes:

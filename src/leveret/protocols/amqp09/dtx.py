@@ -46,8 +46,9 @@ class Work:
             channel.transaction_ended(True)
         return self._flushing(branch, publishes, settlements)
 
-    def _flushing(self, branch: Branch, publishes: list[PendingPublish],
-                  settlements: list[tuple[int, Entry, int]]) -> Iterator[int]:
+    def _flushing(
+        self, branch: Branch, publishes: list[PendingPublish], settlements: list[tuple[int, Entry, int]]
+    ) -> Iterator[int]:
         """Put publishes and settlements into the branch. If that fails, it can only be rolled back."""
         wakes = bool(settlements)
         try:

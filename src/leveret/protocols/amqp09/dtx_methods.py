@@ -189,14 +189,16 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
         data = branch.name.encode("utf-8", "surrogateescape")
         found.append(len(data))
         found += data
-    channel.connection.engine.send(channel.number, "dtx-coordination.recover-ok", {
-        "xids": {"xids": found.decode("utf-8", "surrogateescape")}})
+    channel.connection.engine.send(
+        channel.number, "dtx-coordination.recover-ok", {"xids": {"xids": found.decode("utf-8", "surrogateescape")}}
+    )
 
 
 def get_timeout(channel: Channel, xid: str) -> None:
     """dtx-coordination.get-timeout: the timeout in seconds; 0 if it was not set, although `dtx.timeout` applies then"""
-    channel.connection.engine.send(channel.number, "dtx-coordination.get-timeout-ok", {
-        "timeout": _find(channel, xid).asked_timeout})
+    channel.connection.engine.send(
+        channel.number, "dtx-coordination.get-timeout-ok", {"timeout": _find(channel, xid).asked_timeout}
+    )
 
 
 def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
@@ -210,11 +212,21 @@ def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
 
 HANDLERS: Final[dict[str, Handler]] = {
     **{name: _unless_distributed(handler) for name, handler in tx_methods.HANDLERS.items()},
-    "dtx.select": select, "dtx.start": start,
-    **{name: _preview(handler) for name, handler in (
-        ("dtx-demarcation.select", demarcation_select), ("dtx-demarcation.start", demarcation_start),
-        ("dtx-demarcation.end", demarcation_end), ("dtx-coordination.prepare", prepare),
-        ("dtx-coordination.commit", commit), ("dtx-coordination.rollback", rollback),
-        ("dtx-coordination.forget", forget), ("dtx-coordination.recover", recover),
-        ("dtx-coordination.get-timeout", get_timeout), ("dtx-coordination.set-timeout", set_timeout))},
+    "dtx.select": select,
+    "dtx.start": start,
+    **{
+        name: _preview(handler)
+        for name, handler in (
+            ("dtx-demarcation.select", demarcation_select),
+            ("dtx-demarcation.start", demarcation_start),
+            ("dtx-demarcation.end", demarcation_end),
+            ("dtx-coordination.prepare", prepare),
+            ("dtx-coordination.commit", commit),
+            ("dtx-coordination.rollback", rollback),
+            ("dtx-coordination.forget", forget),
+            ("dtx-coordination.recover", recover),
+            ("dtx-coordination.get-timeout", get_timeout),
+            ("dtx-coordination.set-timeout", set_timeout),
+        )
+    },
 }

@@ -13,8 +13,18 @@ from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE
 from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
 
 
-def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool,
-            internal: bool, nowait: bool, arguments: FieldTable) -> None:
+def declare(
+    channel: Channel,
+    ticket: int,
+    exchange: str,
+    type: str,
+    passive: bool,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    nowait: bool,
+    arguments: FieldTable,
+) -> None:
     """exchange.declare"""
     vhost = channel.vhost
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, exchange)
@@ -26,8 +36,15 @@ def declare(channel: Channel, ticket: int, exchange: str, type: str, passive: bo
         if existing.type != type:  # typed; durable and auto-delete are sticky
             raise NotAllowed(f"exchange '{exchange}' in vhost '{vhost.name}' is of type {existing.type}, not {type}")
     else:
-        definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
-                                     internal=internal, arguments=arguments)
+        definitions.declare_exchange(
+            channel.connection,
+            exchange,
+            type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+        )
     reply_when_stored(channel, "exchange.declare-ok", {}, durable, nowait)
 
 

@@ -35,11 +35,21 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
     basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
 
 
-def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            nowait: bool, filter: FieldTable) -> None:
+def consume(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    consumer_tag: str,
+    no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    nowait: bool,
+    filter: FieldTable,
+) -> None:
     """file.consume"""
-    class_methods.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer,
-                          KIND)
+    class_methods.consume(
+        channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer, KIND
+    )
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
@@ -73,8 +83,9 @@ def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
     piece after the other does not wait for the disk in between.
     """
     connection = channel.connection
-    staged = channel.broker.uploads.open(channel.vhost.name, connection.user, KIND, identifier, content_size, connection,
-                                         take_over=True)
+    staged = channel.broker.uploads.open(
+        channel.vhost.name, connection.user, KIND, identifier, content_size, connection, take_over=True
+    )
     if staged.synced < channel.files.add(staged):
         channel.stall()
         staged.confirm(_Opening(channel, staged.size).kept)
@@ -92,8 +103,9 @@ def stage(channel: Channel, command: ContentMethod) -> None:
     channel.files.stage(command)
 
 
-def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
-            identifier: str) -> None:
+def publish(
+    channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool, identifier: str
+) -> None:
     """file.publish"""
     channel.tickets.check(ticket, WRITE, exchange)
     connection = channel.opened_on
@@ -103,16 +115,27 @@ def publish(channel: Channel, ticket: int, exchange: str, routing_key: str, mand
     if staged is None or staged.taken:
         raise NotFound(f"file.publish: no content is staged as '{identifier}'")
     if not staged.complete:
-        raise NotFound(f"file.publish: of '{identifier}' {staged.size} of {staged.announced} bytes are staged: stage the"
-                       " rest first")
+        raise NotFound(
+            f"file.publish: of '{identifier}' {staged.size} of {staged.announced} bytes are staged: stage the rest first"
+        )
     if staged.owner is not None:
         raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
     files = channel.files
     files.check_pause()
     header = staged.header
     properties = decode_header(header, QPID, V0_9)[2]
-    message = Message(address, header, staged.finish(), staged.size, True, properties.get("priority", -1), 0, -1,
-                      publisher_of(connection, FILE), FORMAT_CLASS_AMQP09)
+    message = Message(
+        address,
+        header,
+        staged.finish(),
+        staged.size,
+        True,
+        properties.get("priority", -1),
+        0,
+        -1,
+        publisher_of(connection, FILE),
+        FORMAT_CLASS_AMQP09,
+    )
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
     mix(channel.vhost)
     if channel.transacted:
@@ -142,7 +165,13 @@ def reject(channel: Channel, delivery_tag: int, requeue: bool) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "file.qos": qos, "file.consume": consume, "file.cancel": cancel, "file.open": open_staging, "file.open-ok": open_ok,
-    "file.publish": publish, "file.ack": ack, "file.reject": reject,
+    "file.qos": qos,
+    "file.consume": consume,
+    "file.cancel": cancel,
+    "file.open": open_staging,
+    "file.open-ok": open_ok,
+    "file.publish": publish,
+    "file.ack": ack,
+    "file.reject": reject,
 }
 CONTENT_HANDLERS: Final[dict[str, Callable[[Channel, ContentMethod], None]]] = {"file.stage": stage}

@@ -61,8 +61,17 @@ class FileConsumer(ClassConsumer):
 
     kind = FILE
 
-    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel091,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(channel, queue, tag, False, exclusive, no_local, priority, arguments)
         self.automatic = no_ack
         self.files: Files = channel.files  # type: ignore[attr-defined]  # a channel of 0-9
@@ -146,8 +155,10 @@ class Files:
         incoming.check()
         staged = incoming.staged
         if staged.announced is not None and staged.size + method.size > staged.announced:
-            raise ContentTooLarge(f"staged content '{staged.key[3]}' was announced with {staged.announced} bytes and has"
-                                  f" {staged.size}: another {method.size} are too many")
+            raise ContentTooLarge(
+                f"staged content '{staged.key[3]}' was announced with {staged.announced} bytes and has"
+                f" {staged.size}: another {method.size} are too many"
+            )
         self.receiving = self.opened.popleft()
         return incoming
 
@@ -183,8 +194,9 @@ class Files:
             channel.unacked_size += entry.message.size
             consumer.unacked_size += entry.message.size
         self.opens.append(opened)
-        channel.connection.engine.send(channel.number, "file.open", {
-            "identifier": opened.identifier, "content_size": opened.message.size})
+        channel.connection.engine.send(
+            channel.number, "file.open", {"identifier": opened.identifier, "content_size": opened.message.size}
+        )
         channel.connection.mark()
 
     def open_ok(self, staged_size: int) -> None:
@@ -194,21 +206,32 @@ class Files:
         opened = self.opens[0]
         message = opened.message
         if staged_size > message.size:
-            raise NotAllowed(f"file.open-ok: {staged_size} bytes of '{opened.identifier}' are staged already, but it has"
-                             f" {message.size}")
+            raise NotAllowed(
+                f"file.open-ok: {staged_size} bytes of '{opened.identifier}' are staged already, but it has {message.size}"
+            )
         self.opens.popleft()
         channel = self.channel
         entry = opened.entry
         rest = message.size - staged_size
         header = with_size(message.header, rest)
-        channel.send_content("file.stage", {}, header, Message(message.address, header, tail(message.body, staged_size),
-                                                               rest, True))
+        channel.send_content(
+            "file.stage", {}, header, Message(message.address, header, tail(message.body, staged_size), rest, True)
+        )
         tag = channel.next_tag
         channel.next_tag = tag + 1
         exchange, routing_key = split_address(address_of(entry))
-        channel.connection.engine.send(channel.number, "file.deliver", {
-            "consumer_tag": opened.consumer.tag, "delivery_tag": tag, "redelivered": entry.acquired_count > 1,
-            "exchange": exchange, "routing_key": routing_key, "identifier": opened.identifier})
+        channel.connection.engine.send(
+            channel.number,
+            "file.deliver",
+            {
+                "consumer_tag": opened.consumer.tag,
+                "delivery_tag": tag,
+                "redelivered": entry.acquired_count > 1,
+                "exchange": exchange,
+                "routing_key": routing_key,
+                "identifier": opened.identifier,
+            },
+        )
         if opened.consumer.automatic:
             channel.uncount(tag, entry)
             entry.queue.settle(entry)
@@ -232,8 +255,10 @@ class Files:
         """Raise PreconditionFailed where the client publishes although it was asked to pause, and should know."""
         channel = self.channel
         if self.full and (channel.pause_known or channel.broker.timers.now() > channel.pause_until):
-            raise PreconditionFailed(f"queue '{self.full[0].name}' is full and the channel was asked to pause by"
-                                     " channel.flow: the content stays staged")
+            raise PreconditionFailed(
+                f"queue '{self.full[0].name}' is full and the channel was asked to pause by"
+                " channel.flow: the content stays staged"
+            )
 
     def slow_down(self, queues: list[Queue]) -> None:
         """Ask the client to pause where a queue holds more than its limits allow, for its files are not discarded."""

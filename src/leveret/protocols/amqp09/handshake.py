@@ -38,8 +38,7 @@ def perform(connection: Connection, command: Method) -> None:
 def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
     settings = connection.shared.settings
     if settings.redirect and not insist:
-        connection.engine.send(0, "connection.redirect", {
-            "host": settings.redirect, "known_hosts": settings.known_hosts})
+        connection.engine.send(0, "connection.redirect", {"host": settings.redirect, "known_hosts": settings.known_hosts})
         return  # the client closes the socket, or opens after all
     vhosts = connection.services.broker.vhosts
     if virtual_host not in vhosts:

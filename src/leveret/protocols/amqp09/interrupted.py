@@ -76,8 +76,12 @@ class Interrupted:
             id = next(iter(of_user))
             of_user[id].channels[id].close()
         if interruption.channels:
-            log.info("%s: %d channels may be resumed for %g s", connection.peer.name, len(interruption.channels),
-                     settings.resume_timeout)
+            log.info(
+                "%s: %d channels may be resumed for %g s",
+                connection.peer.name,
+                len(interruption.channels),
+                settings.resume_timeout,
+            )
             timers = connection.broker.timers
             timers.at(timers.now() + round(settings.resume_timeout * 1000), interruption)
 
@@ -91,8 +95,10 @@ class Interrupted:
             raise ResourceLocked("the channel still carries out what came last: resume it again")
         for tag in channel.consumers:
             if connection.tag_owner(tag) is not None:
-                raise NotAllowed(f"the channel has a consumer '{tag}', as another one of this connection: tags are unique"
-                                 " in the connection")
+                raise NotAllowed(
+                    f"the channel has a consumer '{tag}', as another one of this connection: tags are unique"
+                    " in the connection"
+                )
         interruption = self.kept[id]
         interruption.vhost.transfer_exclusive(interruption, connection)
         self._forget(channel, interruption)

@@ -66,8 +66,9 @@ def transfer(channel: Channel, **arguments: Any) -> None:
         return
     limit = channel.connection.settings.max_message_size
     if len(data) > limit:
-        raise ContentTooLarge(f"a body of {len(data)} bytes is larger than the {limit} that are taken; the setting is"
-                              " amqp.max_message_size")
+        raise ContentTooLarge(
+            f"a body of {len(data)} bytes is larger than the {limit} that are taken; the setting is amqp.max_message_size"
+        )
     answers = channel.messages.answers
     answers.add(publish(channel, arguments, data, len(data), channel.request))
 
@@ -92,8 +93,18 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
     ttl = arguments["ttl"]
     expires_at = now + ttl if ttl else 0
     header = encode_transfer(size, {**arguments, "timestamp": now // 1000, "expiration": -(-expires_at // 1000)})
-    message = Message(address, header, body, size, arguments["delivery_mode"] == PERSISTENT, arguments["priority"],
-                      expires_at, -1, publisher_of(connection, MESSAGE), FORMAT_CLASS_AMQP09)
+    message = Message(
+        address,
+        header,
+        body,
+        size,
+        arguments["delivery_mode"] == PERSISTENT,
+        arguments["priority"],
+        expires_at,
+        -1,
+        publisher_of(connection, MESSAGE),
+        FORMAT_CLASS_AMQP09,
+    )
     mix(channel.vhost)
     if route.request:
         channel.requested = True
@@ -145,8 +156,16 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
     channel.messages.answers.ok()
 
 
-def consume(channel: Channel, ticket: int, queue: str, destination: str, no_local: bool, no_ack: bool, exclusive: bool,
-            filter: FieldTable) -> None:
+def consume(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    destination: str,
+    no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    filter: FieldTable,
+) -> None:
     """message.consume"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
@@ -274,7 +293,14 @@ def empty(channel: Channel) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "message.transfer": transfer, "message.qos": qos, "message.consume": consume, "message.cancel": cancel,
-    "message.get": get, "message.recover": recover, "message.ok": ok, "message.reject": reject, "message.empty": empty,
+    "message.transfer": transfer,
+    "message.qos": qos,
+    "message.consume": consume,
+    "message.cancel": cancel,
+    "message.get": get,
+    "message.recover": recover,
+    "message.ok": ok,
+    "message.reject": reject,
+    "message.empty": empty,
     "message.offset": offset,
 }

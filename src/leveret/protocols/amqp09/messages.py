@@ -93,8 +93,9 @@ class Messages:
             resumed = Resumed(reference, payload, message, transfer)
             if resumes:
                 resumed.identifier = f"{channel.broker.identity}.{entry.queue.id}.{entry.seq}"
-                resumed.request = engine.send(channel.number, "message.resume", {
-                    "reference": reference, "identifier": resumed.identifier})
+                resumed.request = engine.send(
+                    channel.number, "message.resume", {"reference": reference, "identifier": resumed.identifier}
+                )
                 self.resuming.append(resumed)
             else:
                 engine.send(channel.number, "message.open", {"reference": reference})
@@ -129,8 +130,9 @@ class Messages:
         if found is None:
             raise CommandInvalid("message.offset: there is no message.resume that it could answer")
         if value > found.message.size:
-            raise NotAllowed(f"message.offset: {value} bytes of '{found.identifier}' are there already, but it has"
-                             f" {found.message.size}")
+            raise NotAllowed(
+                f"message.offset: {value} bytes of '{found.identifier}' are there already, but it has {found.message.size}"
+            )
         resuming.remove(found)
         self._refer(found, value)
         self.channel.wake()

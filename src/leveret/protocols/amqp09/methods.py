@@ -23,13 +23,22 @@ from leveret.protocols.amqp091.channel import Channel
 from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
-    **dtx_methods.HANDLERS, **file_methods.HANDLERS, **qpid_methods.HANDLERS,
-    **stream_methods.HANDLERS, **message_methods.HANDLERS, **reference_methods.HANDLERS,
+    **channel_methods.HANDLERS,
+    **exchange_methods.HANDLERS,
+    **queue_methods.HANDLERS,
+    **basic_methods.HANDLERS,
+    **dtx_methods.HANDLERS,
+    **file_methods.HANDLERS,
+    **qpid_methods.HANDLERS,
+    **stream_methods.HANDLERS,
+    **message_methods.HANDLERS,
+    **reference_methods.HANDLERS,
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **file_methods.CONTENT_HANDLERS, **stream_methods.CONTENT_HANDLERS, **tunnel_methods.CONTENT_HANDLERS,
+    **file_methods.CONTENT_HANDLERS,
+    **stream_methods.CONTENT_HANDLERS,
+    **tunnel_methods.CONTENT_HANDLERS,
 }
 
 

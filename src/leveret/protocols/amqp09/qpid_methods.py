@@ -45,8 +45,10 @@ def _bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> tup
         return NO_QUEUE_BOUND_WITH_KEY, f"no queue is bound with routing key '{routing_key}' to exchange '{exchange}'"
     if not routing_key:
         return QUEUE_NOT_BOUND, f"queue '{queue}' is not bound to exchange '{exchange}'"
-    return (QUEUE_NOT_BOUND_WITH_KEY,
-            f"queue '{queue}' is not bound with routing key '{routing_key}' to exchange '{exchange}'")
+    return (
+        QUEUE_NOT_BOUND_WITH_KEY,
+        f"queue '{queue}' is not bound with routing key '{routing_key}' to exchange '{exchange}'",
+    )
 
 
 def query(channel: Channel, ticket: int, exchange: str) -> None:
@@ -59,8 +61,9 @@ def query(channel: Channel, ticket: int, exchange: str) -> None:
     channel.connection.engine.send(channel.number, "exchange.query-ok", answer)
 
 
-def binding_query(channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str,
-                  arguments: FieldTable) -> None:
+def binding_query(
+    channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str, arguments: FieldTable
+) -> None:
     """binding.query: whether there is a binding that has all that is named; if not, what no binding has."""
     channel.tickets.check(ticket, PASSIVE, exchange)
     if queue:
@@ -87,15 +90,16 @@ def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key:
             return routing_key in ("", queue.name)
         return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
     if queue is not None:
-        return any(_matches(binding, routing_key, arguments)
-                   for binding in exchange.by_destination.get(queue, {}).values())
-    return any(_matches(binding, routing_key, arguments) for own in exchange.by_destination.values()
-               for binding in own.values())
+        return any(_matches(binding, routing_key, arguments) for binding in exchange.by_destination.get(queue, {}).values())
+    return any(
+        _matches(binding, routing_key, arguments) for own in exchange.by_destination.values() for binding in own.values()
+    )
 
 
 def _matches(binding: Binding, routing_key: str, arguments: FieldTable) -> bool:
     return (not routing_key or binding.routing_key == routing_key) and (
-        not arguments or bool(freeze(binding.arguments) == freeze(arguments)))
+        not arguments or bool(freeze(binding.arguments) == freeze(arguments))
+    )
 
 
 def flush(channel: Channel) -> None:
@@ -107,6 +111,9 @@ def complete(channel: Channel, mark: int) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "exchange.bound": bound, "exchange.query": query, "binding.query": binding_query, "execution.flush": flush,
+    "exchange.bound": bound,
+    "exchange.query": query,
+    "binding.query": binding_query,
+    "execution.flush": flush,
     "execution.complete": complete,
 }

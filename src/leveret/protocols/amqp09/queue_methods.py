@@ -39,8 +39,17 @@ def find(channel: Channel, queue: str) -> Queue:
         raise
 
 
-def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
-            nowait: bool, arguments: FieldTable) -> None:
+def declare(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    passive: bool,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    nowait: bool,
+    arguments: FieldTable,
+) -> None:
     """queue.declare"""
     connection = channel.connection
     vhost = channel.vhost
@@ -59,24 +68,37 @@ def declare(channel: Channel, ticket: int, queue: str, passive: bool, durable: b
         if not passive:
             connection.check("configure", queue)
             if exclusive and found.exclusive_owner is None and not strict:
-                raise ResourceLocked(f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it was"
-                                     " declared without exclusive")
+                raise ResourceLocked(
+                    f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it was"
+                    " declared without exclusive"
+                )
         durable = False
     else:
         if queue.startswith("amq.") and queue not in vhost.new_names:
             raise NotAllowed(f"queue name '{queue}' contains reserved prefix 'amq.*'")
-        found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
-                                          auto_delete=auto_delete or (exclusive and strict), arguments=arguments)
+        found = definitions.declare_queue(
+            connection,
+            queue,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete or (exclusive and strict),
+            arguments=arguments,
+        )
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
-    reply_when_stored(channel, "queue.declare-ok", {
-        "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
-        "consumer_count": len(found.consumers)}, durable, nowait)
+    reply_when_stored(
+        channel,
+        "queue.declare-ok",
+        {"queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF), "consumer_count": len(found.consumers)},
+        durable,
+        nowait,
+    )
 
 
-def bind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool,
-         arguments: FieldTable) -> None:
+def bind(
+    channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool, arguments: FieldTable
+) -> None:
     """queue.bind. With `compat.strict` whatever is wrong with it ends the connection (queue.bind.failure)."""
     try:
         name = name_of(channel, queue)
@@ -110,8 +132,10 @@ def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key
     vhost.exchange(exchange)
     definitions.check_queue_binding(channel.connection, name, exchange)
     if not vhost.is_bound(name, exchange, routing_key, arguments):
-        raise NotFound(f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost"
-                       f" '{vhost.name}'", closes_connection=True)
+        raise NotFound(
+            f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost '{vhost.name}'",
+            closes_connection=True,
+        )
     definitions.unbind_queue(channel.connection, name, exchange, routing_key, arguments)
     reply_when_stored(channel, "queue.unbind-ok", {}, True, False)
 
@@ -134,5 +158,9 @@ def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "queue.declare": declare, "queue.bind": bind, "queue.unbind": unbind, "queue.purge": purge, "queue.delete": delete,
+    "queue.declare": declare,
+    "queue.bind": bind,
+    "queue.unbind": unbind,
+    "queue.purge": purge,
+    "queue.delete": delete,
 }

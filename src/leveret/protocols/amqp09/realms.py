@@ -94,8 +94,9 @@ class Tickets:
             raise AccessRefused(f"access to realm '{name}' refused for user '{self.user}'", closes_connection=True)
         others = [ticket for channel, ticket in realms.active.get(name, {}).items() if channel is not self.channel]
         if others and (EXCLUSIVE in wanted or any(EXCLUSIVE in ticket.rights for ticket in others)):
-            raise AccessRefused(f"realm '{name}' is in use by other channels, exclusive access to it cannot be had",
-                                closes_connection=True)
+            raise AccessRefused(
+                f"realm '{name}' is in use by other channels, exclusive access to it cannot be had", closes_connection=True
+            )
         before = realms.active.get(name, {}).get(self.channel)
         if before is not None:
             self.by_number.pop(before.number, None)
@@ -119,8 +120,9 @@ class Tickets:
         another channel's."""
         if number == 0:
             if self.realms.configured:
-                raise AccessRefused(f"{right} access to '{resource}' needs a ticket: vhosts with realms take access.request"
-                                    " first")
+                raise AccessRefused(
+                    f"{right} access to '{resource}' needs a ticket: vhosts with realms take access.request first"
+                )
             return
         ticket = self.by_number.get(number)
         if ticket is None:

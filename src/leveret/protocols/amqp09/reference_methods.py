@@ -107,6 +107,9 @@ def close(channel: Channel, reference: str) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "message.open": open_reference, "message.append": append, "message.checkpoint": checkpoint,
-    "message.resume": resume, "message.close": close,
+    "message.open": open_reference,
+    "message.append": append,
+    "message.checkpoint": checkpoint,
+    "message.resume": resume,
+    "message.close": close,
 }

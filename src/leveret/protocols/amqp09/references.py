@@ -42,8 +42,10 @@ class Reference:
         """A message that has this body. PreconditionFailed where it is one too many."""
         self._fields += len(encode_transfer(0, arguments))
         if len(self.transfers) >= MAX_TRANSFERS or (self.transfers and self._fields > MAX_FIELD_BYTES):
-            raise PreconditionFailed(f"reference '{self.name}' is the body of too many messages: at most {MAX_TRANSFERS},"
-                                     f" with {MAX_FIELD_BYTES} bytes of fields, refer to it before it is closed")
+            raise PreconditionFailed(
+                f"reference '{self.name}' is the body of too many messages: at most {MAX_TRANSFERS},"
+                f" with {MAX_FIELD_BYTES} bytes of fields, refer to it before it is closed"
+            )
         self.transfers.append((arguments, request))
 
 

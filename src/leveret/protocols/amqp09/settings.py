@@ -12,8 +12,9 @@ class Amqp09Settings:
     resume_channels  how many of each user do
     """
 
-    def __init__(self, *, known_hosts: str = "", redirect: str = "", resume_timeout: float = 0.0,
-                 resume_channels: int = 100) -> None:
+    def __init__(
+        self, *, known_hosts: str = "", redirect: str = "", resume_timeout: float = 0.0, resume_channels: int = 100
+    ) -> None:
         self.known_hosts = known_hosts
         self.redirect = redirect
         self.resume_timeout = resume_timeout

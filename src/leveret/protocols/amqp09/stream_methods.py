@@ -39,11 +39,20 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate:
     pace.fire(0)
 
 
-def consume(channel: Channel, ticket: int, queue: str, consumer_tag: str, no_local: bool, exclusive: bool, nowait: bool,
-            filter: FieldTable) -> None:
+def consume(
+    channel: Channel,
+    ticket: int,
+    queue: str,
+    consumer_tag: str,
+    no_local: bool,
+    exclusive: bool,
+    nowait: bool,
+    filter: FieldTable,
+) -> None:
     """stream.consume"""
-    class_methods.consume(channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer,
-                          "stream")
+    class_methods.consume(
+        channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer, "stream"
+    )
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
@@ -60,8 +69,18 @@ def publish(channel: Channel, command: ContentMethod) -> None:
     address = make_address(exchange, arguments["routing_key"])
     route = connection.find_route(address)
     priority: int = decode_header(command.header, QPID, V0_9)[2].get("priority", -1)
-    message = Message(address, command.header, command.body, command.size, False, priority, 0, -1,
-                      publisher_of(connection, STREAM), FORMAT_CLASS_AMQP09)
+    message = Message(
+        address,
+        command.header,
+        command.body,
+        command.size,
+        False,
+        priority,
+        0,
+        -1,
+        publisher_of(connection, STREAM),
+        FORMAT_CLASS_AMQP09,
+    )
     flags = MANDATORY * arguments["mandatory"] | IMMEDIATE * arguments["immediate"]
     mix(channel.vhost)
     channel.check_pause()

@@ -111,8 +111,17 @@ class StreamConsumer(ClassConsumer):
 
     kind = STREAM
 
-    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel091,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(channel, queue, tag, True, exclusive, no_local, priority, arguments)
         self.streaming: Channel = channel  # type: ignore[assignment]  # one of 0-9
 
@@ -142,9 +151,12 @@ class StreamConsumer(ClassConsumer):
         channel.next_tag = tag + 1
         message = as_class(entry, STREAM)
         exchange, _ = split_address(address_of(entry))
-        channel.send_content("stream.deliver", {
-            "consumer_tag": self.tag, "delivery_tag": tag, "exchange": exchange, "queue": self.queue.name},
-            message.header, message)
+        channel.send_content(
+            "stream.deliver",
+            {"consumer_tag": self.tag, "delivery_tag": tag, "exchange": exchange, "queue": self.queue.name},
+            message.header,
+            message,
+        )
         self._count(message)
 
     def _count(self, message: Message) -> None:

@@ -52,8 +52,17 @@ class MessageConsumer(ClassConsumer):
 
     kind = MESSAGE
 
-    def __init__(self, channel: Channel091, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel091,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.destination = tag
         self.resumes = arguments.get(RESUMES) is True
@@ -106,8 +115,17 @@ def encode(entry: Entry, header: bytes, destination: str) -> bytes:
         address = overlay.address
     encoded = destination.encode("utf-8", "surrogateescape")
     bits = _REDELIVERED if entry.acquired_count > 1 else 0
-    return b"".join((_START, bytes((len(encoded),)), encoded, bytes((bits,)), header[_FIXED:_BEFORE_ADDRESS], address,
-                     header[_BEFORE_ADDRESS:]))
+    return b"".join(
+        (
+            _START,
+            bytes((len(encoded),)),
+            encoded,
+            bytes((bits,)),
+            header[_FIXED:_BEFORE_ADDRESS],
+            address,
+            header[_BEFORE_ADDRESS:],
+        )
+    )
 
 
 def body_field(kind: bytes, encoded: bytes) -> bytes:

@@ -39,18 +39,29 @@ def request(channel: Channel, command: ContentMethod) -> None:
         return
     workers = channel.opened_on.shared.tunnels.find(name)
     if not workers:
-        raise NotFound(f"tunnel.request: no handler named '{name}'" if name else
-                       "tunnel.request: the content has no data-name, which says whom it is for")
+        raise NotFound(
+            f"tunnel.request: no handler named '{name}'"
+            if name
+            else "tunnel.request: the content has no data-name, which says whom it is for"
+        )
     broadcast: int = properties.get("broadcast", 0)
     if not broadcast:
         workers = workers[:1]
     for worker in workers:
         if worker.is_busy():
-            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', which is the"
-                                 " most")
+            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', which is the most")
     headers: FieldTable = properties.get("headers") or {}
-    asked = Request(channel.opened_on.user, channel.vhost.name, command.arguments["meta_data"], headers,
-                    properties.get("proxy_name", ""), name, properties.get("durable", 0), broadcast, whole(command.body))
+    asked = Request(
+        channel.opened_on.user,
+        channel.vhost.name,
+        command.arguments["meta_data"],
+        headers,
+        properties.get("proxy_name", ""),
+        name,
+        properties.get("durable", 0),
+        broadcast,
+        whole(command.body),
+    )
     pending = _Pending(channel, name, len(workers))
     channel.stall()
     for worker in workers:
@@ -87,21 +98,32 @@ def _execute(channel: Channel, body: bytes) -> None:
     connection = channel.opened_on
     engine = connection.engine
     if engine.uses_requests:
-        raise NotImplementedByBroker("tunnel.request: methods in requests and responses are not tunnelled, for their"
-                                     " answers would name requests that were never made")
+        raise NotImplementedByBroker(
+            "tunnel.request: methods in requests and responses are not tunnelled, for their"
+            " answers would name requests that were never made"
+        )
     number = channel.number
     if body[:1] == b"\0":
         # No frame is of type 0; the number of a class begins with it.
         body = _FRAME(FRAME_METHOD, number, len(body)) + body + bytes((FRAME_END,))
     _check_count(body)
-    within = Engine(SERVER, V0_9, frame_max=engine.frame_max, max_body_size=engine.max_body_size,
-                    spool_threshold=engine.spool_threshold)
+    within = Engine(
+        SERVER, V0_9, frame_max=engine.frame_max, max_body_size=engine.max_body_size, spool_threshold=engine.spool_threshold
+    )
     within.max_upload_size = engine.max_upload_size
     within.begin_open(number)
     commands = within.receive(body)
     if not within.is_between_frames:
-        commands.append(Error(number, CONNECTION_SCOPE, FRAME_ERROR, "tunnel.request: its content ends within a frame, or"
-                              " before the content of a method does", TUNNEL, REQUEST))
+        commands.append(
+            Error(
+                number,
+                CONNECTION_SCOPE,
+                FRAME_ERROR,
+                "tunnel.request: its content ends within a frame, or before the content of a method does",
+                TUNNEL,
+                REQUEST,
+            )
+        )
     for command in commands:
         _check(command, number)
     for index, command in enumerate(commands):

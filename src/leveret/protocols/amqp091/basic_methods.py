@@ -83,14 +83,25 @@ def _check_countable(channel: Channel, everywhere: bool) -> None:
     channels = channel.connection.channels.values() if everywhere else [channel]
     count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
     if count > MAX_COUNTED:
-        raise PreconditionFailed(f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with"
-                                 f" at most {MAX_COUNTED}: set it before consuming")
+        raise PreconditionFailed(
+            f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with"
+            f" at most {MAX_COUNTED}: set it before consuming"
+        )
     channel.broker.work += count >> COUNTED_SHIFT
 
 
-def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_ack: bool, exclusive: bool,
-            no_wait: bool, arguments: FieldTable, kind: type[ChannelConsumer] = ChannelConsumer,
-            answer: str = "basic.consume-ok") -> None:
+def consume(
+    channel: Channel,
+    queue: str,
+    consumer_tag: str,
+    no_local: bool,
+    no_ack: bool,
+    exclusive: bool,
+    no_wait: bool,
+    arguments: FieldTable,
+    kind: type[ChannelConsumer] = ChannelConsumer,
+    answer: str = "basic.consume-ok",
+) -> None:
     """Perform basic.consume. 0-9 passes the `kind` of consumer for its other classes."""
     connection = channel.connection
     if consumer_tag in channel.consumers:
@@ -112,8 +123,10 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
     elif found.is_exclusive() or (exclusive and found.is_consumed()):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
     if exclusive and found.settings.single_active_consumer:
-        raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
-                            " exclusive consumers are not permitted")
+        raise AccessRefused(
+            f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
+            " exclusive consumers are not permitted"
+        )
     if LEASE in arguments:
         reading.check(found, arguments, no_ack)
     elif found.replayable:
@@ -133,21 +146,30 @@ def consume(channel: Channel, queue: str, consumer_tag: str, no_local: bool, no_
 def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
     """Raise an error if a consumer of a stream has no prefetch or no acknowledgements, as RabbitMQ does."""
     if no_ack:
-        raise NotImplementedByBroker(f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"
-                                     " has no automatic acknowledgement: consume without no-ack", closes_connection=True)
+        raise NotImplementedByBroker(
+            f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"
+            " has no automatic acknowledgement: consume without no-ack",
+            closes_connection=True,
+        )
     if not channel.default_prefetch and not channel.prefetch:
-        raise PreconditionFailed(f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
-                                 f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first")
+        raise PreconditionFailed(
+            f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
+            f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first"
+        )
 
 
 def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
     """Raise PreconditionFailed if a browsing consumer acknowledges, is exclusive, or reads a stream."""
     if not queue.supports(capabilities.BROWSE):
-        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
-                                 f" '{channel.connection.vhost_name}': it is {queue.unsupported[capabilities.BROWSE]}")
+        raise PreconditionFailed(
+            f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+            f" '{channel.connection.vhost_name}': it is {queue.unsupported[capabilities.BROWSE]}"
+        )
     if not no_ack or exclusive:
-        raise PreconditionFailed(f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
-                                 f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively")
+        raise PreconditionFailed(
+            f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
+            f" '{channel.connection.vhost_name}': consume with no-ack, and not exclusively"
+        )
 
 
 def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
@@ -236,9 +258,18 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
     routing_key = message.routing_key
     if overlay is not None and overlay.address is not None:
         exchange, routing_key = split_address(overlay.address)
-    channel.send_content("basic.get-ok", {
-        "delivery_tag": tag, "redelivered": entry.acquired_count > 1, "exchange": exchange, "routing_key": routing_key,
-        "message_count": min(queue.ready_count, 0xFFFFFFFF)}, header, message)
+    channel.send_content(
+        "basic.get-ok",
+        {
+            "delivery_tag": tag,
+            "redelivered": entry.acquired_count > 1,
+            "exchange": exchange,
+            "routing_key": routing_key,
+            "message_count": min(queue.ready_count, 0xFFFFFFFF),
+        },
+        header,
+        message,
+    )
     return True
 
 
@@ -292,6 +323,11 @@ def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | Non
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "basic.qos": qos, "basic.consume": consume, "basic.cancel": cancel, "basic.cancel-ok": cancel_ok, "basic.get": get,
-    "basic.recover": recover, "basic.recover-async": recover_async,
+    "basic.qos": qos,
+    "basic.consume": consume,
+    "basic.cancel": cancel,
+    "basic.cancel-ok": cancel_ok,
+    "basic.get": get,
+    "basic.recover": recover,
+    "basic.recover-async": recover_async,
 }

@@ -173,8 +173,18 @@ class Channel(Holder):
         if command.spooled:
             body = self.incoming
             self.incoming = []
-        message = Message(address, header, body, command.size, command.delivery_mode == 2, command.priority, expires_at,
-                          command.headers_at, self.publisher, self.format)
+        message = Message(
+            address,
+            header,
+            body,
+            command.size,
+            command.delivery_mode == 2,
+            command.priority,
+            expires_at,
+            command.headers_at,
+            self.publisher,
+            self.format,
+        )
         if route.request:
             self.requested = True
         else:
@@ -248,8 +258,11 @@ class Channel(Holder):
         """
         if not queues:
             if flags & (MANDATORY | IMMEDIATE):
-                self.send_return(message, NO_ROUTE if flags & MANDATORY else NO_CONSUMERS,
-                                 "NO_ROUTE" if flags & MANDATORY else "NO_CONSUMERS")
+                self.send_return(
+                    message,
+                    NO_ROUTE if flags & MANDATORY else NO_CONSUMERS,
+                    "NO_ROUTE" if flags & MANDATORY else "NO_CONSUMERS",
+                )
             return queues
         if flags & IMMEDIATE:
             ready = [queue for queue in queues if queue.can_deliver_now(message)]
@@ -273,9 +286,12 @@ class Channel(Holder):
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
 
     def send_return(self, message: Message, code: int, text: str) -> None:
-        self.send_content("basic.return", {
-            "reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
-            message.header, message)
+        self.send_content(
+            "basic.return",
+            {"reply_code": code, "reply_text": text, "exchange": message.exchange, "routing_key": message.routing_key},
+            message.header,
+            message,
+        )
 
     def send_content(self, name: str, arguments: Arguments, header: bytes, message: Message) -> None:
         """Send a method that carries a message, other than `basic.deliver`."""
@@ -295,15 +311,19 @@ class Channel(Holder):
         except ValueError:
             milliseconds = -1
         if milliseconds < 0 or milliseconds > content.MAX_EXPIRATION:
-            raise PreconditionFailed(f"invalid expiration '{expiration.decode('utf-8', 'replace')}': expected milliseconds"
-                                     f" in decimal digits, from 0 to {content.MAX_EXPIRATION}")
+            raise PreconditionFailed(
+                f"invalid expiration '{expiration.decode('utf-8', 'replace')}': expected milliseconds"
+                f" in decimal digits, from 0 to {content.MAX_EXPIRATION}"
+            )
         return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
     def check_user(self, user_id: bytes) -> None:
         """Raise PreconditionFailed if the user-id of a message is not the user of the connection."""
         if user_id != self.connection.user_bytes and not self.connection.may_impersonate:
-            raise PreconditionFailed(f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
-                                     f" user was '{self.connection.user}'")
+            raise PreconditionFailed(
+                f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
+                f" user was '{self.connection.user}'"
+            )
 
     def _with_reply_address(self, header: bytes) -> bytes:
         """Replace the pseudo-address of direct reply-to with the address of this channel's reply consumer."""
@@ -314,8 +334,9 @@ class Channel(Holder):
     def reply_address(self) -> str:
         """Return the address of this channel's reply consumer."""
         if self.reply_queue is None:
-            raise PreconditionFailed("fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this"
-                                     " channel first")
+            raise PreconditionFailed(
+                "fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this channel first"
+            )
         return self.reply_queue.name
 
     def _publish_later(self, message: Message, route: Route, flags: int) -> None:
@@ -332,8 +353,10 @@ class Channel(Holder):
         """
         self.tx_size += size
         if self.tx_size > self.connection.settings.max_transaction:
-            raise ContentTooLarge(f"the transaction holds more than {self.connection.settings.max_transaction} bytes;"
-                                  " the limit is set by limits.transaction_size")
+            raise ContentTooLarge(
+                f"the transaction holds more than {self.connection.settings.max_transaction} bytes;"
+                " the limit is set by limits.transaction_size"
+            )
 
     def transaction_ended(self, committed: bool) -> None:
         """Called before a commit and after a rollback. 0-9 overrides it for its other classes."""
@@ -381,8 +404,7 @@ class Channel(Holder):
         """Return whether the windows of channel and connection allow a delivery of `size` bytes."""
         if self.is_full():
             return False
-        if self.prefetch_size and (self.unacked or self.outstanding()) \
-                and self.unacked_size + size > self.prefetch_size:
+        if self.prefetch_size and (self.unacked or self.outstanding()) and self.unacked_size + size > self.prefetch_size:
             return False
         connection = self.connection
         if not connection.prefetch and not connection.prefetch_size:

@@ -20,8 +20,10 @@ def open_channel(connection: Connection, number: int) -> None:
     limit = connection.engine.channel_max
     if number > limit and connection.vhost.strict:
         # RabbitMQ counts the channels that are open, as the engine does, and takes any number.
-        raise NotAllowed(f"channel number {number} is above the channel-max of {limit} that was agreed (compat.strict is"
-                         f" set for vhost '{connection.vhost_name}')")
+        raise NotAllowed(
+            f"channel number {number} is above the channel-max of {limit} that was agreed (compat.strict is"
+            f" set for vhost '{connection.vhost_name}')"
+        )
     check_limit(connection)
     add_channel(connection, Channel(connection, number))
     connection.engine.send(number, "channel.open-ok", {})
@@ -81,6 +83,9 @@ def confirm_select(channel: Channel, no_wait: bool) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "channel.flow": flow, "channel.flow-ok": flow_ok, "channel.close": close, "channel.close-ok": close_ok,
+    "channel.flow": flow,
+    "channel.flow-ok": flow_ok,
+    "channel.close": close,
+    "channel.close-ok": close_ok,
     "confirm.select": confirm_select,
 }

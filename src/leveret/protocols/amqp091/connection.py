@@ -88,8 +88,7 @@ class Connection(VhostSession):
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1,
-                 protocol: str = "AMQP 0-9-1") -> None:
+    def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1, protocol: str = "AMQP 0-9-1") -> None:
         super().__init__()
         self.protocol = protocol
         self.peer = peer
@@ -98,9 +97,16 @@ class Connection(VhostSession):
         self.settings = services.settings
         self.number = services.new_number()
         settings = services.settings
-        self.engine = Engine(SERVER, version, frame_max=settings.frame_max, channel_max=settings.channel_max,
-                             heartbeat=settings.heartbeat, max_body_size=settings.max_message_size,
-                             spool_threshold=settings.spool_threshold, strict_framing=settings.strict)
+        self.engine = Engine(
+            SERVER,
+            version,
+            frame_max=settings.frame_max,
+            channel_max=settings.channel_max,
+            heartbeat=settings.heartbeat,
+            max_body_size=settings.max_message_size,
+            spool_threshold=settings.spool_threshold,
+            strict_framing=settings.strict,
+        )
         self.engine.max_cost = MAX_PARSED
         self.vhost = None
         self.vhost_name = ""
@@ -336,8 +342,11 @@ class Connection(VhostSession):
         channel.resolve()
         self.close_channel(channel)
         # The engine drops this if the client has already sent channel.close.
-        self.engine.send(channel.number, "channel.close", {
-            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
+        self.engine.send(
+            channel.number,
+            "channel.close",
+            {"reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id},
+        )
         self.mark()
 
     def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
@@ -370,8 +379,9 @@ class Connection(VhostSession):
         self.closing = True
         self.awaits_close_ok = True
         self.drop_output()
-        self.engine.send(0, "connection.close", {
-            "reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id})
+        self.engine.send(
+            0, "connection.close", {"reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id}
+        )
         self._release()
         self.mark()
         self.ingress.resume()
@@ -602,20 +612,37 @@ class Connection(VhostSession):
 
     def describe(self) -> ConnectionInfo:
         return ConnectionInfo(
-            number=self.number, name=self.peer.name, protocol=self.protocol, user=self.user, vhost=self.vhost_name,
-            state=self._state(), channels=len(self.channels), tls=self.peer.tls, octets_in=self.bytes_in,
-            octets_out=self.bytes_out, client_properties=ClientTable(self.client_properties),
-            frame_max=self.engine.frame_max, channel_max=self.engine.channel_max, heartbeat=self.engine.heartbeat)
+            number=self.number,
+            name=self.peer.name,
+            protocol=self.protocol,
+            user=self.user,
+            vhost=self.vhost_name,
+            state=self._state(),
+            channels=len(self.channels),
+            tls=self.peer.tls,
+            octets_in=self.bytes_in,
+            octets_out=self.bytes_out,
+            client_properties=ClientTable(self.client_properties),
+            frame_max=self.engine.frame_max,
+            channel_max=self.engine.channel_max,
+            heartbeat=self.engine.heartbeat,
+        )
 
     def describe_channels(self) -> Iterator[ChannelInfo]:
         for channel in list(self.channels.values()):
             yield ChannelInfo(
-                connection=self.number, vhost=self.vhost_name, user=self.user, number=channel.number,
-                consumers=len(channel.consumers), unacked=len(channel.unacked), prefetch=channel.prefetch,
+                connection=self.number,
+                vhost=self.vhost_name,
+                user=self.user,
+                number=channel.number,
+                consumers=len(channel.consumers),
+                unacked=len(channel.unacked),
+                prefetch=channel.prefetch,
                 published=channel.publish_count,
                 unconfirmed=channel.published - channel.confirmed if channel.confirming else 0,
                 mode="tx" if channel.transacted else "confirm" if channel.confirming else "",
-                state="running" if channel.active else "flow off")
+                state="running" if channel.active else "flow off",
+            )
 
     def _state(self) -> str:
         if self.closing:

@@ -22,8 +22,17 @@ QUANTUM: Final = 256 << 10
 class ChannelConsumer(Consumer):
     """A consumer of a channel. `prefetch` counts messages and `prefetch_size` bytes; 0 is no limit."""
 
-    def __init__(self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, no_local: bool,
-                 priority: int, arguments: FieldTable) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        no_local: bool,
+        priority: int,
+        arguments: FieldTable,
+    ) -> None:
         super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments, channel.scope)
         self.on_channel = channel
         self.tag_bytes = tag.encode("utf-8", "surrogateescape")
@@ -45,8 +54,12 @@ class ChannelConsumer(Consumer):
                 return False
             if self.prefetch_size and self.unacked and self.unacked_size + size > self.prefetch_size:
                 return False
-        elif channel.counted and channel.is_full() and self.queue is not channel.reply_queue \
-                and not channel.connection.qos_spec:
+        elif (
+            channel.counted
+            and channel.is_full()
+            and self.queue is not channel.reply_queue
+            and not channel.connection.qos_spec
+        ):
             return False  # as in RabbitMQ: a full window of the channel also stops consumers that it does not count
         if not channel.active:
             return False
@@ -94,12 +107,21 @@ class ChannelConsumer(Consumer):
         if overlay is not None and overlay.address is not None:
             address = overlay.address
         if message.size > connection.max_encoded:
-            connection.engine.send_deliver(channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header,
-                                           [], message.size)
+            connection.engine.send_deliver(
+                channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header, [], message.size
+            )
             connection.send_body(channel.number, message)
             return
-        connection.engine.send_deliver(channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header,
-                                       message.body, message.size)  # type: ignore[arg-type]  # StoredBody is larger
+        connection.engine.send_deliver(
+            channel.number,
+            self.tag_bytes,
+            tag,
+            entry.acquired_count > 1,
+            address,
+            header,
+            message.body,  # type: ignore[arg-type]  # StoredBody is larger
+            message.size,
+        )
         if not connection.dirty:
             connection.dirty = True
             connection.broker.outputs.append(connection)

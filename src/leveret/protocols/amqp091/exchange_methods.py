@@ -13,8 +13,17 @@ from leveret.protocols.amqp091.names import without_line_ends
 from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
 
 
-def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
-            no_wait: bool, arguments: FieldTable) -> None:
+def declare(
+    channel: Channel,
+    exchange: str,
+    type: str,
+    passive: bool,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    no_wait: bool,
+    arguments: FieldTable,
+) -> None:
     """exchange.declare"""
     vhost = channel.vhost
     exchange = without_line_ends(vhost, exchange)
@@ -23,8 +32,15 @@ def declare(channel: Channel, exchange: str, type: str, passive: bool, durable: 
             raise AccessRefused("the default exchange cannot be declared, not even passively")
         vhost.exchange(exchange)
     else:
-        definitions.declare_exchange(channel.connection, exchange, type, durable=durable, auto_delete=auto_delete,
-                                     internal=internal, arguments=arguments)
+        definitions.declare_exchange(
+            channel.connection,
+            exchange,
+            type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+        )
     reply_when_stored(channel, "exchange.declare-ok", {}, durable, no_wait)
 
 
@@ -35,20 +51,21 @@ def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> N
     reply_when_removed(channel, "exchange.delete-ok", {}, True, no_wait)
 
 
-def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
-         arguments: FieldTable) -> None:
+def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
     """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
     definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
 
 
-def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool,
-           arguments: FieldTable) -> None:
+def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
     """exchange.unbind (RabbitMQ's)"""
     definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.unbind-ok", {}, True, no_wait)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "exchange.declare": declare, "exchange.delete": delete, "exchange.bind": bind, "exchange.unbind": unbind,
+    "exchange.declare": declare,
+    "exchange.delete": delete,
+    "exchange.bind": bind,
+    "exchange.unbind": unbind,
 }

@@ -21,23 +21,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 CAPABILITIES: Final = {
-    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
-    "per_consumer_qos": True, "direct_reply_to": True,
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
 }
+
 
 def start(connection: Connection) -> None:
     """Send connection.start with server properties and mechanisms."""
-    start_with(connection, {
-        **server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}",
-        "capabilities": CAPABILITIES})
+    start_with(
+        connection,
+        {**server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}", "capabilities": CAPABILITIES},
+    )
 
 
 def server_properties(connection: Connection) -> FieldTable:
     """Return the server properties that are strings."""
     return {
-        "product": "Leveret", "platform": f"Python {platform.python_version()}", "host": socket.gethostname(),
-        "copyright": "The Leveret authors", "information": "Licensed under the Apache License 2.0",
+        "product": "Leveret",
+        "platform": f"Python {platform.python_version()}",
+        "host": socket.gethostname(),
+        "copyright": "The Leveret authors",
+        "information": "Licensed under the Apache License 2.0",
         **connection.services.server_properties,
     }
 
@@ -45,9 +56,17 @@ def server_properties(connection: Connection) -> FieldTable:
 def start_with(connection: Connection, properties: ContentProperties) -> None:
     login = Login(connection)
     connection.login = login
-    connection.engine.send(0, "connection.start", {
-        "version_major": 0, "version_minor": 9, "server_properties": properties,
-        "mechanisms": " ".join(login.offered), "locales": "en_US"})
+    connection.engine.send(
+        0,
+        "connection.start",
+        {
+            "version_major": 0,
+            "version_minor": 9,
+            "server_properties": properties,
+            "mechanisms": " ".join(login.offered),
+            "locales": "en_US",
+        },
+    )
 
 
 def perform(connection: Connection, command: Method) -> None:
@@ -79,8 +98,9 @@ def perform(connection: Connection, command: Method) -> None:
         connection.engine.send(0, "connection.update-secret-ok", {})
 
 
-def _start_ok(connection: Connection, client_properties: FieldTable, mechanism: str, response: bytes | str,
-              locale: str) -> None:
+def _start_ok(
+    connection: Connection, client_properties: FieldTable, mechanism: str, response: bytes | str, locale: str
+) -> None:
     connection.client_properties = client_properties
     capabilities = client_properties.get("capabilities")
     if isinstance(capabilities, dict):
@@ -148,5 +168,3 @@ def release(connection: Connection, done: Callable[[], None]) -> None:
     else:
         by_user.pop(connection.user, None)
     vhost.remove_exclusive(connection, done)
-
-

@@ -77,8 +77,9 @@ class Login(Authentication):
         connection = self.connection
         connection.login = None
         if connection.close_on_auth_failure:
-            connection.close(403, f"Login was refused using authentication mechanism {self.mechanism}. For"
-                                  " details see the broker's log.")
+            connection.close(
+                403, f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker's log."
+            )
         else:
             connection.peer.call_later(REFUSAL_DELAY, connection.peer.close)
 
@@ -90,5 +91,8 @@ class Login(Authentication):
         user = connection.services.users.get(name)
         connection.may_impersonate = user is not None and "impersonator" in user.tags
         engine = connection.engine
-        engine.send(0, "connection.tune", {
-            "channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat})
+        engine.send(
+            0,
+            "connection.tune",
+            {"channel_max": engine.channel_max, "frame_max": engine.frame_max, "heartbeat": engine.heartbeat},
+        )

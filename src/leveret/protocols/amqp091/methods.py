@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection import Connection
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **channel_methods.HANDLERS, **exchange_methods.HANDLERS, **queue_methods.HANDLERS, **basic_methods.HANDLERS,
+    **channel_methods.HANDLERS,
+    **exchange_methods.HANDLERS,
+    **queue_methods.HANDLERS,
+    **basic_methods.HANDLERS,
     **tx_methods.HANDLERS,
 }
 

@@ -31,8 +31,16 @@ def find(channel: Channel, queue: str) -> Queue:
     return channel.vhost.queue(name_of(channel, queue), channel.connection)
 
 
-def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
-            no_wait: bool, arguments: FieldTable) -> None:
+def declare(
+    channel: Channel,
+    queue: str,
+    passive: bool,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    no_wait: bool,
+    arguments: FieldTable,
+) -> None:
     """Perform queue.declare."""
     connection = channel.connection
     vhost = channel.vhost
@@ -45,18 +53,22 @@ def declare(channel: Channel, queue: str, passive: bool, durable: bool, exclusiv
         queue = without_line_ends(vhost, queue)
         if not queue:
             queue = vhost.new_queue_name()
-        found = definitions.declare_queue(connection, queue, durable=durable, exclusive=exclusive,
-                                          auto_delete=auto_delete, arguments=arguments)
+        found = definitions.declare_queue(
+            connection, queue, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
+        )
     channel.last_queue = found.name
     found.touch()
     found.catch_up()
-    reply_when_stored(channel, "queue.declare-ok", {
-        "queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF),
-        "consumer_count": len(found.consumers)}, durable, no_wait)
+    reply_when_stored(
+        channel,
+        "queue.declare-ok",
+        {"queue": found.name, "message_count": min(found.ready_count, 0xFFFFFFFF), "consumer_count": len(found.consumers)},
+        durable,
+        no_wait,
+    )
 
 
-def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool,
-         arguments: FieldTable) -> None:
+def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
     """Perform queue.bind. Without queue name and routing key, the key is the name of the last queue."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
@@ -105,5 +117,9 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "queue.declare": declare, "queue.bind": bind, "queue.unbind": unbind, "queue.purge": purge, "queue.delete": delete,
+    "queue.declare": declare,
+    "queue.bind": bind,
+    "queue.unbind": unbind,
+    "queue.purge": purge,
+    "queue.delete": delete,
 }

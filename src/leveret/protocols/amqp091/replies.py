@@ -42,8 +42,14 @@ class DeferredReply(CommitWaiter):
         channel.resume()
 
 
-def reply_when_removed(channel: Channel, name: str, arguments: Arguments, durable: bool, no_wait: bool,
-                       answered: Callable[[], None] | None = None) -> None:
+def reply_when_removed(
+    channel: Channel,
+    name: str,
+    arguments: Arguments,
+    durable: bool,
+    no_wait: bool,
+    answered: Callable[[], None] | None = None,
+) -> None:
     """Send a reply when a removal has finished and is on disk, then call `answered`."""
     removals = channel.broker.jobs.removals
     if no_wait or not removals.pending:
@@ -65,8 +71,14 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         channel.fail()
 
 
-def reply_when_stored(channel: Channel, name: str, arguments: Arguments, durable: bool, no_wait: bool,
-                    answered: Callable[[], None] | None = None) -> None:
+def reply_when_stored(
+    channel: Channel,
+    name: str,
+    arguments: Arguments,
+    durable: bool,
+    no_wait: bool,
+    answered: Callable[[], None] | None = None,
+) -> None:
     """Send a reply when changed definitions are on disk, then call `answered`."""
     if no_wait:
         return

@@ -26,8 +26,13 @@ class ConsumerTimeout(Timed):
         oldest = min(channel.times.values(), default=now)
         if now - oldest >= self.limit:
             channel.connection.refuse(
-                channel, 406, f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used:"
-                f" {self.limit} ms; the limit is set by vhosts.{channel.connection.vhost_name}.consumer_timeout", 0, 0)
+                channel,
+                406,
+                f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used:"
+                f" {self.limit} ms; the limit is set by vhosts.{channel.connection.vhost_name}.consumer_timeout",
+                0,
+                0,
+            )
             channel.broker.end_turn()
             return
         channel.broker.timers.at(oldest + self.limit, self)

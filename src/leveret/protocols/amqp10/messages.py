@@ -55,8 +55,9 @@ def _check_keys(data: bytes, begin: int, end: int, strict: bool) -> None:
     key = reserved_key(data, begin, end, b"x-opt-" if strict else b"x-")
     if key:
         expected = "x-opt- (compat.strict)" if strict else "x-"
-        raise LinkRefused(constants.NOT_IMPLEMENTED, f"the annotation {key} is not understood: expected one that begins"
-                          f" with {expected}")
+        raise LinkRefused(
+            constants.NOT_IMPLEMENTED, f"the annotation {key} is not understood: expected one that begins with {expected}"
+        )
 
 
 def make_message(sections: Sections, address: bytes, timers: Timers, publisher: int) -> Message:
@@ -78,8 +79,18 @@ def make_message(sections: Sections, address: bytes, timers: Timers, publisher: 
     expires_at = 0
     if sections.ttl >= 0 or sections.absolute_expiry_time > 0:
         expires_at = expiry_of(sections, timers.now(), timers.step)
-    return Message(address, header, body, len(body), sections.durable, sections.priority, expires_at, headers_at, publisher,
-                   FORMAT_AMQP1)
+    return Message(
+        address,
+        header,
+        body,
+        len(body),
+        sections.durable,
+        sections.priority,
+        expires_at,
+        headers_at,
+        publisher,
+        FORMAT_AMQP1,
+    )
 
 
 def head_of(entry: Entry, timers: Timers) -> bytes:
@@ -87,8 +98,12 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
     message = entry.message
     overlay = entry.overlay
     priority = message.priority
-    if (overlay is None or overlay is ONLY_OFFSET) and not message.expires_at and not entry.delivery_count \
-            and priority < 10:
+    if (
+        (overlay is None or overlay is ONLY_OFFSET)
+        and not message.expires_at
+        and not entry.delivery_count
+        and priority < 10
+    ):
         header = _SHORT[(priority + 1) << 2 | message.persistent << 1 | (entry.acquired_count <= 1)]
     else:
         header = header_section(entry, timers)
@@ -180,8 +195,11 @@ def header_section(entry: Entry, timers: Timers) -> bytes:
         ttl = max(due - timers.now(), 0) if due > AT_ONCE else 0
         if ttl > MAX_UINT:
             ttl = None
-    return encode_composite(Header(message.persistent or None, None if priority < 0 else priority, ttl, first or None,
-                                   entry.delivery_count or None))
+    return encode_composite(
+        Header(
+            message.persistent or None, None if priority < 0 else priority, ttl, first or None, entry.delivery_count or None
+        )
+    )
 
 
 def _short_header(durable: bool, priority: int, first: bool) -> bytes:
@@ -189,5 +207,9 @@ def _short_header(durable: bool, priority: int, first: bool) -> bytes:
 
 
 # Cached headers of messages that do not expire and have not failed: by priority, starting with -1; durable; first acquirer.
-_SHORT: Final[list[bytes]] = [_short_header(durable, priority, first) for priority in range(-1, 10)
-                              for durable in (False, True) for first in (False, True)]
+_SHORT: Final[list[bytes]] = [
+    _short_header(durable, priority, first)
+    for priority in range(-1, 10)
+    for durable in (False, True)
+    for first in (False, True)
+]

@@ -17,10 +17,23 @@ class Amqp10Settings:
     product, version  what open says of the broker
     """
 
-    def __init__(self, *, anonymous_user: str = "guest", auto_create: bool = True, max_frame_size: int = 131072,
-                 sessions: int = 256, links: int = 1024, idle_timeout: float = 120.0, link_credit: int = 1000,
-                 transaction_timeout: float = 0.0, kept_links: int = 10_000, product: str = "RabbitMQ",
-                 version: str = "4.3.0", connection_links: int = 4096, unsettled: int = 65_536) -> None:
+    def __init__(
+        self,
+        *,
+        anonymous_user: str = "guest",
+        auto_create: bool = True,
+        max_frame_size: int = 131072,
+        sessions: int = 256,
+        links: int = 1024,
+        idle_timeout: float = 120.0,
+        link_credit: int = 1000,
+        transaction_timeout: float = 0.0,
+        kept_links: int = 10_000,
+        product: str = "RabbitMQ",
+        version: str = "4.3.0",
+        connection_links: int = 4096,
+        unsettled: int = 65_536,
+    ) -> None:
         self.anonymous_user = anonymous_user
         self.auto_create = auto_create
         self.max_frame_size = max_frame_size

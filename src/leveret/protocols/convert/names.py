@@ -29,7 +29,9 @@ FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
 
 # How ids are made of texts again, by what x-opt-message-id-type and x-opt-correlation-id-type say.
 ID_TYPES: Final[dict[str, Callable[[str], Value]]] = {
-    "uuid": UUID, "ulong": lambda value: ULong(int(value)), "binary": bytes.fromhex,
+    "uuid": UUID,
+    "ulong": lambda value: ULong(int(value)),
+    "binary": bytes.fromhex,
 }
 
 # The headers that say it.

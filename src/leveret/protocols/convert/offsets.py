@@ -47,8 +47,15 @@ def with_stream_offset(sections: bytes, offset: int) -> bytes:
         return _SECTION + bytes((codes.MAP_8, size, count)) + _PAIR + packed + sections[at:]
     if code == codes.MAP_8:
         size += 3  # the count is wider
-    return (_SECTION + bytes((codes.MAP_32,)) + size.to_bytes(4, "big") + count.to_bytes(4, "big") + _PAIR + packed
-            + sections[at:])
+    return (
+        _SECTION
+        + bytes((codes.MAP_32,))
+        + size.to_bytes(4, "big")
+        + count.to_bytes(4, "big")
+        + _PAIR
+        + packed
+        + sections[at:]
+    )
 
 
 def _general(sections: bytes, offset: int) -> bytes:

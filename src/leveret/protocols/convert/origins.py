@@ -67,8 +67,14 @@ def annotate(data: bytes, address: bytes) -> bytes:
         return _general(data, origin)
     if len(pairs) < 255 and count < 256:
         return _SECTION + bytes((codes.MAP_8, len(pairs) + 1, count)) + pairs + data[stop:]
-    return (_SECTION + bytes((codes.MAP_32,)) + (len(pairs) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + pairs
-            + data[stop:])
+    return (
+        _SECTION
+        + bytes((codes.MAP_32,))
+        + (len(pairs) + 4).to_bytes(4, "big")
+        + count.to_bytes(4, "big")
+        + pairs
+        + data[stop:]
+    )
 
 
 def _general(data: bytes, origin: Origin) -> bytes:

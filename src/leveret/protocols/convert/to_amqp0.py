@@ -97,8 +97,9 @@ def _convert_class(entry: Entry) -> Message:
             header = overlay_header(header, overlay.headers, overlay.drop_expiration)
         if overlay.shows_offset:
             header = with_stream_offset(header, entry.seq - 1)
-    return Message(message.address, header, message.body, message.size, message.persistent, message.priority,
-                   message.expires_at)
+    return Message(
+        message.address, header, message.body, message.size, message.persistent, message.priority, message.expires_at
+    )
 
 
 def _plain(entry: Entry) -> bytes:
@@ -129,8 +130,9 @@ def _encode(size: int, properties: ContentProperties) -> bytes:
         return encode_header(BASIC, size, properties)
     except EncodeError:
         headers = properties.get("headers", {})
-        kept: ContentProperties = {name: value for name, value in properties.items()
-                                if name != "headers" and _fits(size, {name: value})}
+        kept: ContentProperties = {
+            name: value for name, value in properties.items() if name != "headers" and _fits(size, {name: value})
+        }
         kept["headers"] = {name: value for name, value in headers.items() if _fits(size, {"headers": {name: value}})}
         return encode_header(BASIC, size, kept)
 
@@ -182,8 +184,12 @@ def _content_of(message: Message) -> tuple[Body, str]:
         if kind == descriptors.DATA:
             pieces.append(encoded[at + (2 if code == codes.BINARY_8 else 5) : stop])
             continue
-        if kind == descriptors.AMQP_VALUE and not start and stop == len(encoded) \
-                and (code == codes.STRING_8 or code == codes.STRING_32):
+        if (
+            kind == descriptors.AMQP_VALUE
+            and not start
+            and stop == len(encoded)
+            and (code == codes.STRING_8 or code == codes.STRING_32)
+        ):
             return decode_text(encoded, at + (2 if code == codes.STRING_8 else 5), stop).encode("utf-8"), STRING_BODY
         return encoded, AMQP_ENCODED
     return b"".join(pieces), ""

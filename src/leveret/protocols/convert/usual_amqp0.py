@@ -103,8 +103,15 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
     # A length of 128 and more is no ASCII either.
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
-    key = (data[:begin], data[first:second], data[second_end:third], data[pos:stop] if count > 10 else b"",
-           data[stop:], message.persistent, message.priority)
+    key = (
+        data[:begin],
+        data[first:second],
+        data[second_end:third],
+        data[pos:stop] if count > 10 else b"",
+        data[stop:],
+        message.persistent,
+        message.priority,
+    )
     pieces = _cache.get(key)
     if pieces is None:
         if key in _cache:
@@ -146,8 +153,11 @@ def _properties_at(data: bytes, end: int) -> int:
 
 def _split(properties: ContentProperties, has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
     """The pieces, or None where the properties are not what their bytes say, or do not fit."""
-    if ("message_id" in properties) != has_id or ("correlation_id" in properties) != has_correlation \
-            or ("timestamp" in properties) != has_time:
+    if (
+        ("message_id" in properties) != has_id
+        or ("correlation_id" in properties) != has_correlation
+        or ("timestamp" in properties) != has_time
+    ):
         return None
     if not properties["headers"]:
         del properties["headers"]

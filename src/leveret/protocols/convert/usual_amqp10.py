@@ -57,8 +57,18 @@ class Pieces:
     ..._short  without nulls at the end, ..._count: how many fields the list has that ends with them, 0 without any
     """
 
-    __slots__ = ("after", "before", "first", "first_count", "first_short", "second", "second_count", "second_short",
-                 "third", "third_count")
+    __slots__ = (
+        "after",
+        "before",
+        "first",
+        "first_count",
+        "first_short",
+        "second",
+        "second_count",
+        "second_short",
+        "third",
+        "third_count",
+    )
 
     def __init__(self, data: bytes) -> None:
         """`data` are the sections, behind a byte of the caller's."""
@@ -173,8 +183,10 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, Content
         if pieces is None:
             return None
     return pieces.sections(
-        b"\xa1" + message_id if message_id else _NULL, b"\xa1" + correlation_id if correlation_id else _NULL,
-        b"\x83" + (min(seconds, _LAST_SECOND) * 1000).to_bytes(8, "big") if seconds >= 0 else _NULL)
+        b"\xa1" + message_id if message_id else _NULL,
+        b"\xa1" + correlation_id if correlation_id else _NULL,
+        b"\x83" + (min(seconds, _LAST_SECOND) * 1000).to_bytes(8, "big") if seconds >= 0 else _NULL,
+    )
 
 
 def _split(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> Pieces | None:

@@ -47,8 +47,10 @@ def common_name(certificate: Certificate) -> str | None:
 
 def subject(certificate: Certificate) -> str:
     """Return the subject in the notation of RFC 4514, most specific part first: "CN=shop,O=Example"."""
-    return ",".join("+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part)
-                    for part in reversed(certificate.get("subject", ())))
+    return ",".join(
+        "+".join(f"{_SHORT.get(key, key)}={_escape(value)}" for key, value in part)
+        for part in reversed(certificate.get("subject", ()))
+    )
 
 
 def _escape(value: str) -> str:

@@ -40,8 +40,14 @@ class LeaseSlice:
     count: int
 
 
-def read_slice(endpoint: Endpoint, part: LeaseSlice, columns: tuple[str, ...] | None, headers_format: str,
-               prefetch: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def read_slice(
+    endpoint: Endpoint,
+    part: LeaseSlice,
+    columns: tuple[str, ...] | None,
+    headers_format: str,
+    prefetch: int | None,
+    batch_rows: int,
+) -> Iterator[pa.RecordBatch]:
     """Yield the slice with the schema that Spark expects. Raises ReadFailed if the lease was lost or released."""
     schema = arrow_schema(columns)
     omitted = OMITTED_COLUMNS[headers_format]
@@ -52,7 +58,8 @@ def read_slice(endpoint: Endpoint, part: LeaseSlice, columns: tuple[str, ...] | 
         full = make_batch(rows, names, part.queue)
         batch = pa.RecordBatch.from_arrays(
             [full.column(name) if name in names else pa.nulls(len(rows), schema.field(name).type) for name in schema.names],
-            schema=schema)
+            schema=schema,
+        )
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
 
@@ -70,14 +77,18 @@ def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iter
                 done += delivered.count
                 yield delivered.rows
         except ChannelClosed as error:
-            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error} (another query "
-                             "has acquired the lease, or it was released)") from None
+            raise ReadFailed(
+                f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error} (another query "
+                "has acquired the lease, or it was released)"
+            ) from None
         except (ConnectionClosed, ConnectionFailed, Timeout) as error:
             now = time.monotonic()
             failing_since = failing_since or now
             if now - failing_since > RECONNECT_TIMEOUT:
-                raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}, from index "
-                                 f"{part.first + done}: {error}") from None
+                raise ReadFailed(
+                    f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}, from index "
+                    f"{part.first + done}: {error}"
+                ) from None
             log.warning("lease %r: resuming at index %d after: %s", part.lease, part.first + done, error)
             time.sleep(0.05)
         finally:
@@ -85,11 +96,18 @@ def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iter
                 connection.close()
 
 
-def _read_once(connection: Connection, endpoint: Endpoint, part: LeaseSlice, done: int,
-               prefetch: int) -> Iterator[DeliveredBatch]:
+def _read_once(
+    connection: Connection, endpoint: Endpoint, part: LeaseSlice, done: int, prefetch: int
+) -> Iterator[DeliveredBatch]:
     """Read the rest of the slice over one connection."""
-    arguments: FieldTable = {"x-lease": part.lease, "x-lease-epoch": part.epoch, "x-lease-batch": part.batch,
-                 "x-lease-first": part.first + done, "x-lease-count": part.count - done, "x-packed": True}
+    arguments: FieldTable = {
+        "x-lease": part.lease,
+        "x-lease-epoch": part.epoch,
+        "x-lease-batch": part.batch,
+        "x-lease-first": part.first + done,
+        "x-lease-count": part.count - done,
+        "x-packed": True,
+    }
     channel = connection.channel(confirms=False)
     consumer = channel.consume(part.queue, prefetch=prefetch, no_ack=True, arguments=arguments).start()
     while done < part.count:
@@ -103,11 +121,16 @@ def _read_once(connection: Connection, endpoint: Endpoint, part: LeaseSlice, don
         except InvalidRecordBatch as error:
             raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: {error}") from None
         begin = part.first + done
-        if not (delivered.count and delivered.first == begin
-                and delivered.next == begin + delivered.count <= part.first + part.count):
-            raise ReadFailed(f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: got {delivered.count} "
-                             f"messages from index {delivered.first} to {delivered.next - 1}; expected at most "
-                             f"{part.count - done} from index {begin}")
+        if not (
+            delivered.count
+            and delivered.first == begin
+            and delivered.next == begin + delivered.count <= part.first + part.count
+        ):
+            raise ReadFailed(
+                f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}: got {delivered.count} "
+                f"messages from index {delivered.first} to {delivered.next - 1}; expected at most "
+                f"{part.count - done} from index {begin}"
+            )
         done += delivered.count
         yield delivered
 
@@ -120,5 +143,6 @@ def _check(endpoint: Endpoint, part: LeaseSlice) -> None:
     finally:
         control.close()
     if not any(lease["lease"] == part.lease and lease["epoch"] == part.epoch for lease in leases):
-        raise ReadFailed(f"lease {part.lease!r} of queue {part.queue!r} is lost: another query has acquired it, or it "
-                         "was released")
+        raise ReadFailed(
+            f"lease {part.lease!r} of queue {part.queue!r} is lost: another query has acquired it, or it was released"
+        )

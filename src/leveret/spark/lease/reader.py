@@ -58,12 +58,16 @@ def from_json(value: Document) -> LeaseOffset:
     """Parse an offset. Raises OffsetError if it is not one of a lease."""
     try:
         if value["version"] != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
-                              "version of Leveret has written it")
+            raise OffsetError(
+                f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
+                "version of Leveret has written it"
+            )
         return LeaseOffset(str(value["lease"]), str(value["queue"]), int(value["batch"]), int(value["count"]))
     except (KeyError, TypeError, ValueError):
-        raise OffsetError(f"the checkpoint's offsets are not those of a lease: {str(value)[:200]}; expected the "
-                          "checkpoint of the same query") from None
+        raise OffsetError(
+            f"the checkpoint's offsets are not those of a lease: {str(value)[:200]}; expected the "
+            "checkpoint of the same query"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +102,16 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: Settings, queue: str) -> None:
         if settings.lease is None:
-            raise OptionError(f"option lease: missing; expected a name for the lease on queue {queue!r}: the same after "
-                              "each restart of the query, and a different one for each query")
+            raise OptionError(
+                f"option lease: missing; expected a name for the lease on queue {queue!r}: the same after "
+                "each restart of the query, and a different one for each query"
+            )
         self.settings = settings
         self.queue = queue
         self.lease = settings.lease
-        self.reading = LeaseReading(endpoint_of(settings), settings.columns, settings.headers_format, settings.prefetch,
-                                    settings.arrow_batch_rows)
+        self.reading = LeaseReading(
+            endpoint_of(settings), settings.columns, settings.headers_format, settings.prefetch, settings.arrow_batch_rows
+        )
         self.control = ControlClient(self.reading.endpoint, f"leveret-spark lease {self.lease}")
         self._epoch = 0
         self._committed = 0
@@ -133,17 +140,23 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, offset: LeaseOffset) -> None:
         """Check that an offset belongs to this lease, and that the broker still has the batches after it."""
         if (offset.lease, offset.queue) != (self.lease, self.queue):
-            raise OffsetError(f"the checkpoint is of lease {offset.lease!r} of queue {offset.queue!r}, but the options "
-                              f"name lease {self.lease!r} of queue {self.queue!r}; expected a separate checkpoint for "
-                              "each query")
+            raise OffsetError(
+                f"the checkpoint is of lease {offset.lease!r} of queue {offset.queue!r}, but the options "
+                f"name lease {self.lease!r} of queue {self.queue!r}; expected a separate checkpoint for "
+                "each query"
+            )
         if offset.batch < self._committed:
-            raise OffsetError(f"the checkpoint went back: it ends with batch {offset.batch} of lease {self.lease!r}, and "
-                              f"messages up to batch {self._committed} are settled already; expected the latest "
-                              "checkpoint, or a new one, which starts with the current messages of the queue")
+            raise OffsetError(
+                f"the checkpoint went back: it ends with batch {offset.batch} of lease {self.lease!r}, and "
+                f"messages up to batch {self._committed} are settled already; expected the latest "
+                "checkpoint, or a new one, which starts with the current messages of the queue"
+            )
         if offset.batch > self._committed and offset.batch not in self._uncommitted:
-            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {offset.batch}, which is in the "
-                              "checkpoint: the lease was released and its messages returned to the queue, or the queue was "
-                              "declared again; use a new checkpoint (messages of that batch may be read twice)")
+            raise OffsetError(
+                f"lease {self.lease!r} of queue {self.queue!r} has no batch {offset.batch}, which is in the "
+                "checkpoint: the lease was released and its messages returned to the queue, or the queue was "
+                "declared again; use a new checkpoint (messages of that batch may be read twice)"
+            )
 
     # Offsets
 
@@ -179,8 +192,13 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_messages = min(max_messages, self._remaining)
             if not max_messages or self._should_wait(limit):
                 return start
-            reply = self._request("lease.plan", epoch=self._epoch, after=begin.batch,
-                                  max_messages=min(max_messages, MAX_MESSAGES_PER_BATCH), max_octets=max_bytes)
+            reply = self._request(
+                "lease.plan",
+                epoch=self._epoch,
+                after=begin.batch,
+                max_messages=min(max_messages, MAX_MESSAGES_PER_BATCH),
+                max_octets=max_bytes,
+            )
             if not reply["count"]:
                 return start
             following = int(reply["batch"])
@@ -194,16 +212,24 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _should_wait(self, limit: ReadLimit) -> bool:
         min_messages = self.settings.min_messages_per_trigger
-        return (min_messages is not None and self._remaining is None and not isinstance(limit, ReadAllAvailable)
-                and time.monotonic() - self._triggered < self.settings.max_trigger_delay
-                and self._available() < min_messages)
+        return (
+            min_messages is not None
+            and self._remaining is None
+            and not isinstance(limit, ReadAllAvailable)
+            and time.monotonic() - self._triggered < self.settings.max_trigger_delay
+            and self._available() < min_messages
+        )
 
     def reportLatestOffset(self) -> dict[str, Document] | None:
         if not self._epoch:
             return None
         behind = sum(count for batch, count in self._uncommitted.items() if batch > self._reached)
-        return {"lease": self.lease, "queue": self.queue, "batch": max([self._committed, *self._uncommitted]),
-                "lag": self._available() + behind}
+        return {
+            "lease": self.lease,
+            "queue": self.queue,
+            "batch": max([self._committed, *self._uncommitted]),
+            "lag": self._available() + behind,
+        }
 
     # Batches
 
@@ -218,8 +244,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count = self._uncommitted.get(number)
             if count is None:
                 count = self._replace_batch(number, stop)
-            parts += [LeasePartition(LeaseSlice(self.queue, self.lease, self._epoch, number, first, size))
-                      for first, size in _slices(count, self.settings.min_partitions)]
+            parts += [
+                LeasePartition(LeaseSlice(self.queue, self.lease, self._epoch, number, first, size))
+                for first, size in _slices(count, self.settings.min_partitions)
+            ]
         return parts
 
     def _replace_batch(self, number: int, stop: LeaseOffset) -> int:
@@ -228,15 +256,23 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         That happens when leaseTimeout passes; the new batch has other messages.
         """
         if number < stop.batch or not stop.count:
-            raise OffsetError(f"lease {self.lease!r} of queue {self.queue!r} has no batch {number}, which is in the "
-                              "checkpoint; use a new checkpoint")
+            raise OffsetError(
+                f"lease {self.lease!r} of queue {self.queue!r} has no batch {number}, which is in the "
+                "checkpoint; use a new checkpoint"
+            )
         reply = self._request("lease.plan", epoch=self._epoch, after=number - 1, max_messages=stop.count)
         count = int(reply["count"])
         if count and int(reply["batch"]) != number:
-            raise OffsetError(f"the next batch of lease {self.lease!r} of queue {self.queue!r} is {reply['batch']}, but "
-                              f"the checkpoint expects {number}; use a new checkpoint")
-        log.warning("batch %d of lease %r returned to the queue before it was read; %d other messages replace it",
-                    number, self.lease, count)
+            raise OffsetError(
+                f"the next batch of lease {self.lease!r} of queue {self.queue!r} is {reply['batch']}, but "
+                f"the checkpoint expects {number}; use a new checkpoint"
+            )
+        log.warning(
+            "batch %d of lease %r returned to the queue before it was read; %d other messages replace it",
+            number,
+            self.lease,
+            count,
+        )
         if count:
             self._uncommitted[number] = count
         return count
@@ -244,8 +280,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LeasePartition)
         reading = self.reading
-        return read_slice(reading.endpoint, partition.part, reading.columns, reading.headers_format, reading.prefetch,
-                          reading.batch_rows)
+        return read_slice(
+            reading.endpoint, partition.part, reading.columns, reading.headers_format, reading.prefetch, reading.batch_rows
+        )
 
     def commit(self, end: dict[str, Document]) -> None:
         """Commit up to `end`. Spark calls this when it plans the next batch, or at the next start."""

@@ -63,8 +63,9 @@ def declare(capture: Capture, broker: Broker, flow: str) -> None:
         for key in capture.keys:
             channel.bind_queue(stream, capture.exchange, key)
     except Error as error:
-        raise PipelineError(f"{flow}: capture: stream {stream!r} could not be declared and bound to exchange "
-                            f"{capture.exchange!r}: {error}") from None
+        raise PipelineError(
+            f"{flow}: capture: stream {stream!r} could not be declared and bound to exchange {capture.exchange!r}: {error}"
+        ) from None
     finally:
         client.close()
 

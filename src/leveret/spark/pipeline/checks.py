@@ -47,12 +47,20 @@ def _check_plain(flow: model.PlainFlow) -> Iterator[Problem]:
     if transform.tables and transform.sql is None:
         yield ("transform", "tables"), "are only for sql; a function reads its tables itself"
     if transform.output == "update" and transform.scope == "batch":
-        yield ("transform", "output"), "is only for scope = \"stream\""
-    if transform.scope == "stream" and flow.capture.queue is not None and flow.decode.on_error == "quarantine" and \
-            flow.decode.format != "raw":
-        yield ("transform", "scope"), (
-            "is \"stream\": messages that cannot be decoded are then read a second time, which a queue does not support; "
-            "capture a stream or an exchange, or set decode.on_error to \"fail\" or \"drop\"")
+        yield ("transform", "output"), 'is only for scope = "stream"'
+    if (
+        transform.scope == "stream"
+        and flow.capture.queue is not None
+        and flow.decode.on_error == "quarantine"
+        and flow.decode.format != "raw"
+    ):
+        yield (
+            ("transform", "scope"),
+            (
+                'is "stream": messages that cannot be decoded are then read a second time, which a queue does not support; '
+                'capture a stream or an exchange, or set decode.on_error to "fail" or "drop"'
+            ),
+        )
 
 
 def _check_traffic(flow: model.TrafficFlow) -> Iterator[Problem]:
@@ -73,11 +81,11 @@ def _check_traffic(flow: model.TrafficFlow) -> Iterator[Problem]:
 def _check_enrich(flow: model.EnrichFlow) -> Iterator[Problem]:
     yield from _check_decode(flow.decode)
     if flow.decode.format == "raw":
-        yield ("decode", "format"), "is \"raw\": a raw body has no field to join on"
+        yield ("decode", "format"), 'is "raw": a raw body has no field to join on'
     if not flow.on:
-        yield ("on",), "is empty; expected { FIELD_OF_THE_BODY = \"COLUMN_OF_THE_TABLE\" }"
+        yield ("on",), 'is empty; expected { FIELD_OF_THE_BODY = "COLUMN_OF_THE_TABLE" }'
     if flow.unmatched == "quarantine" and flow.decode.quarantine is None:
-        yield ("unmatched",), "is \"quarantine\", but decode.quarantine is not set"
+        yield ("unmatched",), 'is "quarantine", but decode.quarantine is not set'
 
 
 def _check_scrub(flow: model.ScrubFlow) -> Iterator[Problem]:
@@ -94,23 +102,30 @@ def _check_scrub(flow: model.ScrubFlow) -> Iterator[Problem]:
             except ValueError as error:
                 yield (*at, "pattern"), str(error)
         if rule.action == "hash" and flow.key_file is None:
-            yield (*at, "action"), "is \"hash\", which needs key_file: hashes without a key can be reversed by trial"
+            yield (*at, "action"), 'is "hash", which needs key_file: hashes without a key can be reversed by trial'
     of_bodies = any(rule.field is not None or rule.pattern is not None for rule in flow.rules)
     if of_bodies and flow.on_error == "quarantine" and flow.quarantine is None:
-        yield ("quarantine",), "is not set, but on_error is \"quarantine\"; set it to a directory, or change on_error"
+        yield ("quarantine",), 'is not set, but on_error is "quarantine"; set it to a directory, or change on_error'
 
 
 def _check_capture(capture: model.Capture) -> Iterator[Problem]:
-    named = [name for name in ("exchange", "queue", "stream", "super_stream", "stream_pattern")
-             if getattr(capture, name) is not None]
+    named = [
+        name
+        for name in ("exchange", "queue", "stream", "super_stream", "stream_pattern")
+        if getattr(capture, name) is not None
+    ]
     if len(named) != 1:
         found = " and ".join(named) if named else "none"
-        yield ("capture",), (f"has {found}; expected exactly one of exchange, queue, stream, super_stream and "
-                             "stream_pattern")
+        yield (
+            ("capture",),
+            (f"has {found}; expected exactly one of exchange, queue, stream, super_stream and stream_pattern"),
+        )
     if capture.exchange is None and (capture.into is not None or capture.keys != ["#"] or capture.arguments):
         yield ("capture",), "has into, keys or arguments, which are only for a captured exchange"
-    for name in sorted({"url", "queue", "stream", "superStream", "streamPattern", "consumerName", "lease",
-                        "startingOffsets"} & capture.options.keys()):
+    for name in sorted(
+        {"url", "queue", "stream", "superStream", "streamPattern", "consumerName", "lease", "startingOffsets"}
+        & capture.options.keys()
+    ):
         yield ("capture", "options", name), "has a key of its own in the capture; set that instead"
 
 
@@ -118,20 +133,25 @@ def _check_decode(decode: model.Decode) -> Iterator[Problem]:
     if decode.format == "raw":
         for name in ("schema", "schema_file", "message"):
             if getattr(decode, name) is not None:
-                yield ("decode", name), "is set, but format is \"raw\", which has no schema"
+                yield ("decode", name), 'is set, but format is "raw", which has no schema'
         return
     if (decode.schema is None) == (decode.schema_file is None):
-        yield ("decode",), f"with format \"{decode.format}\" needs exactly one of schema and schema_file"
+        yield ("decode",), f'with format "{decode.format}" needs exactly one of schema and schema_file'
     if decode.format == "protobuf":
         if decode.schema is not None:
             yield ("decode", "schema"), "is only for JSON and Avro; Protobuf needs schema_file, a descriptor set"
         if decode.message is None:
-            yield ("decode", "message"), "is not set; expected the full name of the message type, as in \"shop.Order\""
+            yield ("decode", "message"), 'is not set; expected the full name of the message type, as in "shop.Order"'
     if decode.framing != "datum" and decode.format != "avro":
         yield ("decode", "framing"), "is only for Avro"
     if decode.on_error == "quarantine" and decode.quarantine is None:
-        yield ("decode", "quarantine"), ("is not set, but on_error is \"quarantine\"; set it to a table's directory, or "
-                                         "set on_error to \"fail\" or \"drop\"")
+        yield (
+            ("decode", "quarantine"),
+            (
+                'is not set, but on_error is "quarantine"; set it to a table\'s directory, or '
+                'set on_error to "fail" or "drop"'
+            ),
+        )
     module = {"avro": "fastavro", "protobuf": "google.protobuf"}.get(decode.format)
     if module is not None and not _is_installed(module):
         yield ("decode", "format"), f"is \"{decode.format}\", which needs {module}: pip install 'leveret[pipeline]'"
@@ -155,9 +175,11 @@ def _check_table(table: model.TableOutput, at: tuple[str | int, ...]) -> Iterato
     if table.partition is not UNSET:
         for number, text in enumerate(table.partition):
             if not model.PARTITION.match(text):
-                yield (*at, "partition", number), (f"is {text!r}; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a "
-                                                   "column")
+                yield (
+                    (*at, "partition", number),
+                    (f"is {text!r}; expected day(COLUMN), hour(COLUMN), month(COLUMN) or a column"),
+                )
     if table.format != "iceberg" and (table.table is not None or table.catalog):
-        yield at, "has table or catalog, which are only for format \"iceberg\""
+        yield at, 'has table or catalog, which are only for format "iceberg"'
     if table.format == "iceberg" and not _is_installed("pyiceberg"):
         yield (*at, "format"), "is \"iceberg\", which needs pyiceberg: pip install 'leveret[pipeline]'"

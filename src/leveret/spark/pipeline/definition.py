@@ -58,7 +58,7 @@ class Flow:
     def accepted(self, both: DataFrame) -> DataFrame:
         """Return the accepted messages; with on_error "fail" a rejected one fails the query before anything is written."""
         fails = self.decode.on_error == "fail" and self.can_reject
-        return decoded_rows(both, f"{self.name}: on_error is \"fail\", and a message was rejected" if fails else None)
+        return decoded_rows(both, f'{self.name}: on_error is "fail", and a message was rejected' if fails else None)
 
     def check(self, messages: DataFrame) -> None:
         """Plan the flow over a DataFrame, which may be empty. Raises PipelineError if something does not fit."""

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 OBSERVATION_TIMEOUT = 5.0
 
 
-def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
-               once: bool = False, source: DataFrame | None = None) -> list[StreamingQuery]:
+def start_flow(
+    spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str, once: bool = False, source: DataFrame | None = None
+) -> list[StreamingQuery]:
     """Start the queries of a flow: one, and a second one for the quarantine if the stream is transformed as a whole.
 
     Args:
@@ -48,8 +49,10 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
     """
     register(spark)
     if flow.can_reject and flow.decode.on_error == "quarantine" and not flow.has_quarantine:
-        raise PipelineError(f"{flow.name}: decode.quarantine is not set, but decode.on_error is \"quarantine\"; set it to "
-                            "a table's directory, or set on_error to \"fail\" or \"drop\"")
+        raise PipelineError(
+            f'{flow.name}: decode.quarantine is not set, but decode.on_error is "quarantine"; set it to '
+            'a table\'s directory, or set on_error to "fail" or "drop"'
+        )
     if source is None:
         if flow.transform is None:  # otherwise the schema is only known in `run`, or from the first batch
             flow.check_existing_tables(capturing.no_messages(spark, flow.capture.options.get("columns")))
@@ -71,8 +74,16 @@ def start_flow(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str,
         name = f"{flow.name}.quarantine"
         again = capturing.read_stream(spark, flow.capture, broker, name)
         only = Flow(name, flow.capture, flow.decode, flow.mark, trigger=flow.trigger)
-        queries.append(_start(only.decode_and_mark(again), only, _BatchWriter(only, broker, messages, None),
-                              f"{checkpoint}-quarantine", once, "append"))
+        queries.append(
+            _start(
+                only.decode_and_mark(again),
+                only,
+                _BatchWriter(only, broker, messages, None),
+                f"{checkpoint}-quarantine",
+                once,
+                "append",
+            )
+        )
     return queries
 
 
@@ -87,8 +98,14 @@ def _start(df: DataFrame, flow: Flow, batches: _BatchWriter, checkpoint: str, on
 class _BatchWriter:
     """The function for `foreachBatch`."""
 
-    def __init__(self, flow: Flow, broker: Broker, messages: list[str] | None, transform: Function | None,
-                 direct: Direct | None = None) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        broker: Broker,
+        messages: list[str] | None,
+        transform: Function | None,
+        direct: Direct | None = None,
+    ) -> None:
         self._flow = flow
         self._broker = broker
         # Columns of the captured messages if batches need to be filtered; None if they are accepted rows already.
@@ -103,7 +120,7 @@ class _BatchWriter:
         if self._direct is None:
             self._write(batch, number, writers)
         else:
-            (writer, shape), = writers
+            ((writer, shape),) = writers
             ready, undecided = self._direct.collect_files(batch)
             if undecided is None:
                 writer.write_ready(batch.sparkSession, number, ready)

@@ -70,8 +70,14 @@ class _Parser:
             raise self._error(("flows",), "is empty; expected at least one table [flows.NAME]")
         flows = {name: self._flow(name, table) for name, table in outline.flows.items()}
         broker = msgspec.structs.replace(outline.broker, password_file=self._absolute(outline.broker.password_file))
-        return model.Pipeline(name=outline.name, directory=self._absolute(outline.directory), broker=broker,
-                              spark=outline.spark, supervision=outline.supervision, flows=flows)
+        return model.Pipeline(
+            name=outline.name,
+            directory=self._absolute(outline.directory),
+            broker=broker,
+            spark=outline.spark,
+            supervision=outline.supervision,
+            flows=flows,
+        )
 
     def _flow(self, name: str, table: dict[str, Document]) -> model.AnyFlow:
         at = ("flows", name)
@@ -91,8 +97,9 @@ class _Parser:
         for name in flow.__struct_fields__:
             value = getattr(flow, name)
             if isinstance(value, model.Decode):
-                changed[name] = msgspec.structs.replace(value, schema_file=self._absolute(value.schema_file),
-                                                        quarantine=self._absolute(value.quarantine))
+                changed[name] = msgspec.structs.replace(
+                    value, schema_file=self._absolute(value.schema_file), quarantine=self._absolute(value.quarantine)
+                )
             elif isinstance(value, (model.TableOutput, model.StaticTable)):
                 changed[name] = self._table(value)
             elif name == "tables":
@@ -129,11 +136,11 @@ class _Parser:
                 path.append(key if key else int(index) if index else "...")
         unknown = _UNKNOWN.match(message)
         if unknown is None:
-            allowed = _allowed(type, path[len(at):])
+            allowed = _allowed(type, path[len(at) :])
             if allowed and message.startswith("Invalid enum value"):
                 return self._error(tuple(path), f"is {message.split()[-1]}; expected one of {', '.join(allowed)}")
             return self._error(tuple(path), f"is invalid: {message[:1].lower()}{message[1:]}")
-        known = _fields(type, path[len(at):])
+        known = _fields(type, path[len(at) :])
         near = difflib.get_close_matches(unknown.group(1), known, 1, 0.6)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(known))}"
         return self._error((*path, unknown.group(1)), f"is unknown; {hint}")
@@ -162,8 +169,9 @@ class _Parser:
                 here = [*section, *(part.strip("\"' ") for part in key.group(1).split("."))]
             else:
                 continue
-            index = next((counts[tuple(section[:end])] for end in range(len(section), 0, -1)
-                          if tuple(section[:end]) in counts), None)
+            index = next(
+                (counts[tuple(section[:end])] for end in range(len(section), 0, -1) if tuple(section[:end]) in counts), None
+            )
             if wanted_index is not None and index is not None and index != wanted_index:
                 continue
             if here == wanted[: len(here)] and len(here) > best:

@@ -202,8 +202,12 @@ class ScrubFlow(Section, frozen=True, tag_field="kind", tag="scrub"):
 
 AnyFlow = PlainFlow | ArchiveFlow | TrafficFlow | EnrichFlow | ScrubFlow
 KINDS: dict[str, type[Struct]] = {
-    "flow": PlainFlow, "archive": ArchiveFlow, "traffic": TrafficFlow, "enrich": EnrichFlow,
-                         "scrub": ScrubFlow}
+    "flow": PlainFlow,
+    "archive": ArchiveFlow,
+    "traffic": TrafficFlow,
+    "enrich": EnrichFlow,
+    "scrub": ScrubFlow,
+}
 
 
 class Pipeline(Section, frozen=True):

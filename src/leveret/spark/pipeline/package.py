@@ -32,12 +32,12 @@ if __name__ == "__main__":
 '''
 
 # Spark sends the archive to its workers. Python processes that plan run beside the driver and need it in PYTHONPATH.
-SUBMIT = '''#!/bin/sh
+SUBMIT = """#!/bin/sh
 # Needs the packages of requirements.txt in the Python of the driver and of the workers.
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/packages.zip${{PYTHONPATH:+:$PYTHONPATH}}"
 exec spark-submit {options} --py-files "$here/packages.zip" "$here/main.py" "$@"
-'''
+"""
 
 # The distribution's dependencies that pipelines use.
 REQUIREMENTS = ("msgspec>=0.19", "mypy-extensions>=1.0", "pyarrow>=18", "fsspec>=2024.6", "pyspark>=4.2")
@@ -64,8 +64,10 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
             modules[root] = _find_module(root, flow.transform.path, name)
     for shared in re.findall(r'^\s*(?:directory|path|quarantine|report)\s*=\s*"([^"]*)"', text, re.MULTILINE):
         if "://" not in shared and not Path(shared).is_absolute():
-            raise PipelineError(f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
-                                "path that every machine can access")
+            raise PipelineError(
+                f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
+                "path that every machine can access"
+            )
     archive = directory / "packages.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as archive_file:
         for source, name in _sources(modules):

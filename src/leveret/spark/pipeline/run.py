@@ -28,8 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run_pipeline(path: str, *, master: str | None = None, url: str | None = None, once: bool = False,
-                 submitted: bool = False, echo: Callable[[str], None] = print) -> bool:
+def run_pipeline(
+    path: str,
+    *,
+    master: str | None = None,
+    url: str | None = None,
+    once: bool = False,
+    submitted: bool = False,
+    echo: Callable[[str], None] = print,
+) -> bool:
     """Run a pipeline until SIGTERM or SIGINT.
 
     Args:
@@ -48,8 +55,9 @@ def run_pipeline(path: str, *, master: str | None = None, url: str | None = None
     return run_loaded(load_pipeline(path, replacements(master, url)), once=once, submitted=submitted, echo=echo)
 
 
-def run_loaded(pipeline: Pipeline, *, once: bool = False, submitted: bool = False,
-               echo: Callable[[str], None] = print) -> bool:
+def run_loaded(
+    pipeline: Pipeline, *, once: bool = False, submitted: bool = False, echo: Callable[[str], None] = print
+) -> bool:
     """Like `run_pipeline`, for a loaded pipeline."""
     flows = flows_of(pipeline)
     spark = make_session(pipeline.name, None if submitted else pipeline.spark.master, pipeline.spark.conf)
@@ -112,9 +120,18 @@ def flow_of(pipeline: str, name: str, flow: model.AnyFlow) -> Flow:
     if isinstance(flow, model.ScrubFlow):
         return scrub_flow(full, flow)
     transform = flow.transform
-    return Flow(full, flow.capture, flow.decode, None, load_transform(transform) if transform is not None else None,
-                transform is not None and transform.scope == "stream",
-                transform.output if transform is not None else "append", flow.tables, flow.exchanges, flow.trigger)
+    return Flow(
+        full,
+        flow.capture,
+        flow.decode,
+        None,
+        load_transform(transform) if transform is not None else None,
+        transform is not None and transform.scope == "stream",
+        transform.output if transform is not None else "append",
+        flow.tables,
+        flow.exchanges,
+        flow.trigger,
+    )
 
 
 def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = False) -> list[str]:
@@ -138,7 +155,9 @@ def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = Fa
             text = str(error).strip().splitlines()
             raise PipelineError(f"flows.{name}: {text[0] if text else error.__class__.__name__}") from error
         outputs = [f"table {table.path}" for table in flow.tables]
-        outputs += [f"exchange {exchange.exchange!r}" if exchange.exchange is not None else "the rows' exchanges"
-                    for exchange in flow.exchanges]
+        outputs += [
+            f"exchange {exchange.exchange!r}" if exchange.exchange is not None else "the rows' exchanges"
+            for exchange in flow.exchanges
+        ]
         lines.append(f"{name}: {flow.decode.format} to {', '.join(outputs)}")
     return lines

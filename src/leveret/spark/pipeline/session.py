@@ -35,8 +35,9 @@ LOCAL = {
 SettingValue: TypeAlias = str | int | float | bool
 
 
-def make_session(name: str, master: str | None = "local[*]",
-                 conf: Mapping[str, SettingValue] | None = None) -> SparkSession:
+def make_session(
+    name: str, master: str | None = "local[*]", conf: Mapping[str, SettingValue] | None = None
+) -> SparkSession:
     """Return a session configured for pipelines.
 
     Args:
@@ -59,8 +60,11 @@ def make_session(name: str, master: str | None = "local[*]",
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark starts them with -m, which would put the working directory first in sys.path.
         os.environ.setdefault("PYTHONSAFEPATH", "1")
-        paths = [str(Path(leveret.__file__).parents[1]), *(path for path in sys.path if path),
-                 *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        paths = [
+            str(Path(leveret.__file__).parents[1]),
+            *(path for path in sys.path if path),
+            *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+        ]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     builder: Any = SparkSession.builder
     builder = builder.appName(name)
@@ -72,8 +76,9 @@ def make_session(name: str, master: str | None = "local[*]",
         session: SparkSession = builder.getOrCreate()
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
-        raise PipelineError(f"Spark does not start with master {master!r}: {reason} (it needs Java 17, set JAVA_HOME)"
-                            ) from None
+        raise PipelineError(
+            f"Spark does not start with master {master!r}: {reason} (it needs Java 17, set JAVA_HOME)"
+        ) from None
     register(session)
     return session
 

@@ -73,13 +73,22 @@ class StateFile:
 
     def __init__(self, directory: str, pipeline: str, master: str) -> None:
         self._path = Path(directory) / FILE
-        self._about = {"pipeline": pipeline, "master": master, "pid": os.getpid(), "host": socket.gethostname(),
-                       "started": time.time()}
+        self._about = {
+            "pipeline": pipeline,
+            "master": master,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.time(),
+        }
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, state: str, flows: Mapping[str, FlowState]) -> None:
-        value = {**self._about, "state": state, "updated": time.time(),
-                 "flows": {name: asdict(flow) for name, flow in flows.items()}}
+        value = {
+            **self._about,
+            "state": state,
+            "updated": time.time(),
+            "flows": {name: asdict(flow) for name, flow in flows.items()},
+        }
         temporary = self._path.with_suffix(".tmp")
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(value, file)

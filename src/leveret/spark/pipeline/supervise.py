@@ -40,13 +40,13 @@ class Supervisor:
         echo: Called with lines of progress.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, flows: dict[str, Flow], once: bool,
-                 echo: Callable[[str], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, flows: dict[str, Flow], once: bool, echo: Callable[[str], None]
+    ) -> None:
         self._pipeline = pipeline
         self._echo = echo
         self._stopping = threading.Event()
-        self._running = [
-            _RunningFlow(spark.newSession(), name, flow, pipeline, once, echo) for name, flow in flows.items()]
+        self._running = [_RunningFlow(spark.newSession(), name, flow, pipeline, once, echo) for name, flow in flows.items()]
         self._file = StateFile(pipeline.directory, pipeline.name, spark.sparkContext.master or "")
 
     def stop(self) -> None:
@@ -104,8 +104,9 @@ _OPTION_ERROR = f"{OptionError.__module__}.{OptionError.__name__}:"
 class _RunningFlow:
     """One flow: its queries and failures."""
 
-    def __init__(self, spark: SparkSession, name: str, flow: Flow, pipeline: Pipeline, once: bool,
-                 echo: Callable[[str], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, name: str, flow: Flow, pipeline: Pipeline, once: bool, echo: Callable[[str], None]
+    ) -> None:
         self.name = name
         self.state = FlowState()
         self._spark = spark
@@ -121,8 +122,9 @@ class _RunningFlow:
 
     def start(self) -> None:
         try:
-            self._queries = start_flow(self._spark, self._flow, self._pipeline.broker,
-                                       f"{self._pipeline.directory}/{self.name}", self._once)
+            self._queries = start_flow(
+                self._spark, self._flow, self._pipeline.broker, f"{self._pipeline.directory}/{self.name}", self._once
+            )
             self.state.state = states.RUNNING
         except Exception as error:
             self._record_failure(error)
@@ -154,8 +156,9 @@ class _RunningFlow:
             return
         batches = [_batch(query) for query in self._queries]
         while time.monotonic() < deadline and any(
-                query.isActive and query.status["isTriggerActive"] and _batch(query) == batch
-                for query, batch in zip(self._queries, batches, strict=True)):
+            query.isActive and query.status["isTriggerActive"] and _batch(query) == batch
+            for query, batch in zip(self._queries, batches, strict=True)
+        ):
             time.sleep(0.02)
         self._stop_queries()
         self._take_progress()
@@ -164,8 +167,13 @@ class _RunningFlow:
 
     def line(self) -> str:
         state = self.state
-        parts = [f"{self.name}: {state.state}", f"batch {state.batch}" if state.batch >= 0 else "no batch yet",
-                 f"{state.rows:,} rows", f"{state.rows_per_second:,.0f} rows/s", f"{state.batch_ms} ms"]
+        parts = [
+            f"{self.name}: {state.state}",
+            f"batch {state.batch}" if state.batch >= 0 else "no batch yet",
+            f"{state.rows:,} rows",
+            f"{state.rows_per_second:,.0f} rows/s",
+            f"{state.batch_ms} ms",
+        ]
         if state.lag is not None:
             parts.append(f"lag {state.lag:,}")
         if state.restarts:
@@ -208,8 +216,10 @@ class _RunningFlow:
         self._restart_at = time.monotonic() + delay
         self.state.restarts += 1
         self.state.state = states.WAITING
-        self._echo(f"{self.name}: failed, restarting in {delay:g} s "
-                   f"({self._failures} of {self._supervision.restarts}): {self.state.error}")
+        self._echo(
+            f"{self.name}: failed, restarting in {delay:g} s "
+            f"({self._failures} of {self._supervision.restarts}): {self.state.error}"
+        )
 
 
 def _batch(query: Any) -> int:

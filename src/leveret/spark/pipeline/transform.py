@@ -30,8 +30,10 @@ def load_transform(transform: Transform) -> Function:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise PipelineError(f"transform.function {transform.function!r}: {module_name} cannot be imported: "
-                            f"{error.__class__.__name__}: {error}; looked for in {', '.join(transform.path)}") from error
+        raise PipelineError(
+            f"transform.function {transform.function!r}: {module_name} cannot be imported: "
+            f"{error.__class__.__name__}: {error}; looked for in {', '.join(transform.path)}"
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise PipelineError(f"transform.function {transform.function!r}: {module.__file__} has no function {name}")
@@ -39,8 +41,9 @@ def load_transform(transform: Transform) -> Function:
     def checked(df: DataFrame) -> DataFrame:
         result = function(df)
         if not hasattr(result, "sparkSession"):
-            raise PipelineError(f"transform.function {transform.function!r} returned {type(result).__name__}; expected a "
-                                "DataFrame")
+            raise PipelineError(
+                f"transform.function {transform.function!r} returned {type(result).__name__}; expected a DataFrame"
+            )
         return result  # type: ignore[no-any-return]
 
     return checked
@@ -53,8 +56,9 @@ def read_table(spark: SparkSession, table: StaticTable, setting: str) -> DataFra
     try:
         return spark.read.format(table.format).options(**table.options).load(table.path)
     except PySparkException as error:
-        raise PipelineError(f"{setting}: {table.path} cannot be read as {table.format}: "
-                            f"{str(error).strip().splitlines()[0]}") from None
+        raise PipelineError(
+            f"{setting}: {table.path} cannot be read as {table.format}: {str(error).strip().splitlines()[0]}"
+        ) from None
 
 
 def _sql(text: str, tables: dict[str, StaticTable]) -> Function:

@@ -59,16 +59,29 @@ def _timestamp(value: int) -> bytes:
 
 # (column, property flag, encoder) in the order of the properties; the headers and `durable` come in between.
 _BEFORE_HEADERS: Final[tuple[tuple[str, int, Callable[[Cell], bytes]], ...]] = (
-    ("content_type", 0x8000, encode_short_string), ("content_encoding", 0x4000, encode_short_string))
+    ("content_type", 0x8000, encode_short_string),
+    ("content_encoding", 0x4000, encode_short_string),
+)
 _AFTER_HEADERS: Final[tuple[tuple[str, int, Callable[[Cell], bytes]], ...]] = (
-    ("priority", 0x0800, _priority), ("correlation_id", 0x0400, encode_short_string),
-    ("reply_to", 0x0200, encode_short_string), ("ttl_ms", 0x0100, _expiration),
-    ("message_id", 0x0080, encode_short_string), ("timestamp", 0x0040, _timestamp), ("type", 0x0020, encode_short_string),
-    ("user_id", 0x0010, encode_short_string), ("app_id", 0x0008, encode_short_string))
+    ("priority", 0x0800, _priority),
+    ("correlation_id", 0x0400, encode_short_string),
+    ("reply_to", 0x0200, encode_short_string),
+    ("ttl_ms", 0x0100, _expiration),
+    ("message_id", 0x0080, encode_short_string),
+    ("timestamp", 0x0040, _timestamp),
+    ("type", 0x0020, encode_short_string),
+    ("user_id", 0x0010, encode_short_string),
+    ("app_id", 0x0008, encode_short_string),
+)
 # Fields of the column `amqp10` that become headers.
-_FIELD_HEADERS: Final = {"to": "x-opt-to", "subject": "x-opt-subject", "group_sequence": "x-opt-group-sequence",
-                         "reply_to_group_id": "x-opt-reply-to-group-id", "message_id_type": "x-opt-message-id-type",
-                         "correlation_id_type": "x-opt-correlation-id-type"}
+_FIELD_HEADERS: Final = {
+    "to": "x-opt-to",
+    "subject": "x-opt-subject",
+    "group_sequence": "x-opt-group-sequence",
+    "reply_to_group_id": "x-opt-reply-to-group-id",
+    "message_id_type": "x-opt-message-id-type",
+    "correlation_id_type": "x-opt-correlation-id-type",
+}
 # Types that need no header, because the columns imply them.
 _DEFAULT_ID_TYPES: Final = (None, "", "string")
 # Annotations that 0-9-1 represents otherwise.
@@ -160,8 +173,11 @@ class Amqp091Encoder:
             for index in range(batch.num_rows):
                 size = max_size if isinstance(payloads, bytes) else len(payloads[index])
                 if size > limits.header:
-                    errors.add(index, f"the properties take {size} bytes; a header frame of this connection has room for "
-                                      f"{limits.header} (headers, headers_json)")
+                    errors.add(
+                        index,
+                        f"the properties take {size} bytes; a header frame of this connection has room for "
+                        f"{limits.header} (headers, headers_json)",
+                    )
         return drop_rejected(Rows(exchanges, keys, payloads, bodies), errors)
 
     @staticmethod
@@ -171,8 +187,15 @@ class Amqp091Encoder:
         return Rows([exchange], [routing_key], _U16(_HEADERS | 0x1000) + table + b"\x02", [row.body])
 
     @staticmethod
-    def _property(payload: _Payload, batch: pa.RecordBatch, names: list[str], name: str, flag: int,
-                  encode: Callable[[Cell], bytes], errors: RowErrors) -> None:
+    def _property(
+        payload: _Payload,
+        batch: pa.RecordBatch,
+        names: list[str],
+        name: str,
+        flag: int,
+        encode: Callable[[Cell], bytes],
+        errors: RowErrors,
+    ) -> None:
         if name not in names:
             return
         column = batch.column(name)
@@ -184,8 +207,10 @@ class Amqp091Encoder:
 
     def _headers(self, payload: _Payload, batch: pa.RecordBatch, names: list[str], errors: RowErrors) -> None:
         rows = batch.num_rows
-        columns = [batch.column(name) if name in names and batch.column(name).null_count < rows else None
-                   for name in ("headers", "headers_json", "amqp10")]
+        columns = [
+            batch.column(name) if name in names and batch.column(name).null_count < rows else None
+            for name in ("headers", "headers_json", "amqp10")
+        ]
         texts, typed, amqp10 = columns
         if amqp10 is None and texts is None:
             if typed is not None:
@@ -198,10 +223,14 @@ class Amqp091Encoder:
         encoded: list[Cell] = []
         found: dict[tuple[Cell, ...], int] = {}
         indices: list[int] = []
-        for index, (headers, text, only10) in enumerate(zip(*[nothing if column is None else column.to_pylist()
-                                                              for column in columns], strict=True)):
-            key = (tuple(headers) if headers is not None and text is None else None, text,
-                   None if only10 is None else repr(only10))
+        for index, (headers, text, only10) in enumerate(
+            zip(*[nothing if column is None else column.to_pylist() for column in columns], strict=True)
+        ):
+            key = (
+                tuple(headers) if headers is not None and text is None else None,
+                text,
+                None if only10 is None else repr(only10),
+            )
             place = found.get(key)
             if place is None:
                 try:
@@ -263,5 +292,8 @@ def _from_annotations(text: str | None) -> dict[str, Cell]:
     found = typed_json.parse(text)
     if not isinstance(found, dict):
         raise ValueError(f"amqp10.message_annotations: expected a JSON object, not {text[:40]!r}")
-    return {name.removeprefix(_NESTED_PREFIX): item for name, item in found.items()
-            if name.startswith("x-") and name not in _NOT_HEADERS}
+    return {
+        name.removeprefix(_NESTED_PREFIX): item
+        for name, item in found.items()
+        if name.startswith("x-") and name not in _NOT_HEADERS
+    }

@@ -93,7 +93,8 @@ class Framer:
             self._methods.clear()
         address = encode_address(self._prefix + exchange, key)
         method = self._methods[exchange, key] = (
-            _METHOD(FRAME_METHOD, self._channel, 7 + len(address), _BASIC, _PUBLISH, 0) + address + self._flags + _END)
+            _METHOD(FRAME_METHOD, self._channel, 7 + len(address), _BASIC, _PUBLISH, 0) + address + self._flags + _END
+        )
         return method
 
     def _head(self, size: int, properties: bytes) -> bytes:

@@ -106,9 +106,13 @@ class Window(PendingConfirms):
     def _refuse(self, tag: int) -> None:
         for first, rows in self._chunks:
             if first <= tag < first + len(rows):
-                self.refused.append(RefusedMessage(
-                    rows.at(tag - first),
-                    "the broker refused the message (basic.nack): a queue is full, or it could not be stored", False))
+                self.refused.append(
+                    RefusedMessage(
+                        rows.at(tag - first),
+                        "the broker refused the message (basic.nack): a queue is full, or it could not be stored",
+                        False,
+                    )
+                )
                 return
 
     def returned(self, address: bytes, header: bytes, body: bytes, error: Returned) -> bool:
@@ -116,9 +120,18 @@ class Window(PendingConfirms):
         from leveret.spark.sink.rows import Rows
 
         at = 1 + address[0]
-        self.refused.append(RefusedMessage(
-            Rows([address[1:at].decode("utf-8", "surrogateescape")], [address[at + 1 :].decode("utf-8", "surrogateescape")],
-                 header[12:], [body]), str(error), error.reply_code == 312))
+        self.refused.append(
+            RefusedMessage(
+                Rows(
+                    [address[1:at].decode("utf-8", "surrogateescape")],
+                    [address[at + 1 :].decode("utf-8", "surrogateescape")],
+                    header[12:],
+                    [body],
+                ),
+                str(error),
+                error.reply_code == 312,
+            )
+        )
         return True
 
     def fail_at_most_once(self, error: Error) -> None:

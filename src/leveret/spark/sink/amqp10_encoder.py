@@ -32,8 +32,23 @@ from leveret.wire.amqp10.values import Map, Symbol, ULong
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COLUMNS: Final = ("durable", "priority", "ttl_ms", "content_type", "content_encoding", "correlation_id", "reply_to",
-                   "message_id", "timestamp", "type", "user_id", "app_id", "headers", "headers_json", "amqp10")
+_COLUMNS: Final = (
+    "durable",
+    "priority",
+    "ttl_ms",
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "headers",
+    "headers_json",
+    "amqp10",
+)
 # Prefixes of body sections other than data.
 _SECTION_PREFIXES: Final = {"value": b"\x00\x53\x77", "sequence": b"\x00\x53\x76"}
 _MAX_CACHED: Final = 4096
@@ -111,8 +126,9 @@ class Amqp10Encoder:
             raise ValueError(f"priority: {priority}; expected an integer from 0 to 255")
         if ttl is not None and not 0 <= ttl < 1 << 32:
             raise ValueError(f"ttl_ms: {ttl}; expected milliseconds from 0 to 4294967295")
-        return message.encode_header(durable is not False, -1 if priority is None else priority, -1 if ttl is None else ttl,
-                                     False, 0)
+        return message.encode_header(
+            durable is not False, -1 if priority is None else priority, -1 if ttl is None else ttl, False, 0
+        )
 
     def _plain(self, values: tuple[Cell, ...]) -> bytes:
         _, _, _, content_type, encoding, correlation_id, reply_to, message_id, micros, kind, user_id, app_id = values[:12]
@@ -132,25 +148,48 @@ class Amqp10Encoder:
             encoded += message.encode_message_annotations(annotations)
         if reply_to is not None and "/" not in reply_to:
             reply_to = self._addresses.of_queue(reply_to)
-        fields = Fields(message_id, None if user_id is None else user_id.encode(), None, None, reply_to, correlation_id,
-                        content_type, encoding, None, None if micros is None else micros // 1000, app_id)
+        fields = Fields(
+            message_id,
+            None if user_id is None else user_id.encode(),
+            None,
+            None,
+            reply_to,
+            correlation_id,
+            content_type,
+            encoding,
+            None,
+            None if micros is None else micros // 1000,
+            app_id,
+        )
         encoded += _properties(fields)
         return encoded + message.encode_application_properties(application) if application else encoded
 
     def _native(self, values: tuple[Cell, ...], amqp10: dict[str, Cell]) -> bytes:
         _, _, _, content_type, encoding, correlation_id, reply_to, message_id, micros, subject, user_id, _ = values[:12]
         encoded = self._header(values)
-        for name, encode in (("delivery_annotations", message.encode_delivery_annotations),
-                             ("message_annotations", message.encode_message_annotations)):
+        for name, encode in (
+            ("delivery_annotations", message.encode_delivery_annotations),
+            ("message_annotations", message.encode_message_annotations),
+        ):
             text = amqp10.get(name)
             if text is not None:
                 encoded += encode(_map(name, text, True))
         expiry = amqp10.get("absolute_expiry_time")
-        fields = Fields(_identifier("message_id", message_id, amqp10.get("message_id_type")),
-                        None if user_id is None else user_id.encode(), amqp10.get("to"), subject, reply_to,
-                        _identifier("correlation_id", correlation_id, amqp10.get("correlation_id_type")), content_type,
-                        encoding, None if expiry is None else _millis(expiry), None if micros is None else micros // 1000,
-                        amqp10.get("group_id"), amqp10.get("group_sequence"), amqp10.get("reply_to_group_id"))
+        fields = Fields(
+            _identifier("message_id", message_id, amqp10.get("message_id_type")),
+            None if user_id is None else user_id.encode(),
+            amqp10.get("to"),
+            subject,
+            reply_to,
+            _identifier("correlation_id", correlation_id, amqp10.get("correlation_id_type")),
+            content_type,
+            encoding,
+            None if expiry is None else _millis(expiry),
+            None if micros is None else micros // 1000,
+            amqp10.get("group_id"),
+            amqp10.get("group_sequence"),
+            amqp10.get("reply_to_group_id"),
+        )
         encoded += _properties(fields)
         text = amqp10.get("application_properties")
         if text is not None:
@@ -161,16 +200,27 @@ class Amqp10Encoder:
 
 def _headers(values: tuple[Cell, ...]) -> dict[str, Cell]:
     try:
-        return {name: typed_json.to_value(name, item)
-                for name, item in (headers_of(values[12], values[13]) or {}).items()}
+        return {name: typed_json.to_value(name, item) for name, item in (headers_of(values[12], values[13]) or {}).items()}
     except ValueError as error:
         raise ValueError(f"{'headers' if values[13] is None else 'headers_json'}: {error}") from None
 
 
 # The fields of the section; a compiled class cannot be inspected.
-_PROPERTIES: Final = ("absolute_expiry_time", "content_encoding", "content_type", "correlation_id", "creation_time",
-                      "group_id", "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to",
-                      "user_id")
+_PROPERTIES: Final = (
+    "absolute_expiry_time",
+    "content_encoding",
+    "content_type",
+    "correlation_id",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "message_id",
+    "reply_to",
+    "reply_to_group_id",
+    "subject",
+    "to",
+    "user_id",
+)
 
 
 def _properties(fields: Fields) -> bytes:

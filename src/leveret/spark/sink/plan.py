@@ -49,25 +49,44 @@ class SinkPlan:
 def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
     """Plan a write. Raises OptionError for conflicting options."""
     if overwrite:
-        raise OptionError("the sink amqp cannot replace published messages; expected "
-                          + ("outputMode append or update" if streaming else "mode append"))
+        raise OptionError(
+            "the sink amqp cannot replace published messages; expected "
+            + ("outputMode append or update" if streaming else "mode append")
+        )
     app, version = settings.txn_app_id, settings.txn_version
     if streaming and (app is not None or version is not None):
-        raise OptionError("options txnAppId, txnVersion: only for batch writes and foreachBatch; a writeStream is "
-                          "identified by its query and batch (option sinkName distinguishes several sinks)")
+        raise OptionError(
+            "options txnAppId, txnVersion: only for batch writes and foreachBatch; a writeStream is "
+            "identified by its query and batch (option sinkName distinguishes several sinks)"
+        )
     if (app is None) != (version is None):
         missing = "txnVersion" if version is None else "txnAppId"
         raise OptionError(f"option {missing}: missing; set both txnAppId and txnVersion, or neither")
     if not streaming and settings.guarantee == EXACTLY_ONCE and app is None:
-        raise OptionError("option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch, "
-                          "because Spark does not tell repeated writes apart")
+        raise OptionError(
+            "option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch, "
+            "because Spark does not tell repeated writes apart"
+        )
     for name, text, max_length in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
         if text is not None and len(text) > max_length:
             raise OptionError(f"option {name}: {text[:20]!r}... has {len(text)} characters; expected at most {max_length}")
     for name, choice in (("onUnroutable", settings.on_unroutable), ("onError", settings.on_error)):
         if choice == DEAD_LETTER and settings.dead_letter_exchange is None and settings.dead_letter_routing_key is None:
             raise OptionError(f"option {name}: dead-letter needs deadLetterExchange or deadLetterRoutingKey")
-    return SinkPlan(endpoint_of(settings), streaming, settings.exchange, settings.routing_key, settings.guarantee,
-                    settings.sink_name, app, version, settings.max_in_flight, settings.max_rate, settings.max_message_bytes,
-                    settings.on_unroutable, settings.on_error, settings.dead_letter_exchange,
-                    settings.dead_letter_routing_key)
+    return SinkPlan(
+        endpoint_of(settings),
+        streaming,
+        settings.exchange,
+        settings.routing_key,
+        settings.guarantee,
+        settings.sink_name,
+        app,
+        version,
+        settings.max_in_flight,
+        settings.max_rate,
+        settings.max_message_bytes,
+        settings.on_unroutable,
+        settings.on_error,
+        settings.dead_letter_exchange,
+        settings.dead_letter_routing_key,
+    )

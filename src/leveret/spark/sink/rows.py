@@ -32,8 +32,14 @@ class Rows:
 
     __slots__ = ("bodies", "contents", "exchanges", "properties", "routing_keys", "size")
 
-    def __init__(self, exchanges: list[str], routing_keys: list[str], properties: bytes | list[bytes],
-                 bodies: list[bytes], contents: list[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        exchanges: list[str],
+        routing_keys: list[str],
+        properties: bytes | list[bytes],
+        bodies: list[bytes],
+        contents: list[bytes] | None = None,
+    ) -> None:
         self.contents = bodies if contents is None else contents
         self.exchanges = exchanges
         self.routing_keys = routing_keys
@@ -50,8 +56,9 @@ class Rows:
             return self
         properties = self.properties if isinstance(self.properties, bytes) else self.properties[start:stop]
         contents = None if self.contents is self.bodies else self.contents[start:stop]
-        return Rows(self.exchanges[start:stop], self.routing_keys[start:stop], properties, self.bodies[start:stop],
-                    contents)
+        return Rows(
+            self.exchanges[start:stop], self.routing_keys[start:stop], properties, self.bodies[start:stop], contents
+        )
 
     def at(self, index: int) -> Rows:
         return self.slice(index, index + 1)
@@ -77,8 +84,11 @@ class RejectedRow:
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a dead letter for this row."""
-        return {"x-exception-message": self.reason[:_MAX_TEXT], "x-original-exchange": self.exchange[:_MAX_TEXT],
-                "x-original-routing-key": self.routing_key[:_MAX_TEXT]}
+        return {
+            "x-exception-message": self.reason[:_MAX_TEXT],
+            "x-original-exchange": self.exchange[:_MAX_TEXT],
+            "x-original-routing-key": self.routing_key[:_MAX_TEXT],
+        }
 
 
 class Limits:
@@ -126,8 +136,12 @@ class AddressOptions:
         keys = self._of("routing_key", self.routing_key, batch)
         found_exchanges = [""] * rows if exchanges is None else exchanges
         for index, exchange in _invalid_names(found_exchanges, limits.exchange):
-            errors.add(index, "exchange: null; expected a name, or \"\" for the default exchange" if exchange is None else
-                       f"exchange: a name of {len(exchange.encode())} bytes; expected at most {limits.exchange}")
+            errors.add(
+                index,
+                'exchange: null; expected a name, or "" for the default exchange'
+                if exchange is None
+                else f"exchange: a name of {len(exchange.encode())} bytes; expected at most {limits.exchange}",
+            )
             found_exchanges[index] = ""
         found_keys: list[str] = [""] * rows if keys is None else [key if key is not None else "" for key in keys]
         for index, key in _invalid_names(found_keys, MAX_SHORT_STRING):
@@ -146,8 +160,9 @@ class AddressOptions:
 
 
 def _invalid_names(names: list[Cell], max_bytes: int) -> list[tuple[int, Cell]]:
-    distinct = {name for name in set(names)
-                if name is None or (len(name) > max_bytes // 4 and len(name.encode()) > max_bytes)}
+    distinct = {
+        name for name in set(names) if name is None or (len(name) > max_bytes // 4 and len(name.encode()) > max_bytes)
+    }
     if not distinct:
         return []
     return [(index, name) for index, name in enumerate(names) if name in distinct]
@@ -173,8 +188,9 @@ def encode_bodies(batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> l
     return bodies
 
 
-def distinct(column: pa.Array, encode: Callable[[Cell], Cell], name: str,
-             errors: RowErrors) -> tuple[list[Cell], list[int]]:
+def distinct(
+    column: pa.Array, encode: Callable[[Cell], Cell], name: str, errors: RowErrors
+) -> tuple[list[Cell], list[int]]:
     """Encode the distinct values of a column.
 
     Returns:
@@ -215,10 +231,16 @@ def drop_rejected(rows: Rows, errors: RowErrors) -> tuple[Rows, list[RejectedRow
     """Split rows into those without and those with errors."""
     if not errors.reasons:
         return rows, []
-    rejected = [RejectedRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.contents[index])
-                for index, reason in sorted(errors.reasons.items())]
+    rejected = [
+        RejectedRow(index, reason, rows.exchanges[index], rows.routing_keys[index], rows.contents[index])
+        for index, reason in sorted(errors.reasons.items())
+    ]
     kept = [index for index in range(len(rows)) if index not in errors.reasons]
     properties = rows.properties if isinstance(rows.properties, bytes) else [rows.properties[index] for index in kept]
-    return Rows([rows.exchanges[index] for index in kept], [rows.routing_keys[index] for index in kept], properties,
-                [rows.bodies[index] for index in kept],
-                None if rows.contents is rows.bodies else [rows.contents[index] for index in kept]), rejected
+    return Rows(
+        [rows.exchanges[index] for index in kept],
+        [rows.routing_keys[index] for index in kept],
+        properties,
+        [rows.bodies[index] for index in kept],
+        None if rows.contents is rows.bodies else [rows.contents[index] for index in kept],
+    ), rejected

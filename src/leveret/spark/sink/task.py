@@ -62,8 +62,7 @@ class Counts:
     @property
     def lost(self) -> int:
         """The number of rows that did not reach a queue as addressed."""
-        return (self.failed_dropped + self.failed_dead_lettered + self.unroutable_dropped
-                + self.unroutable_dead_lettered)
+        return self.failed_dropped + self.failed_dead_lettered + self.unroutable_dropped + self.unroutable_dead_lettered
 
 
 @dataclass(slots=True)
@@ -99,9 +98,11 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
         app = _app_of_query(query, plan.sink_name) if plan.streaming else plan.app
         guarantee = resolve_guarantee(plan, app, control)
         if guarantee == EXACTLY_ONCE and partition >= MAX_PARTITIONS:
-            raise OptionError(f"option guarantee: exactly-once supports writes of at most {MAX_PARTITIONS} partitions, and "
-                              f"this one has partition {partition}; use fewer partitions (df.coalesce, "
-                              "spark.sql.shuffle.partitions) or guarantee at-least-once")
+            raise OptionError(
+                f"option guarantee: exactly-once supports writes of at most {MAX_PARTITIONS} partitions, and "
+                f"this one has partition {partition}; use fewer partitions (df.coalesce, "
+                "spark.sql.shuffle.partitions) or guarantee at-least-once"
+            )
         return _Task(plan, control, partition, app if guarantee == EXACTLY_ONCE else None).run(batches)
     finally:
         control.close()
@@ -124,8 +125,9 @@ def resolve_guarantee(plan: SinkPlan, app: str | None, control: ControlClient) -
         return EXACTLY_ONCE
     if requested == EXACTLY_ONCE or plan.app is not None:
         which = "guarantee: exactly-once" if requested else "txnAppId: it"
-        raise OptionError(f"option {which} needs Leveret, and {control.endpoint} is another broker; set guarantee to "
-                          "at-least-once")
+        raise OptionError(
+            f"option {which} needs Leveret, and {control.endpoint} is another broker; set guarantee to at-least-once"
+        )
     return AT_LEAST_ONCE
 
 
@@ -163,8 +165,10 @@ class _Task:
             if opened and self._transaction:
                 self._abort()
             if isinstance(error, ChannelClosed):
-                raise PublishError(f"the broker closed the channel: {error} (rows up to {self._row} of partition "
-                                   f"{self._written.partition}; if a body is too large, set maxMessageBytes)") from error
+                raise PublishError(
+                    f"the broker closed the channel: {error} (rows up to {self._row} of partition "
+                    f"{self._written.partition}; if a body is too large, set maxMessageBytes)"
+                ) from error
             raise
         return self._written
 
@@ -174,8 +178,9 @@ class _Task:
         if self._transaction:
             exchanges = [name for name in {plan.exchange, plan.dead_letter_exchange} if name]
             try:
-                self._control.request("stage.open", stage=self._transaction, app=self._written.app,
-                                      exchanges=exchanges or None)
+                self._control.request(
+                    "stage.open", stage=self._transaction, app=self._written.app, exchanges=exchanges or None
+                )
             except RequestRefused as error:
                 if error.condition != "not-found":
                     raise
@@ -233,7 +238,7 @@ class _Task:
         if len(row.body) > plan.max_message_bytes:
             raise PublishError(f"{where} can neither be published nor dead-lettered: {row.reason}")
         key = plan.dead_letter_routing_key
-        key = row.routing_key[:MAX_SHORT_STRING // 4] if key is None else key
+        key = row.routing_key[: MAX_SHORT_STRING // 4] if key is None else key
         self._publish(self._encoder.dead_letter(row, plan.dead_letter_exchange or "", key))
         self._counts.failed_dead_lettered += 1
 
@@ -261,8 +266,9 @@ class _Task:
             return
         key = rows.routing_keys[0] if plan.dead_letter_routing_key is None else plan.dead_letter_routing_key
         if (rows.exchanges[0], rows.routing_keys[0]) == (dead_letter, key):
-            raise PublishError(f"the broker rejected a dead letter: {refused.reason} (options deadLetterExchange, "
-                               "deadLetterRoutingKey)")
+            raise PublishError(
+                f"the broker rejected a dead letter: {refused.reason} (options deadLetterExchange, deadLetterRoutingKey)"
+            )
         self._publisher.publish(Rows([dead_letter], [key], rows.properties, rows.bodies))
         if refused.unroutable:
             counts.unroutable_dead_lettered += 1

@@ -49,8 +49,10 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         version = plan.version
         assert version is not None
         if last is not None and version < last:
-            raise SparkError(f"option txnVersion: {version} of txnAppId {plan.app!r} is lower than {last}, which is "
-                             "written already; expected a greater one, or the same one to repeat that write")
+            raise SparkError(
+                f"option txnVersion: {version} of txnAppId {plan.app!r} is lower than {last}, which is "
+                "written already; expected a greater one, or the same one to repeat that write"
+            )
         if last is not None and version == last:
             log.warning("txnVersion %d of txnAppId %r is written already; nothing is published", version, plan.app)
             plan = replace(plan, written=True)
@@ -105,8 +107,9 @@ def commit(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], batch
     counts = Counts()
     for one in written:
         counts.add(one.counts)
-    transactions = [one.transaction for one in sorted(written, key=lambda one: one.partition)
-                    if one.transaction is not None]
+    transactions = [
+        one.transaction for one in sorted(written, key=lambda one: one.partition) if one.transaction is not None
+    ]
     if transactions:
         app = next(one.app for one in written if one.transaction is not None)
         assert app is not None and batch is not None
@@ -117,9 +120,14 @@ def commit(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], batch
         else:
             counts.unroutable_dropped += unroutable
     level = logging.WARNING if counts.lost else logging.INFO
-    log.log(level, "sink %s, batch %s: %s", plan.sink_name or plan.endpoint, batch,
-            ", ".join(f"{getattr(counts, one.name)} {one.name}" for one in fields(counts) if getattr(counts, one.name))
-            or "no rows")
+    log.log(
+        level,
+        "sink %s, batch %s: %s",
+        plan.sink_name or plan.endpoint,
+        batch,
+        ", ".join(f"{getattr(counts, one.name)} {one.name}" for one in fields(counts) if getattr(counts, one.name))
+        or "no rows",
+    )
     return counts
 
 
@@ -140,10 +148,15 @@ def _commit_transactions(plan: SinkPlan, app: str, batch: int, transactions: lis
     dead_letter = plan.on_unroutable == DEAD_LETTER
     try:
         reply = control.request(
-            "stage.promote", within=COMMIT_TIMEOUT, app=app, batch=batch, stages=transactions,
+            "stage.promote",
+            within=COMMIT_TIMEOUT,
+            app=app,
+            batch=batch,
+            stages=transactions,
             on_unroutable=plan.on_unroutable,
             dead_letter_exchange=(plan.dead_letter_exchange or "") if dead_letter else None,
-            dead_letter_routing_key=plan.dead_letter_routing_key if dead_letter else None)
+            dead_letter_routing_key=plan.dead_letter_routing_key if dead_letter else None,
+        )
         if reply.get("already"):
             # The tasks of a replayed batch have opened new sink transactions.
             _abort_transactions(control, transactions)
@@ -151,9 +164,11 @@ def _commit_transactions(plan: SinkPlan, app: str, batch: int, transactions: lis
         return int(reply.get("unroutable", 0))
     except RequestRefused as error:
         _abort_transactions(control, transactions)
-        raise SparkError(f"batch {batch} of {app!r} was not committed, and none of it is visible: {error} (if no queue "
-                         "takes a row, see option onUnroutable; if the batch is older than the last one, the checkpoint "
-                         "went back, or two queries write under one name: see options sinkName, txnAppId)") from None
+        raise SparkError(
+            f"batch {batch} of {app!r} was not committed, and none of it is visible: {error} (if no queue "
+            "takes a row, see option onUnroutable; if the batch is older than the last one, the checkpoint "
+            "went back, or two queries write under one name: see options sinkName, txnAppId)"
+        ) from None
     finally:
         control.close()
 

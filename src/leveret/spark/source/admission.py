@@ -67,8 +67,10 @@ def apply_limits(backlogs: list[Backlog], max_messages: int | None, max_bytes: i
     if max_bytes is not None:
         whole = sum(backlog.n_bytes for backlog in backlogs)
         if whole > max_bytes:
-            cut = [replace(backlog, stop=backlog.first + backlog.count_within(backlog.n_bytes * max_bytes / whole))
-                   for backlog in backlogs]
+            cut = [
+                replace(backlog, stop=backlog.first + backlog.count_within(backlog.n_bytes * max_bytes / whole))
+                for backlog in backlogs
+            ]
             if not any(backlog.count for backlog in cut):
                 # Always admit one message.
                 index = next(index for index, backlog in enumerate(backlogs) if backlog.count)

@@ -29,9 +29,11 @@ def check_batch(settings: Settings) -> None:
     if triggered:
         raise OptionError(f"option {triggered[0]}: only readStream takes it, not read")
     if not settings.fail_on_data_loss and settings.loss_directory is None:
-        raise OptionError("option failOnDataLoss: in read, false needs lossDirectory, because a batch read has no progress "
-                          "that shows what was skipped; set lossDirectory to a directory that the driver and all workers "
-                          "share")
+        raise OptionError(
+            "option failOnDataLoss: in read, false needs lossDirectory, because a batch read has no progress "
+            "that shows what was skipped; set lossDirectory to a directory that the driver and all workers "
+            "share"
+        )
 
 
 def ranges_of(settings: Settings, target: Target, control: ControlClient) -> list[Slice]:
@@ -45,8 +47,9 @@ def ranges_of(settings: Settings, target: Target, control: ControlClient) -> lis
         first = starting_offset(settings, control, info, "earliest")
         stop = ending_offset(settings, info)
         if stop < first:
-            raise OffsetError(f"option endingOffsets: the end of stream {name!r}, offset {stop}, is before its start, "
-                              f"offset {first}")
+            raise OffsetError(
+                f"option endingOffsets: the end of stream {name!r}, offset {stop}, is before its start, offset {first}"
+            )
         ranges.append(Slice(name, number, info.id, first, stop))
     return ranges
 
@@ -59,8 +62,10 @@ def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slic
     """
     info = describe(control, part.stream, part.first, part.stop - 1)
     if info.id != part.id:
-        raise OffsetError(f"stream {part.stream!r} was deleted and declared again since its range was determined (id "
-                          f"{part.id}, now {info.id}); run the read again")
+        raise OffsetError(
+            f"stream {part.stream!r} was deleted and declared again since its range was determined (id "
+            f"{part.id}, now {info.id}); run the read again"
+        )
     if not info.segments:
         return part
     return replace(part, segments=pin(control, file_pin, PinnedRange(part.stream, part.first, part.stop - 1)))

@@ -43,9 +43,12 @@ PREFETCH: Final = 4
 IDLE_TIMEOUT: Final = 5.0
 
 # Consumer arguments and the AMQP 1.0 filters that correspond to them.
-_FILTERS: Final = {"x-stream-offset": "rabbitmq:stream-offset-spec", "x-packed": "leveret:packed",
-                   "x-packed-until": "leveret:packed-until",
-                   "x-stream-filter-routing-key": "leveret:stream-filter-routing-key"}
+_FILTERS: Final = {
+    "x-stream-offset": "rabbitmq:stream-offset-spec",
+    "x-packed": "leveret:packed",
+    "x-packed-until": "leveret:packed-until",
+    "x-stream-filter-routing-key": "leveret:stream-filter-routing-key",
+}
 
 
 class StreamFetch:
@@ -66,9 +69,19 @@ class StreamFetch:
         lost: Number of messages that retention removed before they were read.
     """
 
-    def __init__(self, endpoint: Endpoint, stream: str, id: str, *, prefetch: int | None = None,
-                 routing_keys: str | None = None, fail_on_data_loss: bool = True, loss_holder: str | None = None,
-                 loss_directory: str | None = None, reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        stream: str,
+        id: str,
+        *,
+        prefetch: int | None = None,
+        routing_keys: str | None = None,
+        fail_on_data_loss: bool = True,
+        loss_holder: str | None = None,
+        loss_directory: str | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+    ) -> None:
         self.endpoint = endpoint
         self.stream = stream
         self.id = id
@@ -120,8 +133,10 @@ class StreamFetch:
                     raise
                 except (ConsumerCancelled, LinkClosed) as error:
                     self._check(control, stop)
-                    raise ReadFailed(f"stream {self.stream!r}, offset {self._position}: the broker cannot read it: "
-                                     f"{error}; see the broker's log") from None
+                    raise ReadFailed(
+                        f"stream {self.stream!r}, offset {self._position}: the broker cannot read it: "
+                        f"{error}; see the broker's log"
+                    ) from None
                 batch = self._decode(message.body, stop)
                 message.ack()
                 if batch is not None:
@@ -152,32 +167,43 @@ class StreamFetch:
             if batch.first >= stop:
                 return None
         elif batch.first < self._position:
-            raise ReadFailed(f"stream {self.stream!r}: the broker sent offset {batch.first} again; expected "
-                             f"{self._position}")
+            raise ReadFailed(
+                f"stream {self.stream!r}: the broker sent offset {batch.first} again; expected {self._position}"
+            )
         offsets = batch.rows.offsets
-        if batch.next > stop or batch.next <= batch.first or (offsets and not (
-                batch.first <= offsets[0] and offsets[-1] < batch.next and _ascending(offsets))):
-            raise ReadFailed(f"stream {self.stream!r}: the broker sent a record batch of offsets {batch.first} to "
-                             f"{batch.next - 1} with other offsets in it, or outside of the requested range "
-                             f"({self._position} to {stop - 1})")
+        if (
+            batch.next > stop
+            or batch.next <= batch.first
+            or (offsets and not (batch.first <= offsets[0] and offsets[-1] < batch.next and _ascending(offsets)))
+        ):
+            raise ReadFailed(
+                f"stream {self.stream!r}: the broker sent a record batch of offsets {batch.first} to "
+                f"{batch.next - 1} with other offsets in it, or outside of the requested range "
+                f"({self._position} to {stop - 1})"
+            )
         return batch
 
     def _check(self, control: ControlClient, stop: int) -> None:
         """Check that the stream is still the same, and skip what retention has removed."""
         info = describe(control, self.stream)
         if info.id != self.id:
-            raise OffsetError(f"stream {self.stream!r} was deleted and declared again while it was read (id {self.id}, now "
-                              f"{info.id})")
+            raise OffsetError(
+                f"stream {self.stream!r} was deleted and declared again while it was read (id {self.id}, now {info.id})"
+            )
         if stop > info.next:
-            raise OffsetError(f"stream {self.stream!r} lost messages at its end: offsets up to {stop - 1} were planned, "
-                              f"and it ends at {info.next}")
+            raise OffsetError(
+                f"stream {self.stream!r} lost messages at its end: offsets up to {stop - 1} were planned, "
+                f"and it ends at {info.next}"
+            )
         if info.first > self._position:
             self._skip_lost(min(info.first, stop))
 
     def _skip_lost(self, stop: int) -> None:
         count = stop - self._position
-        what = (f"stream {self.stream!r}: {count} messages, from offset {self._position} to {stop - 1}, were removed by "
-                "retention before they were read")
+        what = (
+            f"stream {self.stream!r}: {count} messages, from offset {self._position} to {stop - 1}, were removed by "
+            "retention before they were read"
+        )
         if self.fail_on_data_loss:
             raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
         log.warning("%s; skipped (failOnDataLoss=false)", what)
@@ -217,8 +243,9 @@ def record_loss(directory: str, stream: str, first: int, stop: int) -> None:
         ReadFailed: The file cannot be written; losses are never silent.
     """
     target = Path(directory)
-    content = json.dumps({"stream": stream, "first_offset": first, "last_offset": stop - 1, "messages": stop - first,
-                          "time": time.time()})
+    content = json.dumps(
+        {"stream": stream, "first_offset": first, "last_offset": stop - 1, "messages": stop - first, "time": time.time()}
+    )
     file = target / f"{quote(stream, safe='')[:150]}-{first:020}-{stop - 1:020}.json"
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -227,6 +254,8 @@ def record_loss(directory: str, stream: str, first: int, stop: int) -> None:
         temporary.replace(file)
         disk.sync_directory(target)
     except OSError as error:
-        raise ReadFailed(f"option lossDirectory: {directory!r} cannot be written ({error.strerror}), and messages of "
-                         f"stream {stream!r} from offset {first} to {stop - 1} are lost; expected a directory that the "
-                         "driver and all workers can write to") from None
+        raise ReadFailed(
+            f"option lossDirectory: {directory!r} cannot be written ({error.strerror}), and messages of "
+            f"stream {stream!r} from offset {first} to {stop - 1} are lost; expected a directory that the "
+            "driver and all workers can write to"
+        ) from None

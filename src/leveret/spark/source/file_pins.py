@@ -54,8 +54,16 @@ def pin(control: ControlClient, file_pin: FilePin, pinned: PinnedRange) -> tuple
 
     Repeating the call renews the pin, also of files that the manifest no longer names.
     """
-    return segments_of(control.request("stream.hold", stream=pinned.stream, holder=file_pin.holder, first=pinned.first,
-                                       last=pinned.last, seconds=file_pin.seconds))
+    return segments_of(
+        control.request(
+            "stream.hold",
+            stream=pinned.stream,
+            holder=file_pin.holder,
+            first=pinned.first,
+            last=pinned.last,
+            seconds=file_pin.seconds,
+        )
+    )
 
 
 class PinRenewal:
@@ -71,8 +79,9 @@ class PinRenewal:
             threading.Thread(target=self._run, name="leveret-spark-pin", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._stopped.set()
 
     def _run(self) -> None:
@@ -84,5 +93,6 @@ class PinRenewal:
                     for pinned in self.file_pin.ranges:
                         pin(control, self.file_pin, pinned)
             except Exception as error:
-                log.warning("segment files could not be pinned; if they are removed, their messages are read over AMQP: %s",
-                            error)
+                log.warning(
+                    "segment files could not be pinned; if they are removed, their messages are read over AMQP: %s", error
+                )

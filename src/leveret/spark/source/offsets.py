@@ -37,8 +37,9 @@ class Offsets:
     def to_json(self) -> dict[str, Document]:
         offset: dict[str, Document] = {
             "version": VERSION,
-            "streams": {name: {"id": position.id, "next": position.next}
-                        for name, position in sorted(self.streams.items())},
+            "streams": {
+                name: {"id": position.id, "next": position.next} for name, position in sorted(self.streams.items())
+            },
             "began": dict(sorted(self.began.items())),
         }
         if self.initial:
@@ -55,15 +56,20 @@ def from_json(value: Document) -> Offsets:
     """Parse a checkpoint offset. Raises OffsetError for one of another source or version."""
     try:
         if value["version"] != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
-                              "version of Leveret has written it")
-        streams = {str(name): Position(str(position["id"]), int(position["next"]))
-                   for name, position in value["streams"].items()}
+            raise OffsetError(
+                f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
+                "version of Leveret has written it"
+            )
+        streams = {
+            str(name): Position(str(position["id"]), int(position["next"])) for name, position in value["streams"].items()
+        }
         began = {str(name): int(offset) for name, offset in value["began"].items()}
         return Offsets(streams, began, bool(value.get("initial", False)))
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise OffsetError(f"the checkpoint's offsets are not those of streams: {str(value)[:200]}; expected the "
-                          "checkpoint of the same query") from None
+        raise OffsetError(
+            f"the checkpoint's offsets are not those of streams: {str(value)[:200]}; expected the "
+            "checkpoint of the same query"
+        ) from None
 
 
 def start_of(name: str, start: Offsets, end: Offsets) -> int:

@@ -45,8 +45,12 @@ class Slice:
         return self.stop - self.first
 
     def part(self, first: int, stop: int) -> Slice:
-        return replace(self, first=first, stop=stop, segments=tuple(
-            segment for segment in self.segments if segment.first < stop and segment.last >= first))
+        return replace(
+            self,
+            first=first,
+            stop=stop,
+            segments=tuple(segment for segment in self.segments if segment.first < stop and segment.last >= first),
+        )
 
     def row_group_starts(self) -> Iterator[int]:
         """Yield the known offsets at which row groups of its segments begin."""
@@ -96,12 +100,12 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, file_pin: FilePin 
             tasks.append([])
             room = share
     if file_pin is not None:
-        file_pin = replace(file_pin, ranges=tuple(
-            PinnedRange(part.stream, part.first, part.stop - 1) for part in pieces if part.segments))
+        file_pin = replace(
+            file_pin, ranges=tuple(PinnedRange(part.stream, part.first, part.stop - 1) for part in pieces if part.segments)
+        )
     return [StreamPartition(tuple(task), file_pin) for task in tasks if task]
 
 
 def _align_cut(part: Slice, cut: int, distance: int) -> int:
-    near = [start for start in part.row_group_starts()
-            if part.first < start < part.stop and abs(start - cut) <= distance]
+    near = [start for start in part.row_group_starts() if part.first < start < part.stop and abs(start - cut) <= distance]
     return min(near, key=lambda start: abs(start - cut)) if near else cut

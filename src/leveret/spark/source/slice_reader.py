@@ -59,9 +59,18 @@ class Reading:
 def reading_of(settings: Settings) -> Reading:
     """Return the reading options. Raises OptionError for an unreadable file."""
     storage_options(settings.storage_options_file)
-    return Reading(endpoint_of(settings), settings.columns, settings.history, settings.headers_format,
-                   settings.routing_key_filter, settings.prefetch, settings.arrow_batch_rows, settings.fail_on_data_loss,
-                   settings.storage_options_file, settings.loss_directory)
+    return Reading(
+        endpoint_of(settings),
+        settings.columns,
+        settings.history,
+        settings.headers_format,
+        settings.routing_key_filter,
+        settings.prefetch,
+        settings.arrow_batch_rows,
+        settings.fail_on_data_loss,
+        settings.storage_options_file,
+        settings.loss_directory,
+    )
 
 
 class BatchBuilder:
@@ -94,8 +103,10 @@ class BatchBuilder:
         if self._matches is not None:
             batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
         given = batch.schema
-        columns = [batch.column(field.name) if given.get_field_index(field.name) >= 0
-                   else pa.nulls(batch.num_rows, field.type) for field in self.schema]
+        columns = [
+            batch.column(field.name) if given.get_field_index(field.name) >= 0 else pa.nulls(batch.num_rows, field.type)
+            for field in self.schema
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -141,13 +152,18 @@ class SliceReader:
         first = self.position
         count = 0
         with open_segment(segment.path, self._storage, segment) as reader:
-            for batch in reader.read(self._file_names, first, stop - 1, self.part.stream, self.part.partition,
-                                     self.reading.batch_rows):
+            for batch in reader.read(
+                self._file_names, first, stop - 1, self.part.stream, self.part.partition, self.reading.batch_rows
+            ):
                 offsets = batch.column("offset")
                 low, high = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
                 gap = high - low + 1 - len(offsets)
-                if low < self.position or high >= stop or gap < 0 or (
-                        (gap or low > self.position) and not _may_have_gaps(segment)):
+                if (
+                    low < self.position
+                    or high >= stop
+                    or gap < 0
+                    or ((gap or low > self.position) and not _may_have_gaps(segment))
+                ):
                     raise _not_contiguous(segment, self.position, low, high, len(offsets))
                 rows = self._builder.finish(batch)
                 self.position = high + 1
@@ -164,9 +180,16 @@ class SliceReader:
 
     def _over_amqp(self, stop: int) -> Iterator[pa.RecordBatch]:
         reading, part = self.reading, self.part
-        fetch = StreamFetch(reading.endpoint, part.stream, part.id, prefetch=reading.prefetch,
-                            routing_keys=reading.routing_key_filter, fail_on_data_loss=reading.fail_on_data_loss,
-                            loss_holder=self._loss_holder, loss_directory=reading.loss_directory)
+        fetch = StreamFetch(
+            reading.endpoint,
+            part.stream,
+            part.id,
+            prefetch=reading.prefetch,
+            routing_keys=reading.routing_key_filter,
+            fail_on_data_loss=reading.fail_on_data_loss,
+            loss_holder=self._loss_holder,
+            loss_directory=reading.loss_directory,
+        )
         for delivered in fetch.read(self.position, stop):
             missing = delivered.next - delivered.first - delivered.count
             if missing and reading.routing_key_filter is None:
@@ -185,8 +208,10 @@ class SliceReader:
             control.close()
         erased = sum(segment.last - segment.first + 1 - segment.count for segment in segments)
         if missing > erased:
-            raise ReadFailed(f"{self._range_text()}: {missing} messages from offset {delivered.first} to "
-                             f"{delivered.next - 1} are missing, but only {erased} were erased according to the manifest")
+            raise ReadFailed(
+                f"{self._range_text()}: {missing} messages from offset {delivered.first} to "
+                f"{delivered.next - 1} are missing, but only {erased} were erased according to the manifest"
+            )
 
     def _range_text(self) -> str:
         part = self.part
@@ -198,14 +223,20 @@ def _may_have_gaps(segment: Segment) -> bool:
 
 
 def _not_contiguous(segment: Segment, expected: int, low: int, high: int, count: int) -> SegmentError:
-    return SegmentError(segment.path, f"it has {count} messages from offset {low} to {high}, expected offset {expected}: "
-                        "it does not match its entry in the manifest")
+    return SegmentError(
+        segment.path,
+        f"it has {count} messages from offset {low} to {high}, expected offset {expected}: "
+        "it does not match its entry in the manifest",
+    )
 
 
 def topic_expression(pattern: str) -> str:
     """Convert a topic pattern to a regular expression: `*` matches one word, `#` any number of words."""
-    words = [word for word, before in zip(pattern.split("."), ["", *pattern.split(".")], strict=False)
-             if not word == before == "#"]
+    words = [
+        word
+        for word, before in zip(pattern.split("."), ["", *pattern.split(".")], strict=False)
+        if not word == before == "#"
+    ]
     expression = ""
     for number, word in enumerate(words):
         if word == "#":

@@ -27,8 +27,7 @@ def ending_offset(settings: Settings, info: StreamInfo) -> int:
     return _named("endingOffsets", settings.ending_offsets, info, "latest")
 
 
-def _named(option: str, value: str | dict[str, int] | None, info: StreamInfo, default: str,
-           strict: bool = True) -> int:
+def _named(option: str, value: str | dict[str, int] | None, info: StreamInfo, default: str, strict: bool = True) -> int:
     """Resolve an option's offset for a stream. With `strict`, offsets that retention has removed are out of range."""
     if value is None:
         value = default
@@ -36,15 +35,19 @@ def _named(option: str, value: str | dict[str, int] | None, info: StreamInfo, de
         return info.first if value == "earliest" else info.next
     offset = value.get(info.name)
     if offset is None:
-        raise OptionError(f"option {option}: no offset for stream {info.name!r}; expected one for each stream that is read "
-                          "(-2 is earliest, -1 latest)")
+        raise OptionError(
+            f"option {option}: no offset for stream {info.name!r}; expected one for each stream that is read "
+            "(-2 is earliest, -1 latest)"
+        )
     if offset == EARLIEST:
         return info.first
     if offset == LATEST:
         return info.next
     if offset > info.next or (strict and offset < info.first):
-        raise OffsetError(f"option {option}: offset {offset} is out of range: stream {info.name!r} has offsets from "
-                          f"{info.first} to {info.next - 1}, and the next one is {info.next}")
+        raise OffsetError(
+            f"option {option}: offset {offset} is out of range: stream {info.name!r} has offsets from "
+            f"{info.first} to {info.next - 1}, and the next one is {info.next}"
+        )
     return offset
 
 
@@ -53,5 +56,6 @@ def check_names(option: str, value: str | dict[str, int] | None, names: list[str
     if isinstance(value, dict):
         for name in value:
             if name not in names:
-                raise OptionError(f"option {option}: stream {name!r} is not read; expected some of "
-                                  f"{', '.join(names[:10]) or 'none yet'}")
+                raise OptionError(
+                    f"option {option}: stream {name!r} is not read; expected some of {', '.join(names[:10]) or 'none yet'}"
+                )

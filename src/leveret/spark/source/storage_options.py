@@ -35,5 +35,7 @@ def storage_options(path: str | None) -> dict[str, Document] | None:
 
 
 def _unusable(path: str, what: str) -> OptionError:
-    return OptionError(f"option storageOptionsFile: {path!r} {what}; expected a file like that of the broker's setting "
-                       "streams.storage_options_file, which the driver and all workers can read")
+    return OptionError(
+        f"option storageOptionsFile: {path!r} {what}; expected a file like that of the broker's setting "
+        "streams.storage_options_file, which the driver and all workers can read"
+    )

@@ -53,10 +53,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Document]:
         settings = self.settings
-        if settings.starting_offsets in (None, "latest") and settings.starting_timestamp is None \
-                and settings.consumer_name is None:
-            raise OptionError("option consumerName: required if a query begins with the latest messages (option "
-                              "startingOffsets), so that a restart before its first checkpoint begins at the same offset")
+        if (
+            settings.starting_offsets in (None, "latest")
+            and settings.starting_timestamp is None
+            and settings.consumer_name is None
+        ):
+            raise OptionError(
+                "option consumerName: required if a query begins with the latest messages (option "
+                "startingOffsets), so that a restart before its first checkpoint begins at the same offset"
+            )
         names = streams_of(self.target, self.control)
         check_names("startingOffsets", settings.starting_offsets, list(names))
         offsets = Offsets(initial=True)
@@ -77,9 +82,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except RequestRefused as error:
             raise OptionError(f"option consumerName: {error.message}") from None
         if offset != begin and isinstance(self.settings.starting_offsets, dict):
-            raise OffsetError(f"option startingOffsets: offset {begin} of stream {info.name!r} differs from offset "
-                              f"{offset}, where consumer {consumer!r} began; use another consumerName, or first run "
-                              f"`leveret streams forget {info.name} {consumer}`")
+            raise OffsetError(
+                f"option startingOffsets: offset {begin} of stream {info.name!r} differs from offset "
+                f"{offset}, where consumer {consumer!r} began; use another consumerName, or first run "
+                f"`leveret streams forget {info.name} {consumer}`"
+            )
         return offset
 
     # Offsets
@@ -122,7 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end.streams[backlog.name].next = backlog.stop
         self._triggered = time.monotonic()
         end.initial = begin.initial and all(
-            name in begin.streams and begin.streams[name].next == place.next for name, place in end.streams.items())
+            name in begin.streams and begin.streams[name].next == place.next for name, place in end.streams.items()
+        )
         return self._remember(end).to_json()
 
     def _describe_all(self, begin: Offsets) -> dict[str, StreamInfo]:
@@ -130,8 +138,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = streams_of(self.target, self.control)
         for name in begin.streams:
             if name not in names:
-                raise OffsetError(f"the checkpoint is of stream {name!r}, which is no longer among the streams of "
-                                  f"{self.target}; use a new checkpoint, or restore the stream")
+                raise OffsetError(
+                    f"the checkpoint is of stream {name!r}, which is no longer among the streams of "
+                    f"{self.target}; use a new checkpoint, or restore the stream"
+                )
         self._latest = {name: describe(self.control, name) for name in names}
         return self._latest
 
@@ -150,9 +160,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _should_wait(self, available: int) -> bool:
         settings = self.settings
-        return (settings.min_messages_per_trigger is not None and self._end_offsets is None
-                and available < settings.min_messages_per_trigger
-                and time.monotonic() - self._triggered < settings.max_trigger_delay)
+        return (
+            settings.min_messages_per_trigger is not None
+            and self._end_offsets is None
+            and available < settings.min_messages_per_trigger
+            and time.monotonic() - self._triggered < settings.max_trigger_delay
+        )
 
     def _remember(self, offsets: Offsets) -> Offsets:
         self._reached = offsets
@@ -162,10 +175,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._latest:
             # A batch that was planned earlier is repeated.
             self._latest = {name: describe(self.control, name) for name in streams_of(self.target, self.control)}
-        lags = {name: max(info.next - self._reached.streams[name].next, 0) for name, info in self._latest.items()
-                if name in self._reached.streams}
-        return {"streams": {name: info.next for name, info in self._latest.items()}, "lag": sum(lags.values()),
-                "lags": lags, "lost": self._lost}
+        lags = {
+            name: max(info.next - self._reached.streams[name].next, 0)
+            for name, info in self._latest.items()
+            if name in self._reached.streams
+        }
+        return {
+            "streams": {name: info.next for name, info in self._latest.items()},
+            "lag": sum(lags.values()),
+            "lags": lags,
+            "lost": self._lost,
+        }
 
     # Batches
 
@@ -194,8 +214,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _skip_lost(self, name: str, first: int, stop: int) -> int:
         count = stop - first
-        what = (f"stream {name!r}: {count} messages, from offset {first} to {stop - 1}, were removed by retention before "
-                "they were read")
+        what = (
+            f"stream {name!r}: {count} messages, from offset {first} to {stop - 1}, were removed by retention before "
+            "they were read"
+        )
         if self.settings.fail_on_data_loss:
             raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
         self._lost += count

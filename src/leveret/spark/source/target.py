@@ -45,8 +45,10 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
         if requested not in (None, STREAM):
             raise OptionError(f"option mode: {requested} is not valid with option {kind}; expected stream")
         if not control.is_leveret():
-            raise OptionError(f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue, "
-                              "which reads in mode spool")
+            raise OptionError(
+                f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue, "
+                "which reads in mode spool"
+            )
         target = Target(STREAM, kind, name)
         if kind == "stream":
             _check_stream(name, control)
@@ -54,8 +56,9 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
             streams_of(target, control)
     elif requested == SPOOL or not control.is_leveret():
         if requested not in (None, SPOOL):
-            raise OptionError(f"option mode: {requested} needs Leveret, and {control.endpoint} is another broker; expected "
-                              "spool")
+            raise OptionError(
+                f"option mode: {requested} needs Leveret, and {control.endpoint} is another broker; expected spool"
+            )
         target = Target(SPOOL, kind, name)
     else:
         target = Target(_mode_of_queue(requested, name, control, streaming), kind, name)
@@ -75,8 +78,10 @@ def _mode_of_queue(requested: str | None, name: str, control: ControlClient, str
         return allowed[0]
     if requested not in allowed:
         how = "readStream" if streaming else "read"
-        raise OptionError(f"option mode: {how} of {type} queue {name!r} does not support mode {requested}; expected "
-                          f"{' or '.join(allowed)}")
+        raise OptionError(
+            f"option mode: {how} of {type} queue {name!r} does not support mode {requested}; expected "
+            f"{' or '.join(allowed)}"
+        )
     return requested
 
 

@@ -39,12 +39,19 @@ def describe(control: ControlClient, name: str, first: int | None = None, last: 
         OptionError: The stream does not exist.
     """
     try:
-        reply = control.request("stream.describe", stream=name, segments=True if first is not None else None, first=first,
-                                last=last)
+        reply = control.request(
+            "stream.describe", stream=name, segments=True if first is not None else None, first=first, last=last
+        )
     except RequestRefused as error:
         raise OptionError(f"stream {name!r}: {error.message}") from None
-    return StreamInfo(name, str(reply["id"]), int(reply["first_offset"]), int(reply["next_offset"]),
-                      int(reply.get("octets") or 0), segments_of(reply))
+    return StreamInfo(
+        name,
+        str(reply["id"]),
+        int(reply["first_offset"]),
+        int(reply["next_offset"]),
+        int(reply.get("octets") or 0),
+        segments_of(reply),
+    )
 
 
 def segments_of(reply: dict[str, Document]) -> tuple[Segment, ...]:
@@ -56,8 +63,12 @@ def segments_of(reply: dict[str, Document]) -> tuple[Segment, ...]:
 def check_same(info: StreamInfo, id: str, reached: int) -> None:
     """Raise OffsetError if a checkpoint belongs to another stream of this name, or has offsets beyond its end."""
     if info.id != id:
-        raise OffsetError(f"the checkpoint is of another stream {info.name!r}: it was deleted and declared again (id {id}, "
-                          f"now {info.id}); use a new checkpoint, or restore the stream")
+        raise OffsetError(
+            f"the checkpoint is of another stream {info.name!r}: it was deleted and declared again (id {id}, "
+            f"now {info.id}); use a new checkpoint, or restore the stream"
+        )
     if reached > info.next:
-        raise OffsetError(f"stream {info.name!r} lost messages at its end: the checkpoint has read up to offset {reached}, "
-                          f"and the stream ends at {info.next}; use a new checkpoint, or restore the broker's data")
+        raise OffsetError(
+            f"stream {info.name!r} lost messages at its end: the checkpoint has read up to offset {reached}, "
+            f"and the stream ends at {info.next}; use a new checkpoint, or restore the broker's data"
+        )

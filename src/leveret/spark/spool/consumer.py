@@ -53,8 +53,16 @@ class Unacked:
             addresses.append(encode_address(message.exchange, message.routing_key))
             headers.append(header)
             bodies.append(body)
-        rows = Rows(list(range(first, first + count)), [now] * count, formats, addresses, headers, bodies, None,
-                    [message.redelivered for message in self._messages])
+        rows = Rows(
+            list(range(first, first + count)),
+            [now] * count,
+            formats,
+            addresses,
+            headers,
+            bodies,
+            None,
+            [message.redelivered for message in self._messages],
+        )
         return make_batch(rows, queue=queue)
 
     def acknowledge(self) -> None:
@@ -177,5 +185,6 @@ def _split_body(message: Delivery) -> tuple[bytes, bytes]:
         return b"", message.payload
     if sections.body < 0:
         return message.payload, b""
-    return message.payload[: sections.body] + message.payload[sections.body_end :], \
-        message.payload[sections.body : sections.body_end]
+    return message.payload[: sections.body] + message.payload[sections.body_end :], message.payload[
+        sections.body : sections.body_end
+    ]

@@ -67,14 +67,17 @@ class Spool:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise OptionError(f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a directory "
-                              "that the driver can write and all workers can read") from None
+            raise OptionError(
+                f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a directory "
+                "that the driver can write and all workers can read"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise OptionError(f"option spoolDir: {directory!r} is in use by another query; expected a separate directory "
-                              "for each query") from None
+            raise OptionError(
+                f"option spoolDir: {directory!r} is in use by another query; expected a separate directory for each query"
+            ) from None
         try:
             self._load()
         except BaseException:
@@ -87,8 +90,10 @@ class Spool:
         path = self.directory / _STATE
         if not path.exists():
             if self._files():
-                raise OptionError(f"option spoolDir: {str(self.directory)!r} has messages, but no {_STATE}; expected an "
-                                  "empty directory, or a complete spool")
+                raise OptionError(
+                    f"option spoolDir: {str(self.directory)!r} has messages, but no {_STATE}; expected an "
+                    "empty directory, or a complete spool"
+                )
             self.id = uuid.uuid4().hex
             self._save()
             return
@@ -97,15 +102,20 @@ class Spool:
             version, source = state["version"], state["source"]
             self.id, self.next, self._first = str(state["id"]), int(state["next"]), int(state["first"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise OptionError(f"option spoolDir: {str(path)!r} is damaged; expected an empty directory, or a complete "
-                              "spool") from None
+            raise OptionError(
+                f"option spoolDir: {str(path)!r} is damaged; expected an empty directory, or a complete spool"
+            ) from None
         if version != VERSION:
-            raise OptionError(f"option spoolDir: {str(self.directory)!r} has version {version}; expected {VERSION}: "
-                              "another version of Leveret has written it")
+            raise OptionError(
+                f"option spoolDir: {str(self.directory)!r} has version {version}; expected {VERSION}: "
+                "another version of Leveret has written it"
+            )
         if source != self._source:
-            raise OptionError(f"option spoolDir: {str(self.directory)!r} is the spool of {_describe(source)}, not of "
-                              f"{_describe(self._source)}; expected a separate directory for each queue (if only the "
-                              f"broker's address has changed, edit {path})")
+            raise OptionError(
+                f"option spoolDir: {str(self.directory)!r} is the spool of {_describe(source)}, not of "
+                f"{_describe(self._source)}; expected a separate directory for each queue (if only the "
+                f"broker's address has changed, edit {path})"
+            )
         files = self._files()
         if files:
             self.next = max(self.next, files[-1].stop)
@@ -139,12 +149,16 @@ class Spool:
     def files_between(self, first: int, stop: int) -> list[SpoolFile]:
         """Return the files with these offsets. Raises OffsetError if some are missing."""
         if first < self._first:
-            raise OffsetError(f"the spool {str(self.directory)!r} begins at offset {self._first}, but the checkpoint asks "
-                              f"for {first}: the checkpoint went back, and these messages are committed and removed; "
-                              "expected the latest checkpoint")
+            raise OffsetError(
+                f"the spool {str(self.directory)!r} begins at offset {self._first}, but the checkpoint asks "
+                f"for {first}: the checkpoint went back, and these messages are committed and removed; "
+                "expected the latest checkpoint"
+            )
         if stop > self.next:
-            raise OffsetError(f"the spool {str(self.directory)!r} ends at offset {self.next}, but the checkpoint has read "
-                              f"up to {stop}: files of the spool were removed; expected the complete spool")
+            raise OffsetError(
+                f"the spool {str(self.directory)!r} ends at offset {self.next}, but the checkpoint has read "
+                f"up to {stop}: files of the spool were removed; expected the complete spool"
+            )
         files = [file for file in self._files() if file.first < stop and file.stop > first]
         at = first
         for file in files:
@@ -152,8 +166,10 @@ class Spool:
                 break
             at = file.stop
         if at < stop:
-            raise OffsetError(f"the spool {str(self.directory)!r} has no messages from offset {at}: a file is missing; "
-                              "expected the complete spool")
+            raise OffsetError(
+                f"the spool {str(self.directory)!r} has no messages from offset {at}: a file is missing; "
+                "expected the complete spool"
+            )
         return files
 
     def remove_before(self, offset: int) -> None:

@@ -69,8 +69,10 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: Settings, queue: str) -> None:
         if settings.spool_dir is None:
-            raise OptionError(f"option spoolDir: missing; expected a directory that keeps messages of queue {queue!r} "
-                              "until they are committed (mode spool)")
+            raise OptionError(
+                f"option spoolDir: missing; expected a directory that keeps messages of queue {queue!r} "
+                "until they are committed (mode spool)"
+            )
         self.settings = settings
         self.queue = queue
         self.reading = SpoolReading(queue, settings.columns, settings.headers_format, settings.arrow_batch_rows)
@@ -87,8 +89,10 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._spool is None:
             parameters = self.endpoint.parameters()
             assert self.settings.spool_dir is not None
-            self._spool = Spool(self.settings.spool_dir, {
-                "queue": self.queue, "vhost": parameters.vhost, "broker": f"{parameters.host}:{parameters.port}"})
+            self._spool = Spool(
+                self.settings.spool_dir,
+                {"queue": self.queue, "vhost": parameters.vhost, "broker": f"{parameters.host}:{parameters.port}"},
+            )
         return self._spool
 
     def _open_consumer(self) -> SpoolConsumer:
@@ -106,14 +110,20 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             version, owner, offset = value["version"], value["spool"], int(value["next"])
         except (KeyError, TypeError, ValueError):
-            raise OffsetError(f"the checkpoint's offsets are not those of a spool: {str(value)[:200]}; expected the "
-                              "checkpoint of the same query") from None
+            raise OffsetError(
+                f"the checkpoint's offsets are not those of a spool: {str(value)[:200]}; expected the "
+                "checkpoint of the same query"
+            ) from None
         if version != VERSION:
-            raise OffsetError(f"the checkpoint has offsets of version {version}; expected {VERSION}: another version of "
-                              "Leveret has written it")
+            raise OffsetError(
+                f"the checkpoint has offsets of version {version}; expected {VERSION}: another version of "
+                "Leveret has written it"
+            )
         if owner != spool.id:
-            raise OffsetError(f"the checkpoint is of another spool than {str(spool.directory)!r}; expected a checkpoint "
-                              "and a spoolDir that belong together, or new ones")
+            raise OffsetError(
+                f"the checkpoint is of another spool than {str(spool.directory)!r}; expected a checkpoint "
+                "and a spoolDir that belong together, or new ones"
+            )
         return offset
 
     # Offsets
@@ -155,8 +165,9 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_messages = min(max_messages, self._remaining)
             if max_messages <= 0:
                 return
-            messages = consumer.take(min(max_messages, MAX_FILE_MESSAGES), min(bytes_left, MAX_FILE_BYTES),
-                                  wait=self._remaining is not None)
+            messages = consumer.take(
+                min(max_messages, MAX_FILE_MESSAGES), min(bytes_left, MAX_FILE_BYTES), wait=self._remaining is not None
+            )
             if messages is None:
                 return
             count = len(messages)
@@ -170,15 +181,23 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _should_wait(self, available: int, limit: ReadLimit) -> bool:
         min_messages = self.settings.min_messages_per_trigger
-        return (min_messages is not None and self._remaining is None and not isinstance(limit, ReadAllAvailable)
-                and available < min_messages and time.monotonic() - self._triggered < self.settings.max_trigger_delay)
+        return (
+            min_messages is not None
+            and self._remaining is None
+            and not isinstance(limit, ReadAllAvailable)
+            and available < min_messages
+            and time.monotonic() - self._triggered < self.settings.max_trigger_delay
+        )
 
     def reportLatestOffset(self) -> dict[str, Document] | None:
         if self._spool is None or self._consumer is None:
             return None
         waiting = self._consumer.pending()
-        return {**self._offset(self._spool, self._spool.next), "waiting": waiting,
-                "lag": waiting + self._spool.next - self._reached}
+        return {
+            **self._offset(self._spool, self._spool.next),
+            "waiting": waiting,
+            "lag": waiting + self._spool.next - self._reached,
+        }
 
     # Batches
 
@@ -210,19 +229,26 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 table = pq.read_table(file.path, partitioning=None)
             except (OSError, pa.ArrowException) as error:
-                raise ReadFailed(f"the spool's file {file.path!r} cannot be read: {error}; option spoolDir: expected a "
-                                 "directory that every worker can read") from None
+                raise ReadFailed(
+                    f"the spool's file {file.path!r} cannot be read: {error}; option spoolDir: expected a "
+                    "directory that every worker can read"
+                ) from None
             if table.num_rows != file.stop - file.first:
-                raise ReadFailed(f"the spool's file {file.path!r} has {table.num_rows} messages; expected "
-                                 f"{file.stop - file.first}")
+                raise ReadFailed(
+                    f"the spool's file {file.path!r} has {table.num_rows} messages; expected {file.stop - file.first}"
+                )
             low = max(partition.first, file.first)
             high = min(partition.stop, file.stop)
             if low != expected:
                 raise ReadFailed(f"the spool's file {file.path!r} begins at offset {low}; expected {expected}")
             expected = high
             chosen = table.slice(low - file.first, high - low)
-            columns = [pa.nulls(chosen.num_rows, field.type) if field.name in omitted else
-                       chosen.column(field.name).cast(field.type) for field in schema]
+            columns = [
+                pa.nulls(chosen.num_rows, field.type)
+                if field.name in omitted
+                else chosen.column(field.name).cast(field.type)
+                for field in schema
+            ]
             yield from pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches(reading.batch_rows)
 
     def commit(self, end: dict[str, Document]) -> None:

@@ -34,8 +34,26 @@ class WireChannel:
     spooling    the body is forwarded as it arrives
     """
 
-    __slots__ = ("address", "arguments", "consumer_tag", "delivery_tag", "flags", "header", "number", "owes_close_ok",
-                 "parts", "publish", "redelivered", "remaining", "size", "small", "spec", "spooling", "stage", "state")
+    __slots__ = (
+        "address",
+        "arguments",
+        "consumer_tag",
+        "delivery_tag",
+        "flags",
+        "header",
+        "number",
+        "owes_close_ok",
+        "parts",
+        "publish",
+        "redelivered",
+        "remaining",
+        "size",
+        "small",
+        "spec",
+        "spooling",
+        "stage",
+        "state",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -115,11 +133,22 @@ class WireChannel:
             self.publish = None
             self.spooling = False
         elif spec is None:
-            out.append(Deliver(self.number, self.consumer_tag, self.delivery_tag, self.redelivered, self.address,
-                               self.header, self.size, body))
+            out.append(
+                Deliver(
+                    self.number,
+                    self.consumer_tag,
+                    self.delivery_tag,
+                    self.redelivered,
+                    self.address,
+                    self.header,
+                    self.size,
+                    body,
+                )
+            )
         else:
-            method = ContentMethod(self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header,
-                                   self.size, body)
+            method = ContentMethod(
+                self.number, spec.name, spec.class_id, spec.method_id, self.arguments, self.header, self.size, body
+            )
             method.spooled = self.spooling
             out.append(method)
             self.arguments = {}

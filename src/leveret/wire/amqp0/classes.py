@@ -42,8 +42,11 @@ _FIXED: Final = struct.Struct(">HHQ")
 _TRANSFER: Final = V0_9.by_name["message.transfer"].fields
 _NAMES: Final = [field.name for field in _TRANSFER]
 # The fields before `ttl` are part of the address, or concern one hop only.
-TRANSFER_FIELDS: Final[list[FieldSpec]] = [field for field in _TRANSFER[_NAMES.index("ttl") : _NAMES.index("body")]
-                                           if field.name not in ("exchange", "routing_key")]
+TRANSFER_FIELDS: Final[list[FieldSpec]] = [
+    field
+    for field in _TRANSFER[_NAMES.index("ttl") : _NAMES.index("body")]
+    if field.name not in ("exchange", "routing_key")
+]
 _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id", "app_id")
 
 
@@ -235,5 +238,7 @@ def _fitting(properties: ContentProperties, table: str, fits: Callable[[ContentP
 
 _FIELDS: Final = {kind: frozenset(field.name for field in V0_9.classes[kind].properties) for kind in (FILE, STREAM)}
 # By class: properties of class basic without a field, and the header for each.
-HIDDEN: Final = {kind: [(name, _BASIC_PREFIX + name.replace("_", "-")) for name in _KEPT if name not in fields]
-                  for kind, fields in {**_FIELDS, MESSAGE: frozenset(_NAMES)}.items()}
+HIDDEN: Final = {
+    kind: [(name, _BASIC_PREFIX + name.replace("_", "-")) for name in _KEPT if name not in fields]
+    for kind, fields in {**_FIELDS, MESSAGE: frozenset(_NAMES)}.items()
+}

@@ -61,12 +61,34 @@ class Publish(Command):
     headers_at  offset in `header` of the `headers` table (of its length), or -1: decoded on demand
     """
 
-    __slots__ = ("address", "body", "delivery_mode", "expiration", "flags", "header", "headers_at", "priority", "size",
-                 "spooled", "user_id")
+    __slots__ = (
+        "address",
+        "body",
+        "delivery_mode",
+        "expiration",
+        "flags",
+        "header",
+        "headers_at",
+        "priority",
+        "size",
+        "spooled",
+        "user_id",
+    )
 
-    def __init__(self, channel: int, address: bytes, flags: int, header: bytes, size: int, body: Body,
-                 delivery_mode: int, priority: int, expiration: bytes | None, user_id: bytes | None,
-                 headers_at: int) -> None:
+    def __init__(
+        self,
+        channel: int,
+        address: bytes,
+        flags: int,
+        header: bytes,
+        size: int,
+        body: Body,
+        delivery_mode: int,
+        priority: int,
+        expiration: bytes | None,
+        user_id: bytes | None,
+        headers_at: int,
+    ) -> None:
         self.kind = PUBLISH
         self.channel = channel
         self.address = address
@@ -87,8 +109,17 @@ class Deliver(Command):
 
     __slots__ = ("address", "body", "consumer_tag", "delivery_tag", "header", "redelivered", "size")
 
-    def __init__(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, address: bytes,
-                 header: bytes, size: int, body: Body) -> None:
+    def __init__(
+        self,
+        channel: int,
+        consumer_tag: bytes,
+        delivery_tag: int,
+        redelivered: bool,
+        address: bytes,
+        header: bytes,
+        size: int,
+        body: Body,
+    ) -> None:
         self.kind = DELIVER
         self.channel = channel
         self.consumer_tag = consumer_tag
@@ -139,8 +170,7 @@ class Method(Command):
 
     __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
 
-    def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int,
-                 arguments: Arguments) -> None:
+    def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int, arguments: Arguments) -> None:
         self.kind = kind
         self.channel = channel
         self.name = name
@@ -157,8 +187,17 @@ class ContentMethod(Method):
 
     __slots__ = ("body", "header", "size", "spooled")
 
-    def __init__(self, channel: int, name: str, class_id: int, method_id: int, arguments: Arguments, header: bytes,
-                 size: int, body: Body) -> None:
+    def __init__(
+        self,
+        channel: int,
+        name: str,
+        class_id: int,
+        method_id: int,
+        arguments: Arguments,
+        header: bytes,
+        size: int,
+        body: Body,
+    ) -> None:
         super().__init__(CONTENT_METHOD, channel, name, class_id, method_id, arguments)
         self.header = header
         self.size = size

@@ -55,14 +55,33 @@ NOT_IMPLEMENTED: Final = 540
 INTERNAL_ERROR: Final = 541
 
 # Soft errors close a channel, hard ones the connection.
-SOFT_ERRORS: Final = frozenset((
-    NOT_DELIVERED, CONTENT_TOO_LARGE, NO_ROUTE, NO_CONSUMERS, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED,
-    PRECONDITION_FAILED,
-))
-HARD_ERRORS: Final = frozenset((
-    CONNECTION_FORCED, INVALID_PATH, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR, UNEXPECTED_FRAME,
-    RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR,
-))
+SOFT_ERRORS: Final = frozenset(
+    (
+        NOT_DELIVERED,
+        CONTENT_TOO_LARGE,
+        NO_ROUTE,
+        NO_CONSUMERS,
+        ACCESS_REFUSED,
+        NOT_FOUND,
+        RESOURCE_LOCKED,
+        PRECONDITION_FAILED,
+    )
+)
+HARD_ERRORS: Final = frozenset(
+    (
+        CONNECTION_FORCED,
+        INVALID_PATH,
+        FRAME_ERROR,
+        SYNTAX_ERROR,
+        COMMAND_INVALID,
+        CHANNEL_ERROR,
+        UNEXPECTED_FRAME,
+        RESOURCE_ERROR,
+        NOT_ALLOWED,
+        NOT_IMPLEMENTED,
+        INTERNAL_ERROR,
+    )
+)
 
 REPLY_NAMES: Final[dict[int, str]] = {
     REPLY_SUCCESS: "reply-success",

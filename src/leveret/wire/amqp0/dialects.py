@@ -38,8 +38,30 @@ LONG_LENGTH: Final = -2
 NESTED_ARRAY: Final = -3
 NESTED_TABLE: Final = -4
 NO_SUCH_TYPE: Final = -5
-_SIZES: Final = (NO_SUCH_TYPE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 5, 8, 0, 1, SHORT_LENGTH, LONG_LENGTH, LONG_LENGTH,
-                 NESTED_ARRAY, NESTED_TABLE)
+_SIZES: Final = (
+    NO_SUCH_TYPE,
+    1,
+    1,
+    1,
+    2,
+    2,
+    4,
+    4,
+    8,
+    8,
+    4,
+    8,
+    5,
+    5,
+    8,
+    0,
+    1,
+    SHORT_LENGTH,
+    LONG_LENGTH,
+    LONG_LENGTH,
+    NESTED_ARRAY,
+    NESTED_TABLE,
+)
 
 
 class Dialect:
@@ -62,21 +84,37 @@ class Dialect:
 
 
 _COMMON: Final[dict[str, int]] = {
-    "t": BOOLEAN, "b": INT8, "B": UINT8, "u": UINT16, "I": INT32, "i": UINT32, "f": FLOAT, "d": DOUBLE, "D": DECIMAL,
-    "S": LONG_STRING, "A": ARRAY, "T": TIMESTAMP, "F": TABLE, "V": VOID,
+    "t": BOOLEAN,
+    "b": INT8,
+    "B": UINT8,
+    "u": UINT16,
+    "I": INT32,
+    "i": UINT32,
+    "f": FLOAT,
+    "d": DOUBLE,
+    "D": DECIMAL,
+    "S": LONG_STRING,
+    "A": ARRAY,
+    "T": TIMESTAMP,
+    "F": TABLE,
+    "V": VOID,
 }
 
 # In addition to RabbitMQ's own tags, `U` and `L` are read as defined by the specification and used by several clients.
 RABBITMQ: Final = Dialect(
-    "rabbitmq", {**_COMMON, "s": INT16, "U": INT16, "l": INT64, "L": INT64, "x": BYTE_ARRAY}, b"x", b"l")
+    "rabbitmq", {**_COMMON, "s": INT16, "U": INT16, "l": INT64, "L": INT64, "x": BYTE_ARRAY}, b"x", b"l"
+)
 
 QPID: Final = Dialect(
-    "qpid", {**_COMMON, "s": INT16, "l": INT64, "x": BYTE_ARRAY, "c": LONG_STRING, "C": LONG_STRING, "k": CHARACTER},
-    b"x", b"l")
+    "qpid",
+    {**_COMMON, "s": INT16, "l": INT64, "x": BYTE_ARRAY, "c": LONG_STRING, "C": LONG_STRING, "k": CHARACTER},
+    b"x",
+    b"l",
+)
 
 # The text of 0-9-1. It has no type for bytes that are not text.
 SPECIFICATION: Final = Dialect(
-    "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING},
-    b"S", b"L")
+    "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING}, b"S", b"L"
+)
 
 DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (RABBITMQ, QPID, SPECIFICATION)}

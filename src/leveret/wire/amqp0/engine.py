@@ -101,8 +101,25 @@ class Memo:
     next, next_size     the header frame and the first 7 bytes of the body frame; the other fields are decoded from them
     """
 
-    __slots__ = ("address", "channel", "delivery_mode", "expiration", "flags", "frame", "frame_size", "header",
-                 "headers_at", "next", "next_number", "next_size", "number", "patience", "priority", "size", "user_id")
+    __slots__ = (
+        "address",
+        "channel",
+        "delivery_mode",
+        "expiration",
+        "flags",
+        "frame",
+        "frame_size",
+        "header",
+        "headers_at",
+        "next",
+        "next_number",
+        "next_size",
+        "number",
+        "patience",
+        "priority",
+        "size",
+        "user_id",
+    )
 
     def __init__(self) -> None:
         self.patience = _MEMO_PATIENCE
@@ -145,14 +162,38 @@ class Engine(Machine):
     lost            the frame boundaries are lost: no further input can be parsed, not even close-ok
     """
 
-    __slots__ = ("_ack_key", "_content_key", "_gathered", "_has_tickets", "_memo", "_nack_key", "_needed",
-                 "_reject_key", "_rest", "cost", "max_cost", "more", "received_any")
+    __slots__ = (
+        "_ack_key",
+        "_content_key",
+        "_gathered",
+        "_has_tickets",
+        "_memo",
+        "_nack_key",
+        "_needed",
+        "_reject_key",
+        "_rest",
+        "cost",
+        "max_cost",
+        "more",
+        "received_any",
+    )
 
-    def __init__(self, role: int, version: Version, *, frame_max: int = 131072, channel_max: int = 2047,
-                 heartbeat: int = 60, max_body_size: int = 134217728, spool_threshold: int = 1 << 20,
-                 dialect: Dialect | None = None, strict_framing: bool = False) -> None:
-        super().__init__(role, version, frame_max, channel_max, heartbeat, max_body_size, spool_threshold, dialect,
-                         strict_framing)
+    def __init__(
+        self,
+        role: int,
+        version: Version,
+        *,
+        frame_max: int = 131072,
+        channel_max: int = 2047,
+        heartbeat: int = 60,
+        max_body_size: int = 134217728,
+        spool_threshold: int = 1 << 20,
+        dialect: Dialect | None = None,
+        strict_framing: bool = False,
+    ) -> None:
+        super().__init__(
+            role, version, frame_max, channel_max, heartbeat, max_body_size, spool_threshold, dialect, strict_framing
+        )
         self.received_any = False
         self.max_cost = NO_LIMIT
         self.cost = 0
@@ -177,8 +218,10 @@ class Engine(Machine):
     def is_between_frames(self) -> bool:
         """Return whether no frame and no content is incomplete. True after a protocol error."""
         return self.state >= states.FAILED or not (
-            self._rest or self._gathered
-            or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values()))
+            self._rest
+            or self._gathered
+            or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values())
+        )
 
     def receive(self, data: bytes) -> list[Command]:
         """Return the commands that `data` completes, in order. Never raises because of the peer's input.
@@ -342,19 +385,40 @@ class Engine(Machine):
                     memo.patience = _MEMO_PATIENCE
                     pos = body_end + 1
                     if is_server:
-                        out.append(Publish(number, address, bits, memo.header, memo.size, data[body_at:body_end],
-                                           memo.delivery_mode, memo.priority, memo.expiration, memo.user_id,
-                                           memo.headers_at))
+                        out.append(
+                            Publish(
+                                number,
+                                address,
+                                bits,
+                                memo.header,
+                                memo.size,
+                                data[body_at:body_end],
+                                memo.delivery_mode,
+                                memo.priority,
+                                memo.expiration,
+                                memo.user_id,
+                                memo.headers_at,
+                            )
+                        )
                     else:
-                        out.append(Deliver(number, channel.consumer_tag, channel.delivery_tag, channel.redelivered,
-                                           address, memo.header, memo.size, data[body_at:body_end]))
+                        out.append(
+                            Deliver(
+                                number,
+                                channel.consumer_tag,
+                                channel.delivery_tag,
+                                channel.redelivered,
+                                address,
+                                memo.header,
+                                memo.size,
+                                data[body_at:body_end],
+                            )
+                        )
                     continue
             pos = self._content(channel, address, bits, data, content_pos, out)
         self._needed = FRAME_OVERHEAD
         return pos
 
-    def _content(self, channel: WireChannel, address: bytes, flags: int, data: bytes, pos: int,
-                 out: list[Command]) -> int:
+    def _content(self, channel: WireChannel, address: bytes, flags: int, data: bytes, pos: int, out: list[Command]) -> int:
         """Parse the content of a publish or a delivery, whose header frame begins at `pos`.
 
         Returns the end of the content. If the content is incomplete, has more than one body frame, or is malformed, the
@@ -371,13 +435,19 @@ class Engine(Machine):
             weight: int
             body_size: int
             property_flags: int
-            frame_type, frame_number, header_size, class_id, weight, body_size, property_flags = _HEADER_FRAME(
-                data, pos)
+            frame_type, frame_number, header_size, class_id, weight, body_size, property_flags = _HEADER_FRAME(data, pos)
             header_at = pos + 7
             header_end = header_at + header_size
-            if (frame_type == FRAME_HEADER and frame_number == number and HEADER_MIN_SIZE <= header_size <= limit
-                    and header_end < available and data[header_end] == FRAME_END and class_id == _BASIC and weight == 0
-                    and body_size <= self._fused_size):
+            if (
+                frame_type == FRAME_HEADER
+                and frame_number == number
+                and HEADER_MIN_SIZE <= header_size <= limit
+                and header_end < available
+                and data[header_end] == FRAME_END
+                and class_id == _BASIC
+                and weight == 0
+                and body_size <= self._fused_size
+            ):
                 size = 0
                 body_at = body_end = header_end
                 if body_size:
@@ -389,8 +459,9 @@ class Engine(Machine):
                             size = 0
                 if size == body_size:
                     header = data[header_at:header_end]
-                    publish = Publish(number, address, flags, header, body_size, data[body_at:body_end], 0, -1, None,
-                                      None, -1)
+                    publish = Publish(
+                        number, address, flags, header, body_size, data[body_at:body_end], 0, -1, None, None, -1
+                    )
                     sound = True
                     if property_flags == _DELIVERY_MODE_ONLY and header_size == HEADER_MIN_SIZE + 1:
                         publish.delivery_mode = header[HEADER_MIN_SIZE]
@@ -400,8 +471,18 @@ class Engine(Machine):
                         if self._is_server:
                             out.append(publish)
                         else:
-                            out.append(Deliver(number, channel.consumer_tag, channel.delivery_tag, channel.redelivered,
-                                               address, header, body_size, publish.body))
+                            out.append(
+                                Deliver(
+                                    number,
+                                    channel.consumer_tag,
+                                    channel.delivery_tag,
+                                    channel.redelivered,
+                                    address,
+                                    header,
+                                    body_size,
+                                    publish.body,
+                                )
+                            )
                         if body_size and header_size < _MEMO_SIZE and self._memo.patience > 0:
                             self._remember(publish, data[pos:body_at])
                         return body_end + 1
@@ -426,8 +507,9 @@ class Engine(Machine):
         memo.user_id = publish.user_id
         memo.headers_at = publish.headers_at
 
-    def _frame_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
-                        out: list[Command]) -> None:
+    def _frame_received(
+        self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int, out: list[Command]
+    ) -> None:
         """Handle a frame outside of the hot path; its payload is between `start` and `end`."""
         if type == FRAME_METHOD and self._numbers is None:
             self._method_received(number, channel, data, start, end, out)
@@ -465,31 +547,49 @@ class Engine(Machine):
             if type in _NUMBERED_TYPES or type == FRAME_TRACE:
                 return
             if type in _OUT_OF_BAND_TYPES and self.state < states.FAILED:
-                self._fail(out, number, CHANNEL_ERROR, f"an out-of-band frame on channel {number}, which was not opened for"
-                           " such transfers: they are not supported")
+                self._fail(
+                    out,
+                    number,
+                    CHANNEL_ERROR,
+                    f"an out-of-band frame on channel {number}, which was not opened for"
+                    " such transfers: they are not supported",
+                )
                 return
         if type not in _FRAME_TYPES and self.state < states.FAILED:
             self._fail_framing(out, number, f"frame type {type} does not exist")
 
-    def _numbered_received(self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
-                           out: list[Command]) -> None:
+    def _numbered_received(
+        self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int, out: list[Command]
+    ) -> None:
         """Handle a request or a response, or a method frame in their place."""
-        if self._numbers is None and type == FRAME_REQUEST and self._is_server and self.state == states.OPEN \
-                and number == 0 and self.version.requests is not None:
+        if (
+            self._numbers is None
+            and type == FRAME_REQUEST
+            and self._is_server
+            and self.state == states.OPEN
+            and number == 0
+            and self.version.requests is not None
+        ):
             # Even if it is malformed, the client has chosen the type of its frames.
             self._begin_requests(self.version.requests)
         numbers = self._numbers
         if numbers is None or type == FRAME_METHOD:
             if self.state < states.FAILED:
-                self._fail(out, number, FRAME_ERROR, f"a frame of type {type}: methods of this connection have frames of"
-                           f" type {'1' if numbers is None else '9 and 10'}, as connection.open settles")
+                self._fail(
+                    out,
+                    number,
+                    FRAME_ERROR,
+                    f"a frame of type {type}: methods of this connection have frames of"
+                    f" type {'1' if numbers is None else '9 and 10'}, as connection.open settles",
+                )
             return
         kind = "request" if type == FRAME_REQUEST else "response"
         at = start + NUMBERS_SIZE
         if end - at < 4:
             if self.state < states.FAILED:
-                self._fail(out, number, FRAME_ERROR, f"a {kind} of {end - start} bytes is too short for its numbers and"
-                           " its method")
+                self._fail(
+                    out, number, FRAME_ERROR, f"a {kind} of {end - start} bytes is too short for its numbers and its method"
+                )
             return
         key: int = _KEY(data, at)[0]
         spec = self.version.methods.get(key)
@@ -498,19 +598,24 @@ class Engine(Machine):
         problem: str
         if type == FRAME_REQUEST:
             request, problem = numbers.request_received(
-                number, data, start, channel is None and name in ("channel.open", "channel.resume"))
+                number, data, start, channel is None and name in ("channel.open", "channel.resume")
+            )
         else:
             answers_from, answers_to, problem = numbers.response_received(number, data, start)
         if not problem and spec is not None and (name in self.version.responses) != (type == FRAME_RESPONSE):
             problem = f"{name} in a {kind}"
         if problem and self.state < states.FAILED:
             self._fail(out, number, COMMAND_INVALID, problem, key >> 16, key & 0xFFFF)
-        elif channel is None or channel.stage != assembly.METHOD or not self._hot_method_received(
-                channel, key, data, at, end, out):
+        elif (
+            channel is None
+            or channel.stage != assembly.METHOD
+            or not self._hot_method_received(channel, key, data, at, end, out)
+        ):
             self._method_received(number, channel, data, at, end, out, request, answers_from, answers_to)
 
-    def _hot_method_received(self, channel: WireChannel, key: int, data: bytes, start: int, end: int,
-                             out: list[Command]) -> bool:
+    def _hot_method_received(
+        self, channel: WireChannel, key: int, data: bytes, start: int, end: int, out: list[Command]
+    ) -> bool:
         """Handle a request with a method of the hot path. Returns False for other and malformed methods."""
         number = channel.number
         tag: int
@@ -557,8 +662,14 @@ class Engine(Machine):
         body_size: int
         class_id, weight, body_size = _CONTENT_HEADER(header, 0)
         if class_id != method_class:
-            self._fail(out, number, self._unexpected, f"a content header of class {class_id} for a method of class"
-                       f" {method_class}", method_class, method_id)
+            self._fail(
+                out,
+                number,
+                self._unexpected,
+                f"a content header of class {class_id} for a method of class {method_class}",
+                method_class,
+                method_id,
+            )
             return
         if weight:
             self._fail(out, number, FRAME_ERROR, f"the weight of a content is 0, not {weight}", method_class, method_id)
@@ -570,14 +681,23 @@ class Engine(Machine):
         else:
             sound = check_header(header, self.dialect, self.version)
         if not sound:
-            self._fail(out, number, SYNTAX_ERROR, "the properties of a content header are malformed", method_class,
-                       method_id)
+            self._fail(
+                out, number, SYNTAX_ERROR, "the properties of a content header are malformed", method_class, method_id
+            )
             return
         stages = spec is not None and spec.name == "file.stage"
         if body_size > (self.max_upload_size if stages else self.max_body_size):
             channel.close(states.CHANNEL_FAILED)
-            out.append(Error(number, CHANNEL_SCOPE, CONTENT_TOO_LARGE, f"a body of {body_size} bytes exceeds the"
-                             f" maximum of {self.max_body_size}", method_class, method_id))
+            out.append(
+                Error(
+                    number,
+                    CHANNEL_SCOPE,
+                    CONTENT_TOO_LARGE,
+                    f"a body of {body_size} bytes exceeds the maximum of {self.max_body_size}",
+                    method_class,
+                    method_id,
+                )
+            )
             return
         channel.header = header
         channel.size = body_size
@@ -591,5 +711,10 @@ class Engine(Machine):
             out.append(ContentStart(number, publish))
         elif stages and spec is not None and self.spools_uploads:
             channel.spooling = True
-            out.append(ContentStart(number, None, ContentMethod(number, spec.name, method_class, method_id,
-                                                                channel.arguments, header, body_size, b"")))
+            out.append(
+                ContentStart(
+                    number,
+                    None,
+                    ContentMethod(number, spec.name, method_class, method_id, channel.arguments, header, body_size, b""),
+                )
+            )

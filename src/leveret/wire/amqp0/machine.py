@@ -47,13 +47,43 @@ _OPENS_CHANNEL: Final = ("channel.open", "channel.resume")
 class Machine(Output):
     """A connection; see `engine.Engine` for its arguments and attributes."""
 
-    __slots__ = ("_can_close", "_channels", "_close_oks_owed", "_fused_size", "_hot", "_is_server", "_limit",
-                 "_proposed_channel_max", "_proposed_frame_max", "_unexpected", "channel_max", "dialect", "heartbeat",
-                 "lost", "max_body_size", "max_upload_size", "role", "spool_threshold", "spools_uploads", "state",
-                 "strict_framing", "version")
+    __slots__ = (
+        "_can_close",
+        "_channels",
+        "_close_oks_owed",
+        "_fused_size",
+        "_hot",
+        "_is_server",
+        "_limit",
+        "_proposed_channel_max",
+        "_proposed_frame_max",
+        "_unexpected",
+        "channel_max",
+        "dialect",
+        "heartbeat",
+        "lost",
+        "max_body_size",
+        "max_upload_size",
+        "role",
+        "spool_threshold",
+        "spools_uploads",
+        "state",
+        "strict_framing",
+        "version",
+    )
 
-    def __init__(self, role: int, version: Version, frame_max: int, channel_max: int, heartbeat: int,
-                 max_body_size: int, spool_threshold: int, dialect: Dialect | None, strict_framing: bool) -> None:
+    def __init__(
+        self,
+        role: int,
+        version: Version,
+        frame_max: int,
+        channel_max: int,
+        heartbeat: int,
+        max_body_size: int,
+        spool_threshold: int,
+        dialect: Dialect | None,
+        strict_framing: bool,
+    ) -> None:
         if role not in (SERVER, CLIENT):
             raise ValueError("role must be SERVER or CLIENT")
         if not FRAME_MIN_SIZE <= frame_max <= 0xFFFFFFFF:
@@ -128,8 +158,18 @@ class Machine(Output):
         state = self._channels.get(channel)
         return state is not None and state.state == states.CHANNEL_CLOSING
 
-    def _method_received(self, number: int, channel: WireChannel | None, data: bytes, start: int, end: int,
-                         out: list[Command], request: int = 0, answers_from: int = 0, answers_to: int = 0) -> None:
+    def _method_received(
+        self,
+        number: int,
+        channel: WireChannel | None,
+        data: bytes,
+        start: int,
+        end: int,
+        out: list[Command],
+        request: int = 0,
+        answers_from: int = 0,
+        answers_to: int = 0,
+    ) -> None:
         """Handle a method that the hot path did not: decode it and change states.
 
         The last three arguments are as in `Method`.
@@ -150,19 +190,33 @@ class Machine(Output):
         if spec is None:
             self._fail(out, number, NOT_IMPLEMENTED, f"method {class_id}.{method_id} does not exist", class_id, method_id)
         elif not self._receives(spec):
-            self._fail(out, number, COMMAND_INVALID, f"{name} is not for a {'server' if self._is_server else 'client'}",
-                       class_id, method_id)
+            self._fail(
+                out,
+                number,
+                COMMAND_INVALID,
+                f"{name} is not for a {'server' if self._is_server else 'client'}",
+                class_id,
+                method_id,
+            )
         elif (class_id == _CONNECTION) != (number == 0):
             self._fail(out, number, COMMAND_INVALID, f"{name} on channel {number}", class_id, method_id)
         elif class_id != _CONNECTION and self.state not in states.USABLE:
             self._fail(out, number, COMMAND_INVALID, f"{name} before the connection is open", class_id, method_id)
         elif name in _OPENS_CHANNEL and channel is None and len(self._channels) >= self.channel_max:
-            self._fail(out, number, NOT_ALLOWED, f"number of open channels has reached the negotiated"
-                       f" channel-max of {self.channel_max}", class_id, method_id)
-        elif class_id != _CONNECTION and channel is None and (
-                states.CHANNEL_CLOSED, states.RECEIVED, name) not in states.CHANNEL:
-            self._fail(out, number, CHANNEL_ERROR, f"{name} on channel {number}, which is not open", class_id,
-                       method_id)
+            self._fail(
+                out,
+                number,
+                NOT_ALLOWED,
+                f"number of open channels has reached the negotiated channel-max of {self.channel_max}",
+                class_id,
+                method_id,
+            )
+        elif (
+            class_id != _CONNECTION
+            and channel is None
+            and (states.CHANNEL_CLOSED, states.RECEIVED, name) not in states.CHANNEL
+        ):
+            self._fail(out, number, CHANNEL_ERROR, f"{name} on channel {number}, which is not open", class_id, method_id)
         elif name == "channel.open" and channel is not None:
             self._fail(out, number, CHANNEL_ERROR, f"channel {number} is already open", class_id, method_id)
         elif channel is not None and channel.stage in (assembly.HEADER, assembly.BODY):
@@ -257,8 +311,9 @@ class Machine(Output):
             channel.close(states.CHANNEL_CLOSED)
         self._channels.clear()
 
-    def _channel_method(self, spec: MethodSpec, number: int, channel: WireChannel | None, arguments: Arguments,
-                        out: list[Command]) -> None:
+    def _channel_method(
+        self, spec: MethodSpec, number: int, channel: WireChannel | None, arguments: Arguments, out: list[Command]
+    ) -> None:
         name = spec.name
         state = states.CHANNEL_CLOSED if channel is None else channel.state
         following = states.CHANNEL.get((state, states.RECEIVED, name))
@@ -279,8 +334,7 @@ class Machine(Output):
                 channel.owes_close_ok = True
         out.append(Method(METHOD, number, name, spec.class_id, spec.method_id, arguments))
 
-    def _fail(self, out: list[Command], number: int, code: int, text: str, class_id: int = 0,
-              method_id: int = 0) -> None:
+    def _fail(self, out: list[Command], number: int, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Fail the connection because of a protocol error: all further input is discarded."""
         self._can_close = self.state != states.START
         self.state = states.FAILED

@@ -18,8 +18,19 @@ CONTENT: Final = 9
 # A long string that is content: decoded to `bytes`, not to text.
 OCTETS: Final = 10
 
-TYPE_NAMES: Final = ("bit", "octet", "short", "long", "longlong", "shortstr", "longstr", "timestamp", "table",
-                     "content", "octets")
+TYPE_NAMES: Final = (
+    "bit",
+    "octet",
+    "short",
+    "long",
+    "longlong",
+    "shortstr",
+    "longstr",
+    "timestamp",
+    "table",
+    "content",
+    "octets",
+)
 
 
 class FieldSpec:
@@ -49,12 +60,35 @@ class MethodSpec:
     `spec_receivers` are the receivers by the specification. `responses` are the names of the methods that answer it.
     """
 
-    __slots__ = ("class_id", "client_receives", "content", "extension", "fields", "key", "method_id", "name",
-                 "responses", "server_receives", "spec_receivers", "sync")
+    __slots__ = (
+        "class_id",
+        "client_receives",
+        "content",
+        "extension",
+        "fields",
+        "key",
+        "method_id",
+        "name",
+        "responses",
+        "server_receives",
+        "spec_receivers",
+        "sync",
+    )
 
-    def __init__(self, name: str, class_id: int, method_id: int, sync: bool, content: bool, server_receives: bool,
-                 client_receives: bool, fields: list[FieldSpec], responses: list[str], spec_receivers: list[str],
-                 extension: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        class_id: int,
+        method_id: int,
+        sync: bool,
+        content: bool,
+        server_receives: bool,
+        client_receives: bool,
+        fields: list[FieldSpec],
+        responses: list[str],
+        spec_receivers: list[str],
+        extension: bool,
+    ) -> None:
         self.name = name
         self.class_id = class_id
         self.method_id = method_id

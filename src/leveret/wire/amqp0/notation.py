@@ -106,5 +106,6 @@ def _fields(text: str) -> list[FieldSpec]:
             extension = word.startswith("+")
             name, _, spec_name = word.strip("(+)").partition("=")
             fields.append(
-                FieldSpec(name.replace("-", "_"), spec_name or name, TYPE_NAMES.index(type_name), reserved, extension))
+                FieldSpec(name.replace("-", "_"), spec_name or name, TYPE_NAMES.index(type_name), reserved, extension)
+            )
     return fields

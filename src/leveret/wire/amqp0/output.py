@@ -49,8 +49,21 @@ class Output:
     their frames are cached with the values that they depend on.
     """
 
-    __slots__ = ("_address_size", "_body_size", "_body_start", "_channel", "_consumer_tag", "_header_size",
-                 "_header_start", "_numbers", "_pieces", "_start", "frame_max", "payload_max", "pending")
+    __slots__ = (
+        "_address_size",
+        "_body_size",
+        "_body_start",
+        "_channel",
+        "_consumer_tag",
+        "_header_size",
+        "_header_start",
+        "_numbers",
+        "_pieces",
+        "_start",
+        "frame_max",
+        "payload_max",
+        "pending",
+    )
 
     def __init__(self, frame_max: int) -> None:
         self._pieces: list[bytes | memoryview] = []
@@ -75,8 +88,17 @@ class Output:
         self.pending = 0
         return data
 
-    def send_deliver(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, address: bytes,
-                     header: bytes, body: Body, size: int) -> None:
+    def send_deliver(
+        self,
+        channel: int,
+        consumer_tag: bytes,
+        delivery_tag: int,
+        redelivered: bool,
+        address: bytes,
+        header: bytes,
+        body: Body,
+        size: int,
+    ) -> None:
         """Send `basic.deliver` with its content. The channel must be open.
 
         `address`, `header` and `size` are as in `Publish`.
@@ -89,8 +111,10 @@ class Output:
             self._address_size = self._header_size = self._body_size = -1
         if len(address) != self._address_size or consumer_tag != self._consumer_tag:
             tag_size = len(consumer_tag)
-            self._start = _PACK_DELIVER(FRAME_METHOD, channel, 14 + tag_size + len(address), _BASIC, _DELIVER,
-                                        tag_size) + consumer_tag
+            self._start = (
+                _PACK_DELIVER(FRAME_METHOD, channel, 14 + tag_size + len(address), _BASIC, _DELIVER, tag_size)
+                + consumer_tag
+            )
             self._consumer_tag = consumer_tag
             self._address_size = len(address)
         if len(header) != self._header_size:
@@ -115,8 +139,16 @@ class Output:
             pieces.append(_END)
             self._body(channel, body)
 
-    def _deliver_in_request(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool,
-                            address: bytes, header: bytes, body: Body) -> None:
+    def _deliver_in_request(
+        self,
+        channel: int,
+        consumer_tag: bytes,
+        delivery_tag: int,
+        redelivered: bool,
+        address: bytes,
+        header: bytes,
+        body: Body,
+    ) -> None:
         start: bytes = _PACK_DELIVER_PAYLOAD(_BASIC, _DELIVER, len(consumer_tag))
         tags: bytes = _PACK_TAG(delivery_tag, 1 if redelivered else 0)
         self._request(channel, start + consumer_tag + tags + address)
@@ -140,8 +172,9 @@ class Output:
             start: bytes = _PACK_PUBLISH_PAYLOAD(_BASIC, _PUBLISH, flags >> TICKET_SHIFT)
             self._request(channel, start + address + bytes((flags & 3,)))
         else:
-            method = _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH,
-                                   flags >> TICKET_SHIFT) + address
+            method = (
+                _PACK_PUBLISH(FRAME_METHOD, channel, 7 + len(address), _BASIC, _PUBLISH, flags >> TICKET_SHIFT) + address
+            )
             self._pieces.append(method + _PACK_FLAGS(flags & 3, FRAME_END))
             self.pending += len(method) + 2
         self._frame(FRAME_HEADER, channel, header)

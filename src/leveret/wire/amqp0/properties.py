@@ -105,8 +105,9 @@ def check_header(header: bytes, dialect: Dialect, version: Version) -> bool:
     return True
 
 
-def decode_header(header: bytes, dialect: Dialect = RABBITMQ,
-                  version: Version = V0_9_1) -> tuple[int, int, ContentProperties]:
+def decode_header(
+    header: bytes, dialect: Dialect = RABBITMQ, version: Version = V0_9_1
+) -> tuple[int, int, ContentProperties]:
     """Return class, body size and the present properties by name (`content_type`). `timestamp` is in seconds.
 
     Raises WireError 502 if the header is malformed: too short, a class without content, a flag without a property, or
@@ -156,8 +157,9 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
         word += 1
 
 
-def encode_header(class_id: int, body_size: int, properties: ContentProperties, dialect: Dialect = RABBITMQ,
-                  version: Version = V0_9_1) -> bytes:
+def encode_header(
+    class_id: int, body_size: int, properties: ContentProperties, dialect: Dialect = RABBITMQ, version: Version = V0_9_1
+) -> bytes:
     """Return the payload of a content header frame. ContentProperties that are None are omitted.
 
     Raises EncodeError for an unknown property or one that does not fit its field.
@@ -191,10 +193,23 @@ def encode_header(class_id: int, body_size: int, properties: ContentProperties, 
     return _FIXED.pack(class_id, 0, body_size) + flags + b"".join(pieces)
 
 
-def encode_basic(content_type: _Text, content_encoding: _Text, headers: FieldTable | None, delivery_mode: int | None,
-                 priority: int | None, correlation_id: _Text, reply_to: _Text, expiration: _Text, message_id: _Text,
-                 timestamp: int | None, type: _Text, user_id: _Text, app_id: _Text, cluster_id: _Text,
-                 dialect: Dialect = RABBITMQ) -> bytes:
+def encode_basic(
+    content_type: _Text,
+    content_encoding: _Text,
+    headers: FieldTable | None,
+    delivery_mode: int | None,
+    priority: int | None,
+    correlation_id: _Text,
+    reply_to: _Text,
+    expiration: _Text,
+    message_id: _Text,
+    timestamp: int | None,
+    type: _Text,
+    user_id: _Text,
+    app_id: _Text,
+    cluster_id: _Text,
+    dialect: Dialect = RABBITMQ,
+) -> bytes:
     """Return flags and properties of a header of class basic, the part after the body size. `timestamp` is in seconds.
 
     This is for callers that create the rest of the header per message. Raises EncodeError, ValueError or struct.error

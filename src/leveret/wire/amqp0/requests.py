@@ -94,8 +94,10 @@ class Numbers:
             return id, f"request {id} on channel {number}, expected {ledger.requests_in + 1}"
         ledger.requests_in = id
         if mark > ledger.responses_out and not opens:
-            return id, (f"request {id} on channel {number} has the response-mark {mark}, and {ledger.responses_out}"
-                        " responses were sent")
+            return id, (
+                f"request {id} on channel {number} has the response-mark {mark}, and {ledger.responses_out}"
+                " responses were sent"
+            )
         return id, ""
 
     def _renew(self, ledgers: deque[Ledger]) -> None:

@@ -42,8 +42,20 @@ CHANNEL_OPEN: Final = 1
 CHANNEL_FAILED: Final = 2
 CHANNEL_CLOSING: Final = 3
 
-STATE_NAMES: Final = ("START", "START_OK", "SECURE_OR_TUNE", "SECURE_OK", "TUNE_OK", "OPEN", "OPEN_OK", "OPENED",
-                      "FAILED", "CLOSING", "CLOSE_RECEIVED", "CLOSED")
+STATE_NAMES: Final = (
+    "START",
+    "START_OK",
+    "SECURE_OR_TUNE",
+    "SECURE_OK",
+    "TUNE_OK",
+    "OPEN",
+    "OPEN_OK",
+    "OPENED",
+    "FAILED",
+    "CLOSING",
+    "CLOSE_RECEIVED",
+    "CLOSED",
+)
 
 _CONNECTION_ROWS: Final = (
     (START, "connection.start", START_OK),
@@ -80,7 +92,12 @@ _CHANNEL_ROWS: Final = (
     (CHANNEL_OPEN, SENT, "channel.close-ok", CHANNEL_OPEN),
 )
 _CHANNEL_METHODS_WITHOUT_EFFECT: Final = (
-    "channel.open-ok", "channel.flow", "channel.flow-ok", "channel.ping", "channel.pong", "channel.ok",
+    "channel.open-ok",
+    "channel.flow",
+    "channel.flow-ok",
+    "channel.ping",
+    "channel.pong",
+    "channel.ok",
 )
 
 

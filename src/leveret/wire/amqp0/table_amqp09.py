@@ -195,8 +195,19 @@ def _with_requests(version: Version) -> Version:
     other = version.copy()
     spec = version.by_name["message.transfer"]
     mandatory = FieldSpec("mandatory", "mandatory", BIT, False, True)
-    transfer = MethodSpec(spec.name, spec.class_id, spec.method_id, spec.sync, spec.content, spec.server_receives,
-                          spec.client_receives, [*spec.fields, mandatory], spec.responses, spec.spec_receivers, True)
+    transfer = MethodSpec(
+        spec.name,
+        spec.class_id,
+        spec.method_id,
+        spec.sync,
+        spec.content,
+        spec.server_receives,
+        spec.client_receives,
+        [*spec.fields, mandatory],
+        spec.responses,
+        spec.spec_receivers,
+        True,
+    )
     other.methods[transfer.key] = transfer
     other.by_name[transfer.name] = transfer
     return other

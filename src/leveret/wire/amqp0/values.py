@@ -8,8 +8,19 @@ from decimal import Decimal
 from typing import Any, TypeAlias, Union
 
 FieldValue: TypeAlias = Union[
-    Decimal, datetime, bool, int, float, str, bytes, bytearray, memoryview, list["FieldValue"], tuple["FieldValue", ...],
-    dict[str, "FieldValue"], None,
+    Decimal,
+    datetime,
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    bytearray,
+    memoryview,
+    list["FieldValue"],
+    tuple["FieldValue", ...],
+    dict[str, "FieldValue"],
+    None,
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
 # A table that is only read: of any values that a field can hold.

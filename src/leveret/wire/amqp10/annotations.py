@@ -25,8 +25,11 @@ def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
     while pos < end:
         stop = value_end(data, pos, end)
         after = value_end(data, stop, end)
-        if (data[pos] == codes.SYMBOL_8 or data[pos] == codes.SYMBOL_32) and data.endswith(name, pos, stop) \
-                and stop - pos == size + (2 if data[pos] == codes.SYMBOL_8 else 5):
+        if (
+            (data[pos] == codes.SYMBOL_8 or data[pos] == codes.SYMBOL_32)
+            and data.endswith(name, pos, stop)
+            and stop - pos == size + (2 if data[pos] == codes.SYMBOL_8 else 5)
+        ):
             return stop
         pos = after
     return -1
@@ -62,8 +65,9 @@ def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
             if not found:
                 found = str(int.from_bytes(data[pos + 1 : stop], "big"))
         else:
-            raise DecodeError(pos, "annotations: expected a symbol or a ulong as a key, not"
-                              f" {TYPES.get(code, 'a described value')}")
+            raise DecodeError(
+                pos, f"annotations: expected a symbol or a ulong as a key, not {TYPES.get(code, 'a described value')}"
+            )
         pos = value_end(data, stop, end)
     if pos != end:
         raise DecodeError(pos, f"annotations: expected the end of a map, {end - pos} bytes are left")

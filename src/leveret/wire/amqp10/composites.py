@@ -52,11 +52,27 @@ _PACK_U16: Final = struct.Struct(">H").pack
 _PACK_I64: Final = struct.Struct(">q").pack
 
 _CLASSES: Final[dict[int, type]] = {
-    spec.descriptor: getattr(module, spec.class_name) for spec in COMPOSITES.values()
-    for module in (transport, messaging, transactions, security) if spec.class_name in vars(module)
+    spec.descriptor: getattr(module, spec.class_name)
+    for spec in COMPOSITES.values()
+    for module in (transport, messaging, transactions, security)
+    if spec.class_name in vars(module)
 }
-_PYTHON_TYPES: Final[list[Any]] = [object, bool, UByte, UShort, UInt, ULong, Timestamp, bytes, str, Symbol, dict, list,
-                                   Uuid, Composite]
+_PYTHON_TYPES: Final[list[Any]] = [
+    object,
+    bool,
+    UByte,
+    UShort,
+    UInt,
+    ULong,
+    Timestamp,
+    bytes,
+    str,
+    Symbol,
+    dict,
+    list,
+    Uuid,
+    Composite,
+]
 # Format codes of map keys.
 _SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
 _TEXTS: Final = _SYMBOLS + bytes((codes.STRING_8, codes.STRING_32))
@@ -212,8 +228,12 @@ def _check_keys(decoder: Decoder, spec: CompositeSpec, field: FieldSpec) -> None
         return
     code = check_keys(decoder.data, decoder.pos, decoder.end, allowed)
     if code >= 0:
-        raise DecodeError(decoder.pos, f"{spec.name}: {field.spec_name}: expected a {expected} as key, not"
-                          f" {codes.TYPES.get(code, 'a described value')}", DECODE_ERROR)
+        raise DecodeError(
+            decoder.pos,
+            f"{spec.name}: {field.spec_name}: expected a {expected} as key, not"
+            f" {codes.TYPES.get(code, 'a described value')}",
+            DECODE_ERROR,
+        )
 
 
 def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Table) -> Value:

@@ -62,8 +62,9 @@ _SCALAR: Final = 0
 _LIST: Final = 1
 _MAP: Final = 2
 _ARRAY: Final = 3
-_SHAPES: Final[list[int]] = [{"list": _LIST, "map": _MAP, "array": _ARRAY}.get(TYPES.get(code, ""), _SCALAR)
-                             for code in range(256)]
+_SHAPES: Final[list[int]] = [
+    {"list": _LIST, "map": _MAP, "array": _ARRAY}.get(TYPES.get(code, ""), _SCALAR) for code in range(256)
+]
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
@@ -110,8 +111,7 @@ def content_end(data: bytes, code: int, pos: int, end: int) -> int:
     else:
         raise DecodeError(pos - 1, f"expected a format code, not 0x{code:02x}")
     if stop > end:
-        raise DecodeError(pos, f"expected {stop - pos} bytes of a {TYPES[code]}, not {end - pos}", DECODE_ERROR,
-                          True)
+        raise DecodeError(pos, f"expected {stop - pos} bytes of a {TYPES[code]}, not {end - pos}", DECODE_ERROR, True)
     return stop
 
 
@@ -216,8 +216,7 @@ class Decoder:
         return self._content(code, depth)
 
     def _too_many(self) -> DecodeError:
-        return DecodeError(self.pos, f"there are more than {self.max_values} values, the maximum",
-                           RESOURCE_LIMIT_EXCEEDED)
+        return DecodeError(self.pos, f"there are more than {self.max_values} values, the maximum", RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:
         """Enter the list that is the next value, and return its count.

@@ -109,11 +109,27 @@ class FrameReader:
     more                whether complete frames are buffered, so that `receive` must be called again
     """
 
-    __slots__ = ("_expected", "_limit", "_need", "_rest", "cost", "first_frame_size", "max_cost", "max_frame_size",
-                 "max_values", "more")
+    __slots__ = (
+        "_expected",
+        "_limit",
+        "_need",
+        "_rest",
+        "cost",
+        "first_frame_size",
+        "max_cost",
+        "max_frame_size",
+        "max_values",
+        "more",
+    )
 
-    def __init__(self, max_frame_size: int, first_frame_size: int = 8192, header: bool = True,
-                 max_values: int = NO_LIMIT, max_cost: int = NO_LIMIT) -> None:
+    def __init__(
+        self,
+        max_frame_size: int,
+        first_frame_size: int = 8192,
+        header: bool = True,
+        max_values: int = NO_LIMIT,
+        max_cost: int = NO_LIMIT,
+    ) -> None:
         """With `header` false, the caller has read the protocol header of AMQP."""
         self.max_values = max_values
         self.max_cost = max_cost
@@ -159,14 +175,19 @@ class FrameReader:
                 pos += HEADER_SIZE
                 continue
             if size > self._limit:
-                self._fail(items, channel, CONNECTION_FRAMING_ERROR,
-                           f"a frame of {size} bytes, expected at most {self._limit}")
+                self._fail(
+                    items, channel, CONNECTION_FRAMING_ERROR, f"a frame of {size} bytes, expected at most {self._limit}"
+                )
                 return items
             body = pos + (offset << 2)
             stop = pos + size
             if offset < 2 or body > stop:
-                self._fail(items, channel, CONNECTION_FRAMING_ERROR,
-                           f"a frame of {size} bytes whose body begins at byte {offset << 2}")
+                self._fail(
+                    items,
+                    channel,
+                    CONNECTION_FRAMING_ERROR,
+                    f"a frame of {size} bytes whose body begins at byte {offset << 2}",
+                )
                 return items
             if type != (SASL_FRAME if self._expected == _SASL_FRAMES else AMQP_FRAME):
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"a frame of type {type}")

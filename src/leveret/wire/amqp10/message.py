@@ -73,8 +73,9 @@ def application_properties(sections: Sections) -> Checked:
     start = sections.application_properties
     if start == ABSENT:
         return None
-    _check_keys(sections.data, start, sections.application_properties_end, _STRINGS,
-                "application-properties: expected a string")
+    _check_keys(
+        sections.data, start, sections.application_properties_end, _STRINGS, "application-properties: expected a string"
+    )
     return _content(sections.data, start, sections.application_properties_end)
 
 

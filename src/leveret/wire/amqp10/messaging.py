@@ -55,8 +55,12 @@ class Modified(Composite):
 
     __slots__ = ("delivery_failed", "message_annotations", "undeliverable_here")
 
-    def __init__(self, delivery_failed: bool | None = None, undeliverable_here: bool | None = None,
-                 message_annotations: Checked = None) -> None:
+    def __init__(
+        self,
+        delivery_failed: bool | None = None,
+        undeliverable_here: bool | None = None,
+        message_annotations: Checked = None,
+    ) -> None:
         self.kind = 0x27
         self.delivery_failed = delivery_failed
         self.undeliverable_here = undeliverable_here
@@ -66,13 +70,34 @@ class Modified(Composite):
 class Source(Composite):
     """`amqp:source:list`, 0x28."""
 
-    __slots__ = ("address", "capabilities", "default_outcome", "distribution_mode", "durable", "dynamic",
-                 "dynamic_node_properties", "expiry_policy", "filter", "outcomes", "timeout")
+    __slots__ = (
+        "address",
+        "capabilities",
+        "default_outcome",
+        "distribution_mode",
+        "durable",
+        "dynamic",
+        "dynamic_node_properties",
+        "expiry_policy",
+        "filter",
+        "outcomes",
+        "timeout",
+    )
 
-    def __init__(self, address: Checked = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
-                 dynamic: bool = False, dynamic_node_properties: Checked = None, distribution_mode: str | None = None,
-                 filter: Checked = None, default_outcome: Checked = None, outcomes: tuple[str, ...] = (),
-                 capabilities: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        address: Checked = None,
+        durable: int = 0,
+        expiry_policy: str = "session-end",
+        timeout: int = 0,
+        dynamic: bool = False,
+        dynamic_node_properties: Checked = None,
+        distribution_mode: str | None = None,
+        filter: Checked = None,
+        default_outcome: Checked = None,
+        outcomes: tuple[str, ...] = (),
+        capabilities: tuple[str, ...] = (),
+    ) -> None:
         self.kind = 0x28
         self.address = address
         self.durable = durable
@@ -92,9 +117,16 @@ class Target(Composite):
 
     __slots__ = ("address", "capabilities", "durable", "dynamic", "dynamic_node_properties", "expiry_policy", "timeout")
 
-    def __init__(self, address: Checked = None, durable: int = 0, expiry_policy: str = 'session-end', timeout: int = 0,
-                 dynamic: bool = False, dynamic_node_properties: Checked = None,
-                 capabilities: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        address: Checked = None,
+        durable: int = 0,
+        expiry_policy: str = "session-end",
+        timeout: int = 0,
+        dynamic: bool = False,
+        dynamic_node_properties: Checked = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> None:
         self.kind = 0x29
         self.address = address
         self.durable = durable
@@ -111,7 +143,7 @@ class DeleteOnClose(Composite):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.kind = 0x2b
+        self.kind = 0x2B
 
 
 class DeleteOnNoLinks(Composite):
@@ -120,7 +152,7 @@ class DeleteOnNoLinks(Composite):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.kind = 0x2c
+        self.kind = 0x2C
 
 
 class DeleteOnNoMessages(Composite):
@@ -129,7 +161,7 @@ class DeleteOnNoMessages(Composite):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.kind = 0x2d
+        self.kind = 0x2D
 
 
 class DeleteOnNoLinksOrMessages(Composite):
@@ -138,7 +170,7 @@ class DeleteOnNoLinksOrMessages(Composite):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.kind = 0x2e
+        self.kind = 0x2E
 
 
 class Header(Composite):
@@ -146,8 +178,14 @@ class Header(Composite):
 
     __slots__ = ("delivery_count", "durable", "first_acquirer", "priority", "ttl")
 
-    def __init__(self, durable: bool | None = None, priority: int | None = None, ttl: int | None = None,
-                 first_acquirer: bool | None = None, delivery_count: int | None = None) -> None:
+    def __init__(
+        self,
+        durable: bool | None = None,
+        priority: int | None = None,
+        ttl: int | None = None,
+        first_acquirer: bool | None = None,
+        delivery_count: int | None = None,
+    ) -> None:
         self.kind = 0x70
         self.durable = durable
         self.priority = priority
@@ -159,14 +197,38 @@ class Header(Composite):
 class Properties(Composite):
     """`amqp:properties:list`, 0x73."""
 
-    __slots__ = ("absolute_expiry_time", "content_encoding", "content_type", "correlation_id", "creation_time", "group_id",
-                 "group_sequence", "message_id", "reply_to", "reply_to_group_id", "subject", "to", "user_id")
+    __slots__ = (
+        "absolute_expiry_time",
+        "content_encoding",
+        "content_type",
+        "correlation_id",
+        "creation_time",
+        "group_id",
+        "group_sequence",
+        "message_id",
+        "reply_to",
+        "reply_to_group_id",
+        "subject",
+        "to",
+        "user_id",
+    )
 
-    def __init__(self, message_id: Checked = None, user_id: bytes | None = None, to: Checked = None,
-                 subject: str | None = None, reply_to: Checked = None, correlation_id: Checked = None,
-                 content_type: str | None = None, content_encoding: str | None = None,
-                 absolute_expiry_time: int | None = None, creation_time: int | None = None, group_id: str | None = None,
-                 group_sequence: int | None = None, reply_to_group_id: str | None = None) -> None:
+    def __init__(
+        self,
+        message_id: Checked = None,
+        user_id: bytes | None = None,
+        to: Checked = None,
+        subject: str | None = None,
+        reply_to: Checked = None,
+        correlation_id: Checked = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        absolute_expiry_time: int | None = None,
+        creation_time: int | None = None,
+        group_id: str | None = None,
+        group_sequence: int | None = None,
+        reply_to_group_id: str | None = None,
+    ) -> None:
         self.kind = 0x73
         self.message_id = message_id
         self.user_id = user_id

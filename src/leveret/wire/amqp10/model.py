@@ -23,8 +23,19 @@ UUID: Final = 12
 COMPOSITE: Final = 13
 
 KINDS: Final[dict[str, int]] = {
-    "*": ANY, "boolean": BOOLEAN, "ubyte": UBYTE, "ushort": USHORT, "uint": UINT, "ulong": ULONG,
-    "timestamp": TIMESTAMP, "binary": BINARY, "string": STRING, "symbol": SYMBOL, "map": MAP, "list": LIST, "uuid": UUID,
+    "*": ANY,
+    "boolean": BOOLEAN,
+    "ubyte": UBYTE,
+    "ushort": USHORT,
+    "uint": UINT,
+    "ulong": ULONG,
+    "timestamp": TIMESTAMP,
+    "binary": BINARY,
+    "string": STRING,
+    "symbol": SYMBOL,
+    "map": MAP,
+    "list": LIST,
+    "uuid": UUID,
 }
 KIND_NAMES: Final[list[str]] = [*KINDS, "composite"]
 
@@ -59,11 +70,23 @@ class FieldSpec:
     symbols    whether the keys of a map are symbols (`fields`)
     """
 
-    __slots__ = ("choices", "default", "default_text", "kind", "mandatory", "multiple", "name", "requires", "spec_name",
-                 "symbols", "type")
+    __slots__ = (
+        "choices",
+        "default",
+        "default_text",
+        "kind",
+        "mandatory",
+        "multiple",
+        "name",
+        "requires",
+        "spec_name",
+        "symbols",
+        "type",
+    )
 
-    def __init__(self, spec_name: str, type: str, requires: str, mandatory: bool, multiple: bool,
-                 default_text: str | None) -> None:
+    def __init__(
+        self, spec_name: str, type: str, requires: str, mandatory: bool, multiple: bool, default_text: str | None
+    ) -> None:
         self.name = spec_name.replace("-", "_")
         self.spec_name = spec_name
         self.type = type

@@ -89,8 +89,9 @@ def _fields(content: str) -> list[FieldSpec]:
             mandatory = name.endswith("!")
             name = name.removesuffix("!")
             multiple = name.endswith("[]")
-            fields.append(FieldSpec(name.removesuffix("[]"), type, requires, mandatory, multiple,
-                                    default if equals else None))
+            fields.append(
+                FieldSpec(name.removesuffix("[]"), type, requires, mandatory, multiple, default if equals else None)
+            )
     return fields
 
 

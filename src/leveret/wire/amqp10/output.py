@@ -38,18 +38,36 @@ _MAX_SHORT: Final = 200
 def encode_performative(performative: Composite) -> bytes:
     """Return the body of the frame, without a payload. Raises EncodeError for a field that does not fit its type."""
     if isinstance(performative, Transfer):
-        if (performative.rcv_settle_mode is None and performative.state is None and not performative.resume
-                and not performative.aborted and not performative.batchable):
-            return write_transfer(performative.handle, performative.delivery_id, performative.delivery_tag,
-                                  performative.message_format, performative.settled, performative.more)
+        if (
+            performative.rcv_settle_mode is None
+            and performative.state is None
+            and not performative.resume
+            and not performative.aborted
+            and not performative.batchable
+        ):
+            return write_transfer(
+                performative.handle,
+                performative.delivery_id,
+                performative.delivery_tag,
+                performative.message_format,
+                performative.settled,
+                performative.more,
+            )
     elif isinstance(performative, Disposition):
         state = performative.state
         if state is None:
-            return write_disposition(performative.role, performative.first, performative.last, performative.settled, b"",
-                                     performative.batchable)
+            return write_disposition(
+                performative.role, performative.first, performative.last, performative.settled, b"", performative.batchable
+            )
         if isinstance(state, Composite) and (state.kind == ACCEPTED or state.kind == RELEASED):
-            return write_disposition(performative.role, performative.first, performative.last, performative.settled,
-                                     bytes((0x00, 0x53, state.kind, 0x45)), performative.batchable)
+            return write_disposition(
+                performative.role,
+                performative.first,
+                performative.last,
+                performative.settled,
+                bytes((0x00, 0x53, state.kind, 0x45)),
+                performative.batchable,
+            )
     elif isinstance(performative, Flow) and performative.properties is None:
         return write_flow(performative)
     return encode_composite(performative)
@@ -104,8 +122,9 @@ class Output:
             raise EncodeError(f"a frame of {size} bytes, the peer accepts {self.max_frame_size}")
         self._add(_PACK_FRAME(size, _DOFF, type, performative.channel) + body)
 
-    def send_transfer(self, channel: int, handle: int, delivery_id: int, delivery_tag: bytes, settled: bool,
-                      payload: Payload, size: int) -> None:
+    def send_transfer(
+        self, channel: int, handle: int, delivery_id: int, delivery_tag: bytes, settled: bool, payload: Payload, size: int
+    ) -> None:
         """Send a whole delivery of message format 0; `size` is the size of `payload` in bytes."""
         tag_size = len(delivery_tag)
         if channel != self._channel or handle != self._handle or tag_size != self._tag_size:
@@ -117,8 +136,13 @@ class Output:
             self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
             return
         pieces = self._pieces
-        pieces.append(_PACK_SIZE(whole) + start + _PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size) + delivery_tag
-                      + (_SETTLED if settled else _UNSETTLED))
+        pieces.append(
+            _PACK_SIZE(whole)
+            + start
+            + _PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size)
+            + delivery_tag
+            + (_SETTLED if settled else _UNSETTLED)
+        )
         if isinstance(payload, bytes):
             pieces.append(payload)
         else:
@@ -189,8 +213,9 @@ class Output:
 
         `state` is the descriptor of a state without fields (`descriptors.ACCEPTED`, `RELEASED`), or 0.
         """
-        body = write_disposition(role, first, None if last == first else last, settled,
-                                 bytes((0x00, 0x53, state, 0x45)) if state else b"", False)
+        body = write_disposition(
+            role, first, None if last == first else last, settled, bytes((0x00, 0x53, state, 0x45)) if state else b"", False
+        )
         self._add(_PACK_FRAME(_HEADER_SIZE + len(body), _DOFF, _AMQP_FRAME, channel) + body)
 
     def _add(self, frame: bytes) -> None:

@@ -36,13 +36,16 @@ MAX_SECTIONS: Final = 10_000
 ENDLESS: Final = 1 << 40
 
 # By descriptor: the name of the section, and its primitive type.
-_NAMES: Final[dict[int, str]] = {HEADER: "header", PROPERTIES: "properties",
-                                 **{code: spec.name for code, spec in SECTIONS.items()}}
-_TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list",
-                                 **{code: spec.base for code, spec in SECTIONS.items()}}
+_NAMES: Final[dict[int, str]] = {
+    HEADER: "header",
+    PROPERTIES: "properties",
+    **{code: spec.name for code, spec in SECTIONS.items()},
+}
+_TYPES: Final[dict[int, str]] = {HEADER: "list", PROPERTIES: "list", **{code: spec.base for code, spec in SECTIONS.items()}}
 # By section, starting with the header: its format codes.
-_CODES: Final[list[bytes]] = [bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind))
-                              for kind in range(HEADER, FOOTER + 1)]
+_CODES: Final[list[bytes]] = [
+    bytes(code for code in range(256) if TYPES.get(code) == _TYPES.get(kind)) for kind in range(HEADER, FOOTER + 1)
+]
 _PROPERTIES_COUNT: Final = 13
 _BY_SYMBOL: Final[dict[bytes, int]] = {name.encode(): number for name, number in SPECS.descriptors.items()}
 # Bytes of an unknown descriptor that an error shows.
@@ -151,8 +154,7 @@ def split(data: bytes, whole: bool = True) -> Sections:
 
 
 def too_many_sections(position: int) -> DecodeError:
-    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, the maximum",
-                       RESOURCE_LIMIT_EXCEEDED)
+    return DecodeError(position, f"a message has more than {MAX_SECTIONS} sections, the maximum", RESOURCE_LIMIT_EXCEEDED)
 
 
 def check_order(kind: int, last: int, position: int) -> None:

@@ -25,8 +25,9 @@ class SaslInit(Performative):
 
     __slots__ = ("hostname", "initial_response", "mechanism")
 
-    def __init__(self, mechanism: str, initial_response: bytes | None = None, hostname: str | None = None,
-                 channel: int = 0) -> None:
+    def __init__(
+        self, mechanism: str, initial_response: bytes | None = None, hostname: str | None = None, channel: int = 0
+    ) -> None:
         self.kind = 0x41
         self.channel = channel
         self.mechanism = mechanism

@@ -163,8 +163,9 @@ def read_transfer(data: bytes, pos: int, stop: int, count: int, channel: int) ->
         return None
     if pos != stop:
         return None
-    return Transfer(handle, delivery_id, tag, message_format, settled, more, mode, None, resume, aborted, batchable, b"",
-                    channel)
+    return Transfer(
+        handle, delivery_id, tag, message_format, settled, more, mode, None, resume, aborted, batchable, b"", channel
+    )
 
 
 def read_disposition(data: bytes, pos: int, stop: int, count: int, channel: int) -> Disposition | None:
@@ -297,8 +298,20 @@ def read_flow(data: bytes, pos: int, stop: int, count: int, channel: int) -> Flo
         return None
     while len(numbers) < 8:
         numbers.append(None)
-    return Flow(incoming_window, next_outgoing_id, outgoing_window, numbers[0], numbers[4], numbers[5], numbers[6],
-                numbers[7], drain, echo, None, channel)
+    return Flow(
+        incoming_window,
+        next_outgoing_id,
+        outgoing_window,
+        numbers[0],
+        numbers[4],
+        numbers[5],
+        numbers[6],
+        numbers[7],
+        drain,
+        echo,
+        None,
+        channel,
+    )
 
 
 def uint(value: int) -> bytes:
@@ -321,8 +334,9 @@ def _performative(descriptor: int, count: int, content: bytes) -> bytes:
     return _PACK_HEAD_32(0, SMALL_ULONG, descriptor, LIST_32, size + 4, count) + content
 
 
-def write_transfer(handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None,
-                   settled: bool | None, more: bool) -> bytes:
+def write_transfer(
+    handle: int, delivery_id: int | None, tag: bytes | None, message_format: int | None, settled: bool | None, more: bool
+) -> bytes:
     """Encode a transfer whose other fields are absent."""
     content = uint(handle)
     count = 1
@@ -374,8 +388,16 @@ def write_disposition(role: bool, first: int, last: int | None, settled: bool, s
 
 def write_flow(flow: Flow) -> bytes:
     """Encode a flow without properties."""
-    numbers = [flow.next_incoming_id, flow.incoming_window, flow.next_outgoing_id, flow.outgoing_window, flow.handle,
-               flow.delivery_count, flow.link_credit, flow.available]
+    numbers = [
+        flow.next_incoming_id,
+        flow.incoming_window,
+        flow.next_outgoing_id,
+        flow.outgoing_window,
+        flow.handle,
+        flow.delivery_count,
+        flow.link_credit,
+        flow.available,
+    ]
     count = 8
     if flow.echo:
         count = 10

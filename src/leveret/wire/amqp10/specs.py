@@ -11,5 +11,6 @@ from leveret.wire.amqp10.notation import parse
 TYPES: Final[Types] = parse([table_transport.TEXT, table_messaging.TEXT, table_transactions.TEXT, table_security.TEXT])
 # By numeric descriptor: the composite types, and the restricted types that are sections of a message.
 COMPOSITES: Final[dict[int, CompositeSpec]] = {spec.descriptor: spec for spec in TYPES.composites.values()}
-SECTIONS: Final[dict[int, RestrictedSpec]] = {spec.descriptor: spec for spec in TYPES.restricted.values()
-                                              if spec.descriptor}
+SECTIONS: Final[dict[int, RestrictedSpec]] = {
+    spec.descriptor: spec for spec in TYPES.restricted.values() if spec.descriptor
+}

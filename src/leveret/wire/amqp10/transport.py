@@ -16,7 +16,7 @@ class Error(Composite):
     __slots__ = ("condition", "description", "info")
 
     def __init__(self, condition: str, description: str | None = None, info: Checked = None) -> None:
-        self.kind = 0x1d
+        self.kind = 0x1D
         self.condition = condition
         self.description = description
         self.info = info
@@ -25,13 +25,33 @@ class Error(Composite):
 class Open(Performative):
     """`amqp:open:list`, 0x10."""
 
-    __slots__ = ("channel_max", "container_id", "desired_capabilities", "hostname", "idle_time_out", "incoming_locales",
-                 "max_frame_size", "offered_capabilities", "outgoing_locales", "properties")
+    __slots__ = (
+        "channel_max",
+        "container_id",
+        "desired_capabilities",
+        "hostname",
+        "idle_time_out",
+        "incoming_locales",
+        "max_frame_size",
+        "offered_capabilities",
+        "outgoing_locales",
+        "properties",
+    )
 
-    def __init__(self, container_id: str, hostname: str | None = None, max_frame_size: int = 4294967295,
-                 channel_max: int = 65535, idle_time_out: int | None = None, outgoing_locales: tuple[str, ...] = (),
-                 incoming_locales: tuple[str, ...] = (), offered_capabilities: tuple[str, ...] = (),
-                 desired_capabilities: tuple[str, ...] = (), properties: Checked = None, channel: int = 0) -> None:
+    def __init__(
+        self,
+        container_id: str,
+        hostname: str | None = None,
+        max_frame_size: int = 4294967295,
+        channel_max: int = 65535,
+        idle_time_out: int | None = None,
+        outgoing_locales: tuple[str, ...] = (),
+        incoming_locales: tuple[str, ...] = (),
+        offered_capabilities: tuple[str, ...] = (),
+        desired_capabilities: tuple[str, ...] = (),
+        properties: Checked = None,
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x10
         self.channel = channel
         self.container_id = container_id
@@ -49,13 +69,29 @@ class Open(Performative):
 class Begin(Performative):
     """`amqp:begin:list`, 0x11."""
 
-    __slots__ = ("desired_capabilities", "handle_max", "incoming_window", "next_outgoing_id", "offered_capabilities",
-                 "outgoing_window", "properties", "remote_channel")
+    __slots__ = (
+        "desired_capabilities",
+        "handle_max",
+        "incoming_window",
+        "next_outgoing_id",
+        "offered_capabilities",
+        "outgoing_window",
+        "properties",
+        "remote_channel",
+    )
 
-    def __init__(self, next_outgoing_id: int, incoming_window: int, outgoing_window: int,
-                 remote_channel: int | None = None, handle_max: int = 4294967295,
-                 offered_capabilities: tuple[str, ...] = (), desired_capabilities: tuple[str, ...] = (),
-                 properties: Checked = None, channel: int = 0) -> None:
+    def __init__(
+        self,
+        next_outgoing_id: int,
+        incoming_window: int,
+        outgoing_window: int,
+        remote_channel: int | None = None,
+        handle_max: int = 4294967295,
+        offered_capabilities: tuple[str, ...] = (),
+        desired_capabilities: tuple[str, ...] = (),
+        properties: Checked = None,
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x11
         self.channel = channel
         self.remote_channel = remote_channel
@@ -71,15 +107,41 @@ class Begin(Performative):
 class Attach(Performative):
     """`amqp:attach:list`, 0x12."""
 
-    __slots__ = ("desired_capabilities", "handle", "incomplete_unsettled", "initial_delivery_count", "max_message_size",
-                 "name", "offered_capabilities", "properties", "rcv_settle_mode", "role", "snd_settle_mode", "source",
-                 "target", "unsettled")
+    __slots__ = (
+        "desired_capabilities",
+        "handle",
+        "incomplete_unsettled",
+        "initial_delivery_count",
+        "max_message_size",
+        "name",
+        "offered_capabilities",
+        "properties",
+        "rcv_settle_mode",
+        "role",
+        "snd_settle_mode",
+        "source",
+        "target",
+        "unsettled",
+    )
 
-    def __init__(self, name: str, handle: int, role: bool, snd_settle_mode: int = 2, rcv_settle_mode: int = 0,
-                 source: Checked = None, target: Checked = None, unsettled: Checked = None,
-                 incomplete_unsettled: bool = False, initial_delivery_count: int | None = None,
-                 max_message_size: int | None = None, offered_capabilities: tuple[str, ...] = (),
-                 desired_capabilities: tuple[str, ...] = (), properties: Checked = None, channel: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: int,
+        role: bool,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        source: Checked = None,
+        target: Checked = None,
+        unsettled: Checked = None,
+        incomplete_unsettled: bool = False,
+        initial_delivery_count: int | None = None,
+        max_message_size: int | None = None,
+        offered_capabilities: tuple[str, ...] = (),
+        desired_capabilities: tuple[str, ...] = (),
+        properties: Checked = None,
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x12
         self.channel = channel
         self.name = name
@@ -101,13 +163,35 @@ class Attach(Performative):
 class Flow(Performative):
     """`amqp:flow:list`, 0x13."""
 
-    __slots__ = ("available", "delivery_count", "drain", "echo", "handle", "incoming_window", "link_credit",
-                 "next_incoming_id", "next_outgoing_id", "outgoing_window", "properties")
+    __slots__ = (
+        "available",
+        "delivery_count",
+        "drain",
+        "echo",
+        "handle",
+        "incoming_window",
+        "link_credit",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "outgoing_window",
+        "properties",
+    )
 
-    def __init__(self, incoming_window: int, next_outgoing_id: int, outgoing_window: int,
-                 next_incoming_id: int | None = None, handle: int | None = None, delivery_count: int | None = None,
-                 link_credit: int | None = None, available: int | None = None, drain: bool = False, echo: bool = False,
-                 properties: Checked = None, channel: int = 0) -> None:
+    def __init__(
+        self,
+        incoming_window: int,
+        next_outgoing_id: int,
+        outgoing_window: int,
+        next_incoming_id: int | None = None,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        available: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+        properties: Checked = None,
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x13
         self.channel = channel
         self.next_incoming_id = next_incoming_id
@@ -126,13 +210,37 @@ class Flow(Performative):
 class Transfer(Performative):
     """`amqp:transfer:list`, 0x14."""
 
-    __slots__ = ("aborted", "batchable", "delivery_id", "delivery_tag", "handle", "message_format", "more", "payload",
-                 "rcv_settle_mode", "resume", "settled", "state")
+    __slots__ = (
+        "aborted",
+        "batchable",
+        "delivery_id",
+        "delivery_tag",
+        "handle",
+        "message_format",
+        "more",
+        "payload",
+        "rcv_settle_mode",
+        "resume",
+        "settled",
+        "state",
+    )
 
-    def __init__(self, handle: int, delivery_id: int | None = None, delivery_tag: bytes | None = None,
-                 message_format: int | None = None, settled: bool | None = None, more: bool = False,
-                 rcv_settle_mode: int | None = None, state: Checked = None, resume: bool = False, aborted: bool = False,
-                 batchable: bool = False, payload: bytes = b"", channel: int = 0) -> None:
+    def __init__(
+        self,
+        handle: int,
+        delivery_id: int | None = None,
+        delivery_tag: bytes | None = None,
+        message_format: int | None = None,
+        settled: bool | None = None,
+        more: bool = False,
+        rcv_settle_mode: int | None = None,
+        state: Checked = None,
+        resume: bool = False,
+        aborted: bool = False,
+        batchable: bool = False,
+        payload: bytes = b"",
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x14
         self.channel = channel
         self.handle = handle
@@ -154,8 +262,16 @@ class Disposition(Performative):
 
     __slots__ = ("batchable", "first", "last", "role", "settled", "state")
 
-    def __init__(self, role: bool, first: int, last: int | None = None, settled: bool = False, state: Checked = None,
-                 batchable: bool = False, channel: int = 0) -> None:
+    def __init__(
+        self,
+        role: bool,
+        first: int,
+        last: int | None = None,
+        settled: bool = False,
+        state: Checked = None,
+        batchable: bool = False,
+        channel: int = 0,
+    ) -> None:
         self.kind = 0x15
         self.channel = channel
         self.role = role

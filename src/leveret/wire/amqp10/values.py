@@ -58,8 +58,22 @@ __all__ = [
 # What is decoded, and what can be encoded. A value described by a composite type of AMQP 1.0 may be an object of its class.
 # Keys are values themselves; a mapping of any of them will do, and mappings are invariant in their keys.
 Value: TypeAlias = Union[
-    UUID, Decimal32, Decimal64, Decimal128, bool, int, float, str, bytes, "Described", "Array", "Map", "Composite",
-    Sequence["Value"], Mapping[Any, "Value"], None,
+    UUID,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    "Described",
+    "Array",
+    "Map",
+    "Composite",
+    Sequence["Value"],
+    Mapping[Any, "Value"],
+    None,
 ]
 # A value whose type the tables prescribe by its role (a source, the state of a delivery, the properties of a link) rather
 # than by one class, and which the decoder has checked.
@@ -147,8 +161,12 @@ class Described:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Described):
             return NotImplemented
-        return (type(self.descriptor) is type(other.descriptor) and self.descriptor == other.descriptor
-                and type(self.value) is type(other.value) and bool(self.value == other.value))
+        return (
+            type(self.descriptor) is type(other.descriptor)
+            and self.descriptor == other.descriptor
+            and type(self.value) is type(other.value)
+            and bool(self.value == other.value)
+        )
 
     def __hash__(self) -> int:
         return hash((self.descriptor, self.value))

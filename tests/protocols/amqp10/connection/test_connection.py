@@ -81,9 +81,17 @@ def test_the_anonymous_user_may_be_restricted_to_loopback() -> None:
     assert list(client.take(SaslMechanisms).sasl_server_mechanisms) == ["PLAIN"]
 
 
-@pytest.mark.parametrize(("hostname", "vhost"), [
-    (None, "/"), ("localhost", "/"), ("vhost:/", "/"), ("vhost:two", "two"), ("vhost:a%2Fb", "a/b"), ("vhost:%2F", "/"),
-])
+@pytest.mark.parametrize(
+    ("hostname", "vhost"),
+    [
+        (None, "/"),
+        ("localhost", "/"),
+        ("vhost:/", "/"),
+        ("vhost:two", "two"),
+        ("vhost:a%2Fb", "a/b"),
+        ("vhost:%2F", "/"),
+    ],
+)
 def test_vhosts(hostname: str | None, vhost: str) -> None:
     site = make_site()
     for name in ("two", "a/b"):
@@ -103,8 +111,9 @@ def test_unknown_and_forbidden_vhosts_cannot_be_distinguished() -> None:
         client.open(hostname=hostname)
         condition, text = client.error(Close)
         answers.append((condition, text.replace("one", "two").replace("tw%6F", "two")))
-    assert set(answers) == {("amqp:unauthorized-access",
-                             "vhost 'two' does not exist, or user 'user' has no permissions in it")}
+    assert set(answers) == {
+        ("amqp:unauthorized-access", "vhost 'two' does not exist, or user 'user' has no permissions in it")
+    }
 
 
 def test_close_is_answered() -> None:

@@ -43,9 +43,15 @@ def test_it_is_offered() -> None:
     assert CAPABILITY in Client(make_site()).open().offered_capabilities
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), [
-    (True, True, True), (True, False, True), (False, True, True), (False, False, False),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (True, True, True),
+        (True, False, True),
+        (False, True, True),
+        (False, False, False),
+    ],
+)
 def test_one_of_the_two_desires_it(first: bool, second: bool, expected: bool) -> None:
     site = make_site()
     held = open_one(site, alone=first)
@@ -111,10 +117,15 @@ def test_containers_are_those_of_a_user_in_a_vhost() -> None:
     assert refused(open_one(site, alone=True, user="user"))
 
 
-@pytest.mark.parametrize(("options", "condition"), [
-    ({"hostname": "vhost:none"}, "amqp:unauthorized-access"), ({"max_frame_size": 511}, "amqp:invalid-field"),
-    ({"idle_time_out": 1}, "amqp:not-allowed"),
-], ids=["vhost", "frame size", "idle time-out"])
+@pytest.mark.parametrize(
+    ("options", "condition"),
+    [
+        ({"hostname": "vhost:none"}, "amqp:unauthorized-access"),
+        ({"max_frame_size": 511}, "amqp:invalid-field"),
+        ({"idle_time_out": 1}, "amqp:not-allowed"),
+    ],
+    ids=["vhost", "frame size", "idle time-out"],
+)
 def test_every_failed_open_has_the_property(options: dict[str, object], condition: str) -> None:
     client = Client(make_site())
     assert client.open(**options).properties[FAILED] is True

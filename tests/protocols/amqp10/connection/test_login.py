@@ -143,8 +143,9 @@ def test_any_host_name_will_do() -> None:
 # Out of order
 
 
-@pytest.mark.parametrize("mechanism", ["", "plain", "Plain", "PLAIN ", "SCRAM-SHA-256-PLUS", "SCRAM-SHA-1", "AMQPLAIN",
-                                       "X" * 400])
+@pytest.mark.parametrize(
+    "mechanism", ["", "plain", "Plain", "PLAIN ", "SCRAM-SHA-256-PLUS", "SCRAM-SHA-1", "AMQPLAIN", "X" * 400]
+)
 def test_mechanisms_that_were_not_offered(mechanism: str) -> None:
     client = sasl()
     client.send(SaslInit(mechanism, b"\0user\0user"))
@@ -194,8 +195,9 @@ def test_a_superfluous_response() -> None:
     assert client.peer.closed
 
 
-@pytest.mark.parametrize("frame", [SaslMechanisms(("PLAIN",)), SaslChallenge(b""), SaslOutcome(0)],
-                         ids=["mechanisms", "challenge", "outcome"])
+@pytest.mark.parametrize(
+    "frame", [SaslMechanisms(("PLAIN",)), SaslChallenge(b""), SaslOutcome(0)], ids=["mechanisms", "challenge", "outcome"]
+)
 def test_frames_of_servers(frame: SaslMechanisms | SaslChallenge | SaslOutcome) -> None:
     client = sasl()
     client.send(frame)
@@ -211,14 +213,39 @@ def open_octets() -> bytes:
     return client.output.to_send()
 
 
-@pytest.mark.parametrize("octets", [
-    struct.pack(">IBBH", 8, 2, 1, 0), struct.pack(">IBBH", 8, 2, 0, 0), open_octets(), struct.pack(">IBBH", 8193, 2, 1, 0),
-    struct.pack(">IBBH", 0xFFFFFFFF, 2, 1, 0), struct.pack(">IBBH", 7, 2, 1, 0),
-    struct.pack(">IBBH", 12, 4, 1, 0) + b"\0" * 4,
-    struct.pack(">IBBH", 9, 2, 1, 0) + b"\x45", struct.pack(">IBBH", 12, 1, 1, 0) + b"\0" * 4, b"AMQP\x00\x01\x00\x00",
-    b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"\x16\x03\x01\x00\x00\x00\x00\x00",
-], ids=["empty", "heartbeat", "open", "8193 octets", "4 GiB", "7 octets", "body behind the end", "no described type",
-        "body in the header", "amqp header", "sasl header", "tls header", "hello"])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        struct.pack(">IBBH", 8, 2, 1, 0),
+        struct.pack(">IBBH", 8, 2, 0, 0),
+        open_octets(),
+        struct.pack(">IBBH", 8193, 2, 1, 0),
+        struct.pack(">IBBH", 0xFFFFFFFF, 2, 1, 0),
+        struct.pack(">IBBH", 7, 2, 1, 0),
+        struct.pack(">IBBH", 12, 4, 1, 0) + b"\0" * 4,
+        struct.pack(">IBBH", 9, 2, 1, 0) + b"\x45",
+        struct.pack(">IBBH", 12, 1, 1, 0) + b"\0" * 4,
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x03\x01\x00\x00",
+        b"AMQP\x02\x01\x00\x00",
+        b"\x16\x03\x01\x00\x00\x00\x00\x00",
+    ],
+    ids=[
+        "empty",
+        "heartbeat",
+        "open",
+        "8193 octets",
+        "4 GiB",
+        "7 octets",
+        "body behind the end",
+        "no described type",
+        "body in the header",
+        "amqp header",
+        "sasl header",
+        "tls header",
+        "hello",
+    ],
+)
 def test_an_invalid_sasl_frame_ends_the_connection(octets: bytes) -> None:
     """At once, or at the end of the handshake timeout if the frame is incomplete; never a login."""
     client = sasl()
@@ -242,9 +269,17 @@ def test_a_frame_of_the_largest_size_there_may_be() -> None:
 # Headers after SASL
 
 
-@pytest.mark.parametrize("header", [b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"AMQP\x00\x01\x00\x01",
-                                    b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x00"],
-                         ids=["sasl", "tls", "revision", "0-9-1", "id 1"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"AMQP\x03\x01\x00\x00",
+        b"AMQP\x02\x01\x00\x00",
+        b"AMQP\x00\x01\x00\x01",
+        b"AMQP\x00\x00\x09\x01",
+        b"AMQP\x01\x01\x00\x00",
+    ],
+    ids=["sasl", "tls", "revision", "0-9-1", "id 1"],
+)
 def test_another_header_gets_a_supported_one(header: bytes) -> None:
     client = sasl()
     client.send(SaslInit("PLAIN", b"\0user\0user"))

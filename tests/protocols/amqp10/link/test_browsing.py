@@ -42,10 +42,12 @@ def fill(session: Session, count: int = 3) -> None:
     sender.detach()
 
 
-def browse(session: Session, address: str = "q", *, credit: int = 10, source: dict[str, Any] | None = None,
-           **options: Any) -> Receiver:
-    return session.receiver(source=Source(address, distribution_mode=Symbol("copy"), **(source or {})), credit=credit,
-                            **options)
+def browse(
+    session: Session, address: str = "q", *, credit: int = 10, source: dict[str, Any] | None = None, **options: Any
+) -> Receiver:
+    return session.receiver(
+        source=Source(address, distribution_mode=Symbol("copy"), **(source or {})), credit=credit, **options
+    )
 
 
 def test_the_attach_reports_the_mode_in_place(session: Session) -> None:
@@ -63,8 +65,11 @@ def test_messages_stay(session: Session) -> None:
     assert session.receiver(credit=10).bodies() == [b"0", b"1", b"2"]
 
 
-@pytest.mark.parametrize("state", [Accepted(), Rejected(), Released(), Modified(True, True), None],
-                         ids=["accepted", "rejected", "released", "modified", "none"])
+@pytest.mark.parametrize(
+    "state",
+    [Accepted(), Rejected(), Released(), Modified(True, True), None],
+    ids=["accepted", "rejected", "released", "modified", "none"],
+)
 def test_outcomes_have_no_effect(session: Session, state: Any) -> None:
     fill(session)
     receiver = browse(session)

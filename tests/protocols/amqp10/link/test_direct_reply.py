@@ -145,10 +145,15 @@ def test_other_links_cannot_get_the_replies(site: Site, session: Session) -> Non
     assert "exclusive" in text
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    ({"settle_mode": 0}, "settled"), ({"settle_mode": 2}, "settled"),
-    ({"source": Source("mine", dynamic=True, capabilities=("rabbitmq:volatile-queue",))}, "address"),
-], ids=["unsettled", "mixed", "address"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"settle_mode": 0}, "settled"),
+        ({"settle_mode": 2}, "settled"),
+        ({"source": Source("mine", dynamic=True, capabilities=("rabbitmq:volatile-queue",))}, "address"),
+    ],
+    ids=["unsettled", "mixed", "address"],
+)
 def test_bad_attaches(site: Site, session: Session, options: dict[str, object], says: str) -> None:
     before = len(site.vhost.queues)
     assert replies(session, 0, **options).attached.source is None  # type: ignore[arg-type]

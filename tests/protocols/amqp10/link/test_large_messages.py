@@ -156,10 +156,17 @@ def test_a_detach_releases_everything(site: Site, session: Session, spool: FileS
     assert site.vhost.queues["q"].ready_count == 0
 
 
-@pytest.mark.parametrize("wrong", [
-    b"\x00\x53\x76\x45", b"\x00\x53\x70\x45", b"nonsense", b"\x00\x53\x75\xa0\x10cut off",
-    b"\x00\x53\x78\xc1\x03\x02\xa1\x00",
-], ids=["another body", "header", "nonsense", "cut off", "footer"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"\x00\x53\x76\x45",
+        b"\x00\x53\x70\x45",
+        b"nonsense",
+        b"\x00\x53\x75\xa0\x10cut off",
+        b"\x00\x53\x78\xc1\x03\x02\xa1\x00",
+    ],
+    ids=["another body", "header", "nonsense", "cut off", "footer"],
+)
 def test_an_error_after_the_body(site: Site, session: Session, spool: FileSpool, wrong: bytes) -> None:
     sender = session.sender()
     end(sender, begin(sender, message(BODY) + wrong))

@@ -100,8 +100,9 @@ def test_the_stored_state_of_a_link_is_small(site: Site) -> None:
     target = Target(None, dynamic=True, dynamic_node_properties=many)
     session.sender(name="not kept", target=target)
     address = "a" * 20_000
-    session.attach("kept", False, source=Source("here"), target=Target(address, expiry_policy="never"),
-                   initial_delivery_count=0)
+    session.attach(
+        "kept", False, source=Source("here"), target=Target(address, expiry_policy="never"), initial_delivery_count=0
+    )
     assert session.client.error(Detach)[0] == "amqp:resource-limit-exceeded"
     assert [terminus.key[3] for terminus in site.protocols.amqp10.termini.all()] == ["not kept"]
 
@@ -127,8 +128,9 @@ def test_detaches_are_work(site: Site) -> None:
     client.received.clear()
     assert site.vhost.queues["q"].unacked == 20_000
     for _ in range(200):
-        client.send(Attach("other", 5, True, source=Source("empty"), target=Target("here"), channel=0),
-                    Detach(5, True, channel=0))
+        client.send(
+            Attach("other", 5, True, source=Source("empty"), target=Target("here"), channel=0), Detach(5, True, channel=0)
+        )
     client.session.data_received(client.output.to_send())
     assert client.session.rest
     client.run()
@@ -139,8 +141,9 @@ def test_detaches_are_work(site: Site) -> None:
 
 
 def resumable(session: Session, unsettled: Any = None, **options: Any) -> Sender:
-    return session.sender(name="sender", target=Target("q", expiry_policy="never"), rcv_settle_mode=1,
-                          unsettled=unsettled, **options)
+    return session.sender(
+        name="sender", target=Target("q", expiry_policy="never"), rcv_settle_mode=1, unsettled=unsettled, **options
+    )
 
 
 def test_resumed_again_and_again(site: Site) -> None:
@@ -249,15 +252,23 @@ def test_attached_again_before_everything_was_sent(site: Site) -> None:
     assert max(got.values()) > 300_000
 
 
-@pytest.mark.parametrize("description", [
-    Source("q", filter={Symbol("f"): Described(Symbol("unknown"), "x" * 16_384)}),
-    Target("q", dynamic_node_properties={Symbol("p"): "x" * 16_384}),
-], ids=["filter", "properties"])
+@pytest.mark.parametrize(
+    "description",
+    [
+        Source("q", filter={Symbol("f"): Described(Symbol("unknown"), "x" * 16_384)}),
+        Target("q", dynamic_node_properties={Symbol("p"): "x" * 16_384}),
+    ],
+    ids=["filter", "properties"],
+)
 def test_filters_and_properties_of_a_link_are_not_large(site: Site, description: Any) -> None:
     session = connect(site).begin()
     receives = isinstance(description, Source)
-    session.attach("link", receives, source=description if receives else Source("here"),
-                   target=Target("here") if receives else description)
+    session.attach(
+        "link",
+        receives,
+        source=description if receives else Source("here"),
+        target=Target("here") if receives else description,
+    )
     condition, text = session.client.error(Detach)
     assert (condition, "no more than 16384 bytes" in text) == ("amqp:resource-limit-exceeded", True)
     assert not site.protocols.amqp10.termini.all()

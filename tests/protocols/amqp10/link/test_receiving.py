@@ -334,12 +334,20 @@ def refused(session: Session) -> str:
     return session.client.error(Detach)[0]
 
 
-@pytest.mark.parametrize(("source", "condition"), [
-    (None, "amqp:not-found"), (Source(), "amqp:invalid-field"), (Source("/queues/none"), "amqp:not-found"),
-    (Source("/exchanges/none/k"), "amqp:not-found"), (Source("/queues/"), "amqp:invalid-field"),
-    (Source("/queues/a/b"), "amqp:invalid-field"), (Source(""), "amqp:invalid-field"),
-    (Source("q", dynamic=True), "amqp:invalid-field"), (Source("/queues/%ff"), "amqp:invalid-field"),
-])
+@pytest.mark.parametrize(
+    ("source", "condition"),
+    [
+        (None, "amqp:not-found"),
+        (Source(), "amqp:invalid-field"),
+        (Source("/queues/none"), "amqp:not-found"),
+        (Source("/exchanges/none/k"), "amqp:not-found"),
+        (Source("/queues/"), "amqp:invalid-field"),
+        (Source("/queues/a/b"), "amqp:invalid-field"),
+        (Source(""), "amqp:invalid-field"),
+        (Source("q", dynamic=True), "amqp:invalid-field"),
+        (Source("/queues/%ff"), "amqp:invalid-field"),
+    ],
+)
 def test_refused_sources(session: Session, source: Source | None, condition: str) -> None:
     receiver = session.receiver(source=source)
     assert receiver.attached.source is None
@@ -419,10 +427,15 @@ def test_dynamic_nodes(site: Site, session: Session) -> None:
     assert address not in site.vhost.queues
 
 
-@pytest.mark.parametrize(("permission", "made"), [
-    (Permission(), False), (Permission("^shop-", ".*", ".*"), False), (Permission("^(amq\\.gen.*|amq\\.default)$"), True),
-    (Permission("^test/mine/"), True),
-])
+@pytest.mark.parametrize(
+    ("permission", "made"),
+    [
+        (Permission(), False),
+        (Permission("^shop-", ".*", ".*"), False),
+        (Permission("^(amq\\.gen.*|amq\\.default)$"), True),
+        (Permission("^test/mine/"), True),
+    ],
+)
 def test_dynamic_nodes_need_a_permission(site: Site, permission: Permission, made: bool) -> None:
     site.allow("user", "/", permission)
     before = set(site.vhost.queues)

@@ -27,17 +27,41 @@ from tests.protocols.support import Site
 
 # The unsettled maps of the example: the sender's, and the receiver's.
 SENDER: dict[int, Any] = {
-    1: None, 2: None, 3: None, 4: None, 5: Received(0, 200), 6: Received(1, 150), 7: Received(0, 500),
-    8: Received(3, 5), 9: Received(2, 0), 10: Accepted(), 11: Accepted(), 12: Accepted(), 13: Accepted(), 14: Accepted()}
+    1: None,
+    2: None,
+    3: None,
+    4: None,
+    5: Received(0, 200),
+    6: Received(1, 150),
+    7: Received(0, 500),
+    8: Received(3, 5),
+    9: Received(2, 0),
+    10: Accepted(),
+    11: Accepted(),
+    12: Accepted(),
+    13: Accepted(),
+    14: Accepted(),
+}
 RECEIVER: dict[int, Any] = {
-    2: Received(3, 0), 3: Accepted(), 4: None, 6: Received(2, 0), 7: Received(0, 100), 8: Accepted(), 9: None,
-    11: Received(1, 2000), 12: Accepted(), 13: Released(), 14: None}
+    2: Received(3, 0),
+    3: Accepted(),
+    4: None,
+    6: Received(2, 0),
+    7: Received(0, 100),
+    8: Accepted(),
+    9: None,
+    11: Received(1, 2000),
+    12: Accepted(),
+    13: Released(),
+    14: None,
+}
 
 
 def long_message(number: int) -> bytes:
     """Four sections, properties and data, long enough for the positions of the example."""
-    return (message(b"%02d" % number, properties=Properties(message_id="x" * 200))
-            + message(b"b" * 300) + message(b"c" * 400))
+    return (
+        message(b"%02d" % number, properties=Properties(message_id="x" * 200)) + message(b"b" * 300) + message(b"c" * 400)
+    )
 
 
 def sections_of(payload: bytes) -> list[bytes]:
@@ -67,9 +91,22 @@ def site() -> Site:
 class TestTheDecision:
     """Each tag by itself."""
 
-    EXPECTED = {1: SEND_AGAIN, 2: RESUME, 3: SETTLE, 4: RESUME, 5: SEND_AGAIN,
-                6: RESUME, 7: ABORT, 8: SETTLE, 9: ABORT, 10: FORGET,
-                11: ABORT, 12: SETTLE, 13: RESTATE, 14: ABORT}
+    EXPECTED = {
+        1: SEND_AGAIN,
+        2: RESUME,
+        3: SETTLE,
+        4: RESUME,
+        5: SEND_AGAIN,
+        6: RESUME,
+        7: ABORT,
+        8: SETTLE,
+        9: ABORT,
+        10: FORGET,
+        11: ABORT,
+        12: SETTLE,
+        13: RESTATE,
+        14: ABORT,
+    }
 
     @pytest.mark.parametrize("tag", range(1, 15))
     def test_tag(self, tag: int) -> None:
@@ -119,15 +156,22 @@ class TestTheBrokerSends:
     @pytest.mark.rule("1.0", "messaging.3.4.6.tag-13-sender-wins")
     def test_all(self, site: Site, client: Client) -> None:
         session = client.begin()
-        link = receiver(session, expiry_policy="never",
-                        unsettled={bytes((number,)): state for number, state in RECEIVER.items()})
+        link = receiver(
+            session, expiry_policy="never", unsettled={bytes((number,)): state for number, state in RECEIVER.items()}
+        )
         assert states_of(link.attached.unsettled) == {bytes((number,)): state_of(state) for number, state in SENDER.items()}
         # States without payload are sent without credit.
         told = {frame.delivery_tag[0]: frame for frame in client.all(Transfer) if frame.delivery_tag}
         assert {tag: (frame.settled, frame.aborted, state_of(frame.state)) for tag, frame in told.items()} == {
-            3: (True, False, "Accepted"), 8: (True, False, "Accepted"), 12: (True, False, "Accepted"),
+            3: (True, False, "Accepted"),
+            8: (True, False, "Accepted"),
+            12: (True, False, "Accepted"),
             13: (False, False, "Accepted"),
-            7: (False, True, None), 9: (False, True, None), 11: (False, True, None), 14: (False, True, None)}
+            7: (False, True, None),
+            9: (False, True, None),
+            11: (False, True, None),
+            14: (False, True, None),
+        }
         assert all(frame.resume and not frame.payload and not frame.more for frame in told.values())
         count = client.all(Flow)[-1].delivery_count
         assert count == 8
@@ -135,7 +179,10 @@ class TestTheBrokerSends:
         frames = client.all(Transfer)
         resumed = {frame.delivery_tag[0]: frame for frame in frames if frame.resume and frame.delivery_tag}
         assert {tag: state_of(frame.state) for tag, frame in resumed.items()} == {
-            2: ("Received", 3, 0), 4: None, 6: ("Received", 2, 0)}
+            2: ("Received", 3, 0),
+            4: None,
+            6: ("Received", 2, 0),
+        }
         assert resumed[2].payload == b"".join(sections_of(self.payloads[1])[3:])
         assert resumed[4].payload == self.payloads[3]
         assert resumed[6].payload == b"".join(sections_of(self.payloads[5])[2:])
@@ -192,11 +239,16 @@ class TestTheBrokerReceives:
     @pytest.mark.rule("1.0", "messaging.3.4.6.tag-6-skips")
     def test_all(self, site: Site, client: Client) -> None:
         session = client.begin()
-        link = session.sender(name="s", target=Target("q", expiry_policy="never"), rcv_settle_mode=1,
-                              unsettled={bytes((number,)): state for number, state in SENDER.items()})
+        link = session.sender(
+            name="s",
+            target=Target("q", expiry_policy="never"),
+            rcv_settle_mode=1,
+            unsettled={bytes((number,)): state for number, state in SENDER.items()},
+        )
         # An unknown delivery is the same as one without data.
-        expected = {bytes((number,)): ("Received", 0, 0) if state is None else state_of(state)
-                    for number, state in RECEIVER.items()}
+        expected = {
+            bytes((number,)): ("Received", 0, 0) if state is None else state_of(state) for number, state in RECEIVER.items()
+        }
         expected[b"\x02"] = ("Received", 2, len(self.sent(2)[2]))
         expected[b"\x06"] = ("Received", 1, len(self.sent(6)[1]))
         assert states_of(link.attached.unsettled) == expected
@@ -204,8 +256,15 @@ class TestTheBrokerReceives:
         def resume(number: int, payload: bytes = b"", state: Any = None, **options: Any) -> int:
             delivery_id = session.next_id
             session.next_id += 1
-            link.part(payload, delivery_id=delivery_id, delivery_tag=bytes((number,)), message_format=0, state=state,
-                      resume=True, **options)
+            link.part(
+                payload,
+                delivery_id=delivery_id,
+                delivery_tag=bytes((number,)),
+                message_format=0,
+                state=state,
+                resume=True,
+                **options,
+            )
             client.run()
             return delivery_id
 
@@ -345,7 +404,8 @@ def test_a_delivery_that_is_interrupted_twice(site: Site) -> None:
         client = connect(site)
         link = sender(client, unsettled={b"t": None} if begin else None)
         resume(link, b"t", whole[begin:end], state=Received(0, begin), more=True) if begin else link.part(
-            whole[:end], delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
+            whole[:end], delivery_id=0, delivery_tag=b"t", message_format=0, more=True
+        )
         client.run()
         client.drop()
     link = sender(connect(site), unsettled={b"t": None})
@@ -371,8 +431,9 @@ def test_interrupted_deliveries_have_a_limit(site: Site) -> None:
     site.services.settings.max_message_size = 1 << 20
     for name in ("1", "2"):
         client = connect(site)
-        sender(client, name).part(message(b"x" * 700_000)[:-1], delivery_id=0, delivery_tag=b"t", message_format=0,
-                                  more=True)
+        sender(client, name).part(
+            message(b"x" * 700_000)[:-1], delivery_id=0, delivery_tag=b"t", message_format=0, more=True
+        )
         client.run()
         client.drop()
     assert site.protocols.amqp10.termini.partial < 1 << 20
@@ -432,7 +493,11 @@ def test_new_deliveries_wait_for_resumed_ones(site: Site) -> None:
     link.flow(1, delivery_count=3)
     frames = link.deliveries()
     assert [(body_of(frame.payload), frame.resume) for frame in frames] == [
-        (b"1", True), (b"2", True), (b"3", False), (b"4", False)]
+        (b"1", True),
+        (b"2", True),
+        (b"3", False),
+        (b"4", False),
+    ]
     link.accept(0, 3)
     assert site.vhost.queues["q"].settled == 4
 

@@ -29,8 +29,9 @@ class Stored(StoredBody):
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["memory", "stored"])
-@pytest.mark.parametrize("sections", [[LONG], [SHORT, LONG, SHORT], [VALUE], [SEQUENCE, SEQUENCE]],
-                         ids=["long", "mixed", "value", "sequences"])
+@pytest.mark.parametrize(
+    "sections", [[LONG], [SHORT, LONG, SHORT], [VALUE], [SEQUENCE, SEQUENCE]], ids=["long", "mixed", "value", "sequences"]
+)
 def test_offsets(sections: list[bytes], stored: bool) -> None:
     octets = b"".join(sections)
     body = Stored(octets) if stored else octets

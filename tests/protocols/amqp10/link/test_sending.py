@@ -220,13 +220,16 @@ def test_a_message_that_is_too_large() -> None:
     assert other.outcomes() == [(1, 1, True, "Accepted")]
 
 
-@pytest.mark.parametrize(("fields", "condition"), [
-    ({"delivery_id": None, "delivery_tag": b"t"}, "amqp:invalid-field"),
-    ({"delivery_id": 0, "delivery_tag": None}, "amqp:invalid-field"),
-    ({"delivery_id": 0, "delivery_tag": b"t" * 33}, "amqp:invalid-field"),
-    ({"delivery_id": 0, "delivery_tag": b"t", "message_format": 77}, "amqp:not-implemented"),
-    ({"delivery_id": 0, "delivery_tag": b"t", "rcv_settle_mode": 1}, "amqp:invalid-field"),
-])
+@pytest.mark.parametrize(
+    ("fields", "condition"),
+    [
+        ({"delivery_id": None, "delivery_tag": b"t"}, "amqp:invalid-field"),
+        ({"delivery_id": 0, "delivery_tag": None}, "amqp:invalid-field"),
+        ({"delivery_id": 0, "delivery_tag": b"t" * 33}, "amqp:invalid-field"),
+        ({"delivery_id": 0, "delivery_tag": b"t", "message_format": 77}, "amqp:not-implemented"),
+        ({"delivery_id": 0, "delivery_tag": b"t", "rcv_settle_mode": 1}, "amqp:invalid-field"),
+    ],
+)
 def test_illegal_transfers(session: Session, fields: dict[str, Any], condition: str) -> None:
     session.sender().part(message(), **fields)
     assert refused(session) == condition
@@ -327,7 +330,11 @@ def test_the_anonymous_terminus(site: Site, session: Session) -> None:
     states = [frame.state for frame in session.client.all(Disposition)]
     assert [type(state).__name__ for state in states] == ["Accepted"] * 2 + ["Rejected"] * 4
     assert [state.error.condition for state in states[2:]] == [
-        "amqp:not-found", "amqp:precondition-failed", "amqp:invalid-field", "amqp:not-found"]
+        "amqp:not-found",
+        "amqp:precondition-failed",
+        "amqp:invalid-field",
+        "amqp:not-found",
+    ]
     assert len(queued(site, "one")) == 2
 
 
@@ -380,8 +387,12 @@ def test_deliveries_that_are_not_complete() -> None:
     for number in range(20):
         for sender in (one, two):
             if session.client.find(Detach) is None:
-                sender.part(piece, delivery_id=sender.handle if number == 0 else None,
-                            delivery_tag=b"t" if number == 0 else None, more=True)
+                sender.part(
+                    piece,
+                    delivery_id=sender.handle if number == 0 else None,
+                    delivery_tag=b"t" if number == 0 else None,
+                    more=True,
+                )
                 session.client.run()
     connection = session.client.session
     assert 1 << 20 < connection.partial <= 2_000_000

@@ -65,8 +65,9 @@ def answers(session: Session, name: str = "pair", credit: int = 100, **options: 
 
 
 def request(method: str | None, path: str | None, body: Any = None, id: Any = "id", reply_to: str | None = "$me") -> bytes:
-    return (sections_of.encode_properties(Properties(id, to=path, subject=method, reply_to=reply_to))
-            + sections_of.encode_body_value(body))
+    return sections_of.encode_properties(
+        Properties(id, to=path, subject=method, reply_to=reply_to)
+    ) + sections_of.encode_body_value(body)
 
 
 def read(payload: bytes) -> tuple[Properties, Any]:
@@ -153,8 +154,11 @@ class TestLinkPair:
         assert session.client.error(Detach)[0] == "amqp:link:transfer-limit-exceeded"
         session.sender().send()
 
-    @pytest.mark.parametrize("options", [{"properties": None}, {"properties": {Symbol("paired"): False}},
-                                         {"properties": {Symbol("paired"): "yes"}}], ids=["none", "false", "text"])
+    @pytest.mark.parametrize(
+        "options",
+        [{"properties": None}, {"properties": {Symbol("paired"): False}}, {"properties": {Symbol("paired"): "yes"}}],
+        ids=["none", "false", "text"],
+    )
     @pytest.mark.parametrize("half", [requests, answers], ids=["requests", "answers"])
     def test_links_without_the_property_are_refused(self, session: Session, half: Any, options: dict[str, Any]) -> None:
         link = half(session, **options)
@@ -205,8 +209,12 @@ class TestLinkPair:
         node = Node(client.begin())
         assert node.call("PUT", "/queues/q", {})[0] == 201
         for number in range(20):
-            body = {"source": "amq.headers", "destination_queue": "q", "binding_key": "k",
-                    "arguments": {"number": number, "text": "x" * 100}}
+            body = {
+                "source": "amq.headers",
+                "destination_queue": "q",
+                "binding_key": "k",
+                "arguments": {"number": number, "text": "x" * 100},
+            }
             assert node.call("POST", "/bindings", body)[0] == 204
         node.send("GET", "/bindings?src=amq.headers&dstq=q&key=k")
         frames = client.all(Transfer)
@@ -294,15 +302,35 @@ class TestRequests:
         assert properties.correlation_id == id
         assert type(properties.correlation_id) is type(id)
 
-    @pytest.mark.parametrize(("payload", "says"), [
-        (b"", "no properties"), (b"\x00\x53", "cannot be read"), (b"\x00\x53\x73\xc0\x02\x01\x54", "cannot be read"),
-        (request(None, "/queues/q"), "a method in 'subject'"), (request("GET", None), "a path in 'to'"),
-        (request("GET", "/queues/q", reply_to=None), "expected '$me'"),
-        (request("GET", "queues/q"), "begin with '/'"), (request("GET", "/bindings?src=%ff&dstq=q&key="), "UTF-8"),
-        (request("GET", "/queues/%ff"), "UTF-8"), (request("PUT", "/queues/a%0ab", {}), "line feeds"),
-        (message(b"{}", properties=Properties("id", to="/queues/q", subject="PUT", reply_to="$me")), "amqp-value"),
-    ], ids=["empty", "cut", "malformed", "no method", "no path", "no reply-to", "relative", "query", "octets", "lines",
-            "data"])
+    @pytest.mark.parametrize(
+        ("payload", "says"),
+        [
+            (b"", "no properties"),
+            (b"\x00\x53", "cannot be read"),
+            (b"\x00\x53\x73\xc0\x02\x01\x54", "cannot be read"),
+            (request(None, "/queues/q"), "a method in 'subject'"),
+            (request("GET", None), "a path in 'to'"),
+            (request("GET", "/queues/q", reply_to=None), "expected '$me'"),
+            (request("GET", "queues/q"), "begin with '/'"),
+            (request("GET", "/bindings?src=%ff&dstq=q&key="), "UTF-8"),
+            (request("GET", "/queues/%ff"), "UTF-8"),
+            (request("PUT", "/queues/a%0ab", {}), "line feeds"),
+            (message(b"{}", properties=Properties("id", to="/queues/q", subject="PUT", reply_to="$me")), "amqp-value"),
+        ],
+        ids=[
+            "empty",
+            "cut",
+            "malformed",
+            "no method",
+            "no path",
+            "no reply-to",
+            "relative",
+            "query",
+            "octets",
+            "lines",
+            "data",
+        ],
+    )
     def test_an_invalid_request_gets_a_response(self, node: Node, payload: bytes, says: str) -> None:
         node.sender.send(payload or b"\x00\x53\x77\x40", settled=True)
         [(properties, text)] = node.answers()
@@ -311,15 +339,27 @@ class TestRequests:
         assert node.call("GET", "/queues/q")[0] == 404
 
     def test_the_order_of_the_sections_does_not_matter(self, node: Node) -> None:
-        node.sender.send(b"\x00\x53\x77\x40" + sections_of.encode_properties(
-            Properties("id", to="/queues/q", subject="GET", reply_to="$me")), settled=True)
+        node.sender.send(
+            b"\x00\x53\x77\x40"
+            + sections_of.encode_properties(Properties("id", to="/queues/q", subject="GET", reply_to="$me")),
+            settled=True,
+        )
         [(properties, _)] = node.answers()
         assert (properties.subject, properties.correlation_id) == ("404", "id")
 
-    @pytest.mark.parametrize(("method", "path", "status"), [
-        ("GET", "/", 404), ("GET", "/queues", 404), ("GET", "/vhosts/x", 404), ("PUT", "/queues/q/messages", 405),
-        ("POST", "/queues/q", 405), ("GET", "/exchanges/x", 405), ("get", "/queues/q", 405),
-    ], ids=lambda value: str(value).replace("/", "_"))
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("GET", "/", 404),
+            ("GET", "/queues", 404),
+            ("GET", "/vhosts/x", 404),
+            ("PUT", "/queues/q/messages", 405),
+            ("POST", "/queues/q", 405),
+            ("GET", "/exchanges/x", 405),
+            ("get", "/queues/q", 405),
+        ],
+        ids=lambda value: str(value).replace("/", "_"),
+    )
     def test_unknown_paths_and_methods(self, node: Node, method: str, path: str, status: int) -> None:
         found, text = node.call(method, path)
         assert found == status
@@ -347,9 +387,18 @@ class TestQueues:
         assert site.vhost.queues["a/b ü"].durable
         name = described["leader"]
         assert described == {
-            "name": "a/b ü", "vhost": "/", "durable": True, "auto_delete": False, "exclusive": False, "type": "quorum",
-            "arguments": {"x-queue-type": "quorum", "x-max-length": 5}, "leader": name,
-            "replicas": Array("string", [name]), "message_count": 0, "consumer_count": 0}
+            "name": "a/b ü",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "exclusive": False,
+            "type": "quorum",
+            "arguments": {"x-queue-type": "quorum", "x-max-length": 5},
+            "leader": name,
+            "replicas": Array("string", [name]),
+            "message_count": 0,
+            "consumer_count": 0,
+        }
         assert type(described["message_count"]) is ULong
         assert type(described["consumer_count"]) is UInt
         assert node.call("PUT", "/queues/a%2Fb%20%C3%BC", {"arguments": arguments}) == (200, described)
@@ -368,21 +417,33 @@ class TestQueues:
         assert status == 409
         assert "inequivalent arg 'durable'" in text
 
-    @pytest.mark.parametrize(("body", "says"), [
-        (None, "a map"), ([], "a map"), ({"durable": "yes"}, "true or false"), ({"color": "red"}, "'color'"),
-        ({1: True}, "1"), ({"arguments": []}, "a map"), ({"arguments": {7: 1}}, "7"),
-        ({"arguments": {"x-max-length": "many"}}, "x-max-length"),
-        ({"arguments": {"x-queue-type": "heap"}}, "expected one of classic, quorum, stream"),
-        ({"exclusive": True, "arguments": {"x-queue-type": "quorum"}}, "exclusive=true"),
-    ], ids=["null", "list", "string", "unknown", "key", "arguments", "argument", "value", "type", "exclusive quorum"])
+    @pytest.mark.parametrize(
+        ("body", "says"),
+        [
+            (None, "a map"),
+            ([], "a map"),
+            ({"durable": "yes"}, "true or false"),
+            ({"color": "red"}, "'color'"),
+            ({1: True}, "1"),
+            ({"arguments": []}, "a map"),
+            ({"arguments": {7: 1}}, "7"),
+            ({"arguments": {"x-max-length": "many"}}, "x-max-length"),
+            ({"arguments": {"x-queue-type": "heap"}}, "expected one of classic, quorum, stream"),
+            ({"exclusive": True, "arguments": {"x-queue-type": "quorum"}}, "exclusive=true"),
+        ],
+        ids=["null", "list", "string", "unknown", "key", "arguments", "argument", "value", "type", "exclusive quorum"],
+    )
     def test_bad_declarations(self, site: Site, node: Node, body: Any, says: str) -> None:
         status, text = node.call("PUT", "/queues/q", body)
         assert status == 400
         assert says in text
         assert "q" not in site.vhost.queues
 
-    @pytest.mark.parametrize(("path", "status"), [("/queues/", 400), ("/queues/amq.mine", 403),
-                                                  ("/queues/" + "x" * 256, 400)], ids=["empty", "reserved", "long"])
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [("/queues/", 400), ("/queues/amq.mine", 403), ("/queues/" + "x" * 256, 400)],
+        ids=["empty", "reserved", "long"],
+    )
     def test_bad_names(self, node: Node, path: str, status: int) -> None:
         assert node.call("PUT", path, {})[0] == status
 
@@ -408,8 +469,11 @@ class TestQueues:
         other = Node(connect(site, container="other").begin())
         status, described = other.call("GET", "/queues/mine")
         assert (status, described["exclusive"]) == (200, True)
-        for method, path, body in (("PUT", "/queues/mine", {"exclusive": True}), ("DELETE", "/queues/mine", None),
-                                   ("DELETE", "/queues/mine/messages", None)):
+        for method, path, body in (
+            ("PUT", "/queues/mine", {"exclusive": True}),
+            ("DELETE", "/queues/mine", None),
+            ("DELETE", "/queues/mine/messages", None),
+        ):
             status, text = other.call(method, path, body)
             assert status == 400
             assert "locked" in text
@@ -418,8 +482,9 @@ class TestQueues:
 
     @pytest.mark.parametrize("count", [0, 10_000])
     @pytest.mark.parametrize("durable", [False, True])
-    def test_links_to_a_deleted_queue_end_after_the_response(self, site: Site, node: Node, count: int,
-                                                                    durable: bool) -> None:
+    def test_links_to_a_deleted_queue_end_after_the_response(
+        self, site: Site, node: Node, count: int, durable: bool
+    ) -> None:
         node.call("PUT", "/queues/q", {"durable": durable})
         queue = site.vhost.queues["q"]
         for _ in range(count):
@@ -427,8 +492,7 @@ class TestQueues:
         receiver = node.session.receiver("/queues/q", 1)
         node.client.received.clear()
         node.send("DELETE", "/queues/q")
-        kinds = [type(frame).__name__ for frame in node.client.received
-                 if isinstance(frame, (Transfer, Detach))]
+        kinds = [type(frame).__name__ for frame in node.client.received if isinstance(frame, (Transfer, Detach))]
         assert kinds == ["Transfer", "Detach"]
         assert not site.broker.jobs.removals.pending and node.client.session.detaching_links is None
         assert node.client.take(Detach).handle == receiver.attached.handle
@@ -463,11 +527,18 @@ class TestExchangesAndBindings:
         exchange = site.vhost.exchanges["x"]
         assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == ("direct", True, False, False)
 
-    @pytest.mark.parametrize(("path", "body", "status"), [
-        ("/exchanges/x", {"type": "strange"}, 400), ("/exchanges/x", {"type": 1}, 400), ("/exchanges/x", None, 400),
-        ("/exchanges/", {}, 403), ("/exchanges/amq.mine", {}, 403),
-        ("/exchanges/amq.topic", {"type": "topic"}, 204)],
-        ids=["type", "no type", "no body", "default", "reserved", "predeclared"])
+    @pytest.mark.parametrize(
+        ("path", "body", "status"),
+        [
+            ("/exchanges/x", {"type": "strange"}, 400),
+            ("/exchanges/x", {"type": 1}, 400),
+            ("/exchanges/x", None, 400),
+            ("/exchanges/", {}, 403),
+            ("/exchanges/amq.mine", {}, 403),
+            ("/exchanges/amq.topic", {"type": "topic"}, 204),
+        ],
+        ids=["type", "no type", "no body", "default", "reserved", "predeclared"],
+    )
     def test_bad_exchanges(self, node: Node, path: str, body: Any, status: int) -> None:
         assert node.call("PUT", path, body)[0] == status
 
@@ -499,8 +570,7 @@ class TestExchangesAndBindings:
         assert node.call("GET", query) == (200, [])
         assert len(site.vhost.bindings()) == 1
 
-    def test_too_many_bindings_are_refused(self, site: Site, node: Node,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_bindings_are_refused(self, site: Site, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         queue = site.vhost.declare_queue("q", None)
         for number in range(5):
             site.vhost.bind(queue, "amq.headers", "k", {"n": number})
@@ -534,28 +604,46 @@ class TestExchangesAndBindings:
         node.call("PUT", "/exchanges/b", {})
         assert node.call("POST", "/bindings", {"source": "a", "destination_exchange": "b", "binding_key": "k"})[0] == 204
         _, [binding] = node.call("GET", "/bindings?src=a&dste=b&key=k")
-        assert binding == {"source": "a", "destination_exchange": "b", "binding_key": "k", "arguments": {},
-                           "location": "/bindings/src=a;dste=b;key=k;args="}
+        assert binding == {
+            "source": "a",
+            "destination_exchange": "b",
+            "binding_key": "k",
+            "arguments": {},
+            "location": "/bindings/src=a;dste=b;key=k;args=",
+        }
         assert node.call("DELETE", binding["location"])[0] == 204
         assert site.vhost.bindings() == []
 
-    @pytest.mark.parametrize(("body", "status"), [
-        ({"source": "amq.topic"}, 400), ({"destination_queue": "q"}, 400),
-        ({"source": "amq.topic", "destination_queue": "q", "destination_exchange": "x"}, 400),
-        ({"source": "amq.topic", "destination_queue": 7}, 400), ({"source": "none", "destination_queue": "q"}, 404),
-        ({"source": "amq.topic", "destination_queue": "none"}, 404), ({"source": "", "destination_queue": "q"}, 403),
-        ({"source": "amq.topic", "destination_exchange": ""}, 403),
-        ({"source": "amq.match", "destination_queue": "q", "arguments": {"x-match": "most"}}, 400),
-    ], ids=["no destination", "no source", "two", "number", "no exchange", "no queue", "default", "to default", "x-match"])
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [
+            ({"source": "amq.topic"}, 400),
+            ({"destination_queue": "q"}, 400),
+            ({"source": "amq.topic", "destination_queue": "q", "destination_exchange": "x"}, 400),
+            ({"source": "amq.topic", "destination_queue": 7}, 400),
+            ({"source": "none", "destination_queue": "q"}, 404),
+            ({"source": "amq.topic", "destination_queue": "none"}, 404),
+            ({"source": "", "destination_queue": "q"}, 403),
+            ({"source": "amq.topic", "destination_exchange": ""}, 403),
+            ({"source": "amq.match", "destination_queue": "q", "arguments": {"x-match": "most"}}, 400),
+        ],
+        ids=["no destination", "no source", "two", "number", "no exchange", "no queue", "default", "to default", "x-match"],
+    )
     def test_bad_bindings(self, node: Node, body: Any, status: int) -> None:
         node.call("PUT", "/queues/q", {})
         assert node.call("POST", "/bindings", body)[0] == status
 
-    @pytest.mark.parametrize(("path", "status"), [
-        ("/bindings/nonsense", 400), ("/bindings/src=a;dstq=b;key=c", 400),
-        ("/bindings/src=a;dstq=b;dste=c;key=;args=", 400),
-        ("/bindings/src=;dstq=q;key=;args=", 403), ("/bindings/src=none;dstq=none;key=;args=", 204),
-    ], ids=["nonsense", "no args", "two", "default", "absent"])
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [
+            ("/bindings/nonsense", 400),
+            ("/bindings/src=a;dstq=b;key=c", 400),
+            ("/bindings/src=a;dstq=b;dste=c;key=;args=", 400),
+            ("/bindings/src=;dstq=q;key=;args=", 403),
+            ("/bindings/src=none;dstq=none;key=;args=", 204),
+        ],
+        ids=["nonsense", "no args", "two", "default", "absent"],
+    )
     def test_bad_paths_of_bindings(self, node: Node, path: str, status: int) -> None:
         assert node.call("DELETE", path)[0] == status
 
@@ -565,20 +653,38 @@ class TestExchangesAndBindings:
 
 
 class TestPermissions:
-    @pytest.mark.parametrize(("method", "path", "body", "operation"), [
-        ("PUT", "/queues/other", {}, "configure"), ("DELETE", "/queues/other", None, "configure"),
-        ("DELETE", "/queues/other/messages", None, "read"), ("PUT", "/exchanges/other", {}, "configure"),
-        ("DELETE", "/exchanges/other", None, "configure"),
-        ("PUT", "/queues/mine", {"arguments": {"x-dead-letter-exchange": "other"}}, "write"),
-        ("PUT", "/exchanges/mine", {"arguments": {"alternate-exchange": "other"}}, "write"),
-        ("POST", "/bindings", {"source": "mine", "destination_queue": "other"}, "write"),
-        ("POST", "/bindings", {"source": "other", "destination_exchange": "mine"}, "read"),
-        ("DELETE", "/bindings/src=other;dstq=mine;key=;args=", None, "read"),
-        ("DELETE", "/bindings/src=mine;dste=other;key=;args=", None, "write"),
-    ], ids=["queue", "delete queue", "purge", "exchange", "delete exchange", "dead letters", "alternate", "bind",
-            "bind exchange", "unbind", "unbind exchange"])
-    def test_operations_refused_over_0_9_1_are_refused(self, site: Site, method: str, path: str, body: Any,
-                                                       operation: str) -> None:
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "operation"),
+        [
+            ("PUT", "/queues/other", {}, "configure"),
+            ("DELETE", "/queues/other", None, "configure"),
+            ("DELETE", "/queues/other/messages", None, "read"),
+            ("PUT", "/exchanges/other", {}, "configure"),
+            ("DELETE", "/exchanges/other", None, "configure"),
+            ("PUT", "/queues/mine", {"arguments": {"x-dead-letter-exchange": "other"}}, "write"),
+            ("PUT", "/exchanges/mine", {"arguments": {"alternate-exchange": "other"}}, "write"),
+            ("POST", "/bindings", {"source": "mine", "destination_queue": "other"}, "write"),
+            ("POST", "/bindings", {"source": "other", "destination_exchange": "mine"}, "read"),
+            ("DELETE", "/bindings/src=other;dstq=mine;key=;args=", None, "read"),
+            ("DELETE", "/bindings/src=mine;dste=other;key=;args=", None, "write"),
+        ],
+        ids=[
+            "queue",
+            "delete queue",
+            "purge",
+            "exchange",
+            "delete exchange",
+            "dead letters",
+            "alternate",
+            "bind",
+            "bind exchange",
+            "unbind",
+            "unbind exchange",
+        ],
+    )
+    def test_operations_refused_over_0_9_1_are_refused(
+        self, site: Site, method: str, path: str, body: Any, operation: str
+    ) -> None:
         site.allow("user", "/", Permission("mine", "mine", "mine"))
         site.vhost.declare_queue("other", None)
         site.vhost.declare_exchange("other", "direct")
@@ -589,8 +695,10 @@ class TestPermissions:
         assert text.startswith(f"{operation} access to 'other'")
         assert (dict(site.vhost.queues), dict(site.vhost.exchanges)) == before
 
-    @pytest.mark.parametrize("path", ["/queues/other", "/queues/none", "/bindings?src=other&dstq=mine&key=",
-                                      "/bindings?src=mine&dstq=other&key="])
+    @pytest.mark.parametrize(
+        "path",
+        ["/queues/other", "/queues/none", "/bindings?src=other&dstq=mine&key=", "/bindings?src=mine&dstq=other&key="],
+    )
     def test_users_without_permissions_see_nothing(self, site: Site, path: str) -> None:
         site.allow("user", "/", Permission("^mine", "^mine", "^mine"))
         site.vhost.declare_queue("other", None)

@@ -55,8 +55,10 @@ def test_one_range_settles_deliveries_of_several_links(site: Site, session: Sess
     assert (state(site, "q"), state(site, "r")) == ((0, 0), (0, 0))
 
 
-@pytest.mark.parametrize(("outcome", "ready"), [
-    (Accepted(), 0), (Rejected(), 0), (Released(), 2), (Modified(True), 2), (Modified(True, True), 2)])
+@pytest.mark.parametrize(
+    ("outcome", "ready"),
+    [(Accepted(), 0), (Rejected(), 0), (Released(), 2), (Modified(True), 2), (Modified(True, True), 2)],
+)
 def test_every_outcome_applies_to_the_complete_range(site: Site, session: Session, outcome: Composite, ready: int) -> None:
     both(site, session)
     session.dispose(1, 4, outcome)
@@ -112,8 +114,11 @@ def test_outcomes_first_and_settled_later(site: Site, session: Session) -> None:
     session.dispose(2, 3, Rejected(), settled=False)
     answers = session.client.all(Disposition)
     assert all(frame.settled and not frame.role for frame in answers)
-    told = {number: type(frame.state) for frame in answers
-            for number in range(frame.first, (frame.first if frame.last is None else frame.last) + 1)}
+    told = {
+        number: type(frame.state)
+        for frame in answers
+        for number in range(frame.first, (frame.first if frame.last is None else frame.last) + 1)
+    }
     assert told == {0: Accepted, 1: Accepted, 2: Rejected, 3: Rejected}
     session.dispose(0, 3, None)
     assert state(site, "q") == (0, 0)

@@ -44,8 +44,9 @@ def test_a_rejected_message_is_named_by_its_tag(session: Session) -> None:
     assert state.error.info == {"delivery-tag": b"which"}
 
 
-@pytest.mark.parametrize(("settled", "source"), [
-    (True, Source("here")), (None, Source("here", outcomes=("amqp:accepted:list",)))])
+@pytest.mark.parametrize(
+    ("settled", "source"), [(True, Source("here")), (None, Source("here", outcomes=("amqp:accepted:list",)))]
+)
 @pytest.mark.parametrize("address", ["/queues/none", "/queues/a/b", "/exchanges/none/k", "/exchanges/secret/k"])
 def test_the_error_that_ends_the_link_has_the_tag(site: Site, settled: bool | None, source: Source, address: str) -> None:
     site.vhost.declare_exchange("secret", "direct")
@@ -71,7 +72,8 @@ def test_a_queue_is_created_as_by_a_link(site: Site, session: Session) -> None:
         sender.send(to(address))
     assert {type(state).__name__ for state in outcomes(session.client)} == {"Accepted"}
     assert {name: site.vhost.queues[name].durable for name in ("new", "newer", "newest")} == dict.fromkeys(
-        ("new", "newer", "newest"), True)
+        ("new", "newer", "newest"), True
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"auto_create": False}])
@@ -91,8 +93,9 @@ def test_a_queue_is_not_created_without_permission(options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("kind", "queues", "topics"), [(0, 1, 0), (1, 0, 1), (None, 0, 1), (9, 0, 1), (-1, 0, 1)])
-def test_jms_destinations_determine_the_kind_of_a_name(site: Site, session: Session, kind: int | None, queues: int,
-                                             topics: int) -> None:
+def test_jms_destinations_determine_the_kind_of_a_name(
+    site: Site, session: Session, kind: int | None, queues: int, topics: int
+) -> None:
     site.vhost.declare_exchange("name", "fanout")
     site.vhost.declare_queue("bound", None)
     site.vhost.bind(site.vhost.queues["bound"], "name", "", {})

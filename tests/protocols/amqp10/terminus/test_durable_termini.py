@@ -94,7 +94,9 @@ def test_unsettled_messages_are_not_delivered_to_others(site: Site) -> None:
     link = taker(connect(site), credit=2, unsettled={first.delivery_tag: Accepted(), second.delivery_tag: None})
     frames = link.deliveries()
     assert [(frame.delivery_tag, frame.settled, frame.resume) for frame in frames] == [
-        (first.delivery_tag, True, True), (second.delivery_tag, False, True)]
+        (first.delivery_tag, True, True),
+        (second.delivery_tag, False, True),
+    ]
     # Byte for byte as sent before, including first-acquirer.
     assert frames[1].payload == second.payload
     link.accept(frames[1].delivery_id)

@@ -39,16 +39,19 @@ def fill(session: Session) -> None:
     sender.detach()
 
 
-@pytest.mark.parametrize(("descriptor", "value", "bodies"), [
-    ("apache.org:selector-filter:string", "n >= 4", [b"5", b"4"]),
-    (0x468C00000004, "kind = 'odd' AND n < 4", [b"3", b"1"]),
-    ("apache.org:selector-filter:string", "JMSPriority = 2", [b"2"]),
-    ("amqp:sql-filter", "properties.subject = 's3'", [b"3"]),
-    (0x120, "n IN (0, 5)", [b"5", b"0"]),
-    (0x173, {Symbol("subject"): "&s:4"}, [b"4"]),
-    ("amqp:application-properties-filter", {"kind": "even", "n": 2}, [b"2"]),
-    ("apache.org:no-local-filter:list", [], []),
-])
+@pytest.mark.parametrize(
+    ("descriptor", "value", "bodies"),
+    [
+        ("apache.org:selector-filter:string", "n >= 4", [b"5", b"4"]),
+        (0x468C00000004, "kind = 'odd' AND n < 4", [b"3", b"1"]),
+        ("apache.org:selector-filter:string", "JMSPriority = 2", [b"2"]),
+        ("amqp:sql-filter", "properties.subject = 's3'", [b"3"]),
+        (0x120, "n IN (0, 5)", [b"5", b"0"]),
+        (0x173, {Symbol("subject"): "&s:4"}, [b"4"]),
+        ("amqp:application-properties-filter", {"kind": "even", "n": 2}, [b"2"]),
+        ("apache.org:no-local-filter:list", [], []),
+    ],
+)
 def test_filters(session: Session, descriptor: Any, value: Any, bodies: list[bytes]) -> None:
     fill(session)
     receiver = filtered(session, descriptor, value)
@@ -68,9 +71,15 @@ def test_an_unknown_filter_is_left_out(session: Session) -> None:
 
 
 @pytest.mark.rule("1.0", "messaging.3.5.8.filters-described")
-@pytest.mark.parametrize(("descriptor", "value"), [
-    ("apache.org:selector-filter:string", "n >="), ("amqp:sql-filter", 5), (0x173, {Symbol("no-field"): 1}), (0x174, "x"),
-])
+@pytest.mark.parametrize(
+    ("descriptor", "value"),
+    [
+        ("apache.org:selector-filter:string", "n >="),
+        ("amqp:sql-filter", 5),
+        (0x173, {Symbol("no-field"): 1}),
+        (0x174, "x"),
+    ],
+)
 def test_filters_that_cannot_be_understood(session: Session, descriptor: Any, value: Any) -> None:
     receiver = filtered(session, descriptor, value, credit=0)
     assert receiver.attached.source is None
@@ -146,8 +155,9 @@ def test_filters_see_the_changes_of_outcomes(session: Session) -> None:
 
 def test_filters_see_the_marks_of_dead_letters(site: Site, session: Session) -> None:
     site.vhost.declare_queue("dead", None, durable=True)
-    site.vhost.declare_queue("q", None, durable=True, arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    site.vhost.declare_queue(
+        "q", None, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    )
     session.sender().send(message(b"1.0"))
     channel = site.channel()
     channel.publish("q", b"0-9-1")

@@ -23,8 +23,17 @@ def site() -> Site:
     return start()
 
 
-def subscribe(client: Client, name: str = "sub", *, everywhere: bool = False, address: str = TOPIC, credit: int = 0,
-              selector: str = "", session: Session | None = None, **options: Any) -> Receiver:
+def subscribe(
+    client: Client,
+    name: str = "sub",
+    *,
+    everywhere: bool = False,
+    address: str = TOPIC,
+    credit: int = 0,
+    selector: str = "",
+    session: Session | None = None,
+    **options: Any,
+) -> Receiver:
     """A shared subscriber; durable by default."""
     capabilities = ("topic", "shared", "global") if everywhere else ("topic", "shared")
     filters = {Symbol("jms-selector"): Described(ULong(0x0000468C00000004), selector)} if selector else None
@@ -101,8 +110,13 @@ def test_a_changed_subscription_is_another(site: Site, change: str) -> None:
     assert queues(site) == before
     assert site.vhost.queues[before[0]].ready_count == 1
     other = {Symbol("s"): Described(ULong(0x0000468C00000004), "a = 2")}
-    receiver(connect(site).begin(), "sub", address="topic://olds" if change == "address" else TOPIC,
-             filter=selector if change == "address" else other, **KEPT)
+    receiver(
+        connect(site).begin(),
+        "sub",
+        address="topic://olds" if change == "address" else TOPIC,
+        filter=selector if change == "address" else other,
+        **KEPT,
+    )
     assert len(queues(site)) == 1
     assert queues(site) != before
     assert site.vhost.queues[queues(site)[0]].ready_count == 0
@@ -166,8 +180,10 @@ def test_a_durable_one_survives_a_crash(site: Site) -> None:
 
 def test_a_volatile_one_ends_with_its_last_link(site: Site) -> None:
     session = connect(site).begin()
-    links = [subscribe(session.client, f"sub|volatile{number}", session=session, durable=0, expiry_policy="link-detach")
-             for number in (1, 2)]
+    links = [
+        subscribe(session.client, f"sub|volatile{number}", session=session, durable=0, expiry_policy="link-detach")
+        for number in (1, 2)
+    ]
     links[0].detach()
     assert len(queues(site)) == 1
     links[1].detach()

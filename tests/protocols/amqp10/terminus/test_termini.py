@@ -36,9 +36,24 @@ def fill(site: Site, *bodies: bytes, address: str = "q", durable: bool = False) 
 
 
 def receiver(session: Session, name: str = "r", *, credit: int = 0, address: str | None = "q", **options: Any) -> Receiver:
-    source = Source(address, **{key: options.pop(key) for key in list(options) if key in (
-        "durable", "expiry_policy", "timeout", "default_outcome", "dynamic", "dynamic_node_properties", "filter",
-        "capabilities")})
+    source = Source(
+        address,
+        **{
+            key: options.pop(key)
+            for key in list(options)
+            if key
+            in (
+                "durable",
+                "expiry_policy",
+                "timeout",
+                "default_outcome",
+                "dynamic",
+                "dynamic_node_properties",
+                "filter",
+                "capabilities",
+            )
+        },
+    )
     return session.receiver(source=source, name=name, credit=credit, **options)
 
 
@@ -269,7 +284,9 @@ REFUSED = {
     "no exchange": {"address": "/exchanges/missing/k"},
     "no queue": {"address": "/queues/missing"},
     "a filter that cannot be read": {
-        "address": "topic://other", "filter": {Symbol("f"): Described(Symbol("apache.org:selector-filter:string"), "a =")}},
+        "address": "topic://other",
+        "filter": {Symbol("f"): Described(Symbol("apache.org:selector-filter:string"), "a =")},
+    },
 }
 
 
@@ -376,8 +393,6 @@ def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
     assert again.bodies() == [b"1"]
 
 
-
-
 def test_links_are_described_one_by_one(site: Site) -> None:
     """The list for operators is created over several turns."""
     fill(site)
@@ -417,7 +432,8 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
     assert steps > 1 and queue.ready_count == many
     site.run()
     assert not classic(queue).frozen and [entry.seq for entry in classic(queue).ready.backlog.head] == sorted(
-        entry.seq for entry in classic(queue).ready.backlog.head)
+        entry.seq for entry in classic(queue).ready.backlog.head
+    )
 
 
 @pytest.mark.parametrize("unsettled", [None, {}])
@@ -433,8 +449,17 @@ def test_deliveries_that_the_client_lost_go_back_in_steps(site: Site, unsettled:
     client.drop()
     client = connect(site)
     session = client.begin()
-    client.send(Attach("r", 0, True, source=Source("q", timeout=60), target=Target("here"), unsettled=unsettled,
-                       channel=session.channel))
+    client.send(
+        Attach(
+            "r",
+            0,
+            True,
+            source=Source("q", timeout=60),
+            target=Target("here"),
+            unsettled=unsettled,
+            channel=session.channel,
+        )
+    )
     client.session.data_received(client.output.to_send())
     counts = [queue.ready_count]
     while site.posted and classic(queue).frozen:

@@ -285,8 +285,11 @@ def test_a_roll_back_while_a_message_is_being_sent(site: Site) -> None:
     assert controller.discharge(id, True) is None
     assert queue_of(session).ready_count == 1
     receiver.flow(0, window=10, next_incoming_id=2)
-    frames = [frame for frame in client.received if isinstance(frame, (Transfer, Disposition)) and not (
-        isinstance(frame, Disposition) and not frame.role)]
+    frames = [
+        frame
+        for frame in client.received
+        if isinstance(frame, (Transfer, Disposition)) and not (isinstance(frame, Disposition) and not frame.role)
+    ]
     assert isinstance(frames[0], Transfer)
     assert frames[0].aborted
     assert isinstance(frames[1], Disposition)

@@ -54,8 +54,9 @@ def site(log: FailingLog) -> Site:
 class Started:
     """A transaction that takes all of `from` and posts as much to `to`, and its discharge, of which one step is made."""
 
-    def __init__(self, site: Site, outcome: Accepted | Rejected | Released | None = None, *, settled: bool = True,
-                 fail: bool = False) -> None:
+    def __init__(
+        self, site: Site, outcome: Accepted | Rejected | Released | None = None, *, settled: bool = True, fail: bool = False
+    ) -> None:
         self.site = site
         self.session: Session = connect(site).begin()
         filling = self.session.sender("/queues/from")
@@ -68,8 +69,12 @@ class Started:
         self.id = self.controller.declare()
         posting = self.session.sender("/queues/to")
         for number in range(MANY):
-            posting.send(message(b"%d" % number, durable=True), state=TransactionalState(self.id), settled=True,
-                         run=number % 100 == 99)
+            posting.send(
+                message(b"%d" % number, durable=True),
+                state=TransactionalState(self.id),
+                settled=True,
+                run=number % 100 == 99,
+            )
         self.session.dispose(0, MANY - 1, TransactionalState(self.id, outcome or Accepted()), settled=settled)
         self.session.client.run()
         self.session.client.received.clear()
@@ -188,8 +193,9 @@ def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog)
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(site: Site, log: FailingLog,
-                                                                              steps: int) -> None:
+def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(
+    site: Site, log: FailingLog, steps: int
+) -> None:
     started = Started(site)
     for _ in range(steps):
         started.step()

@@ -71,8 +71,7 @@ def test_the_coordinator(session: Session) -> None:
     controller = Controller(session)
     target = controller.link.attached.target
     assert isinstance(target, Coordinator)
-    assert set(target.capabilities) == {
-        "amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"}
+    assert set(target.capabilities) == {"amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"}
     assert controller.declare() != controller.declare()
 
 
@@ -415,11 +414,18 @@ def refused_by_absence(site: Site) -> None:
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
-@pytest.mark.parametrize(("refuse", "condition"), [
-    (not_refused, ""), (refused_by_a_full_queue, "amqp:transaction:rollback"),
-    (refused_by_the_user, "amqp:transaction:rollback"), (refused_by_absence, "amqp:transaction:rollback")])
+@pytest.mark.parametrize(
+    ("refuse", "condition"),
+    [
+        (not_refused, ""),
+        (refused_by_a_full_queue, "amqp:transaction:rollback"),
+        (refused_by_the_user, "amqp:transaction:rollback"),
+        (refused_by_absence, "amqp:transaction:rollback"),
+    ],
+)
 def test_a_settled_posting_that_fails_fails_everything_in_its_transaction(
-        site: Site, session: Session, refuse: Callable[[Site], None], condition: str, anonymous: bool) -> None:
+    site: Site, session: Session, refuse: Callable[[Site], None], condition: str, anonymous: bool
+) -> None:
     """Its sender gets no outcome, so the discharge fails (transactions section 4.4.4.1)."""
     if refuse is not refused_by_a_full_queue:
         site.vhost.declare_queue("to", None)

@@ -81,8 +81,9 @@ class Chunk:
         """Add the positions of another chunk at the end."""
         if self.publishers is not None or other.publishers is not None or self.publisher != other.publisher:
             for index in range(len(other.seqs)):
-                self.add(other.rows[index], other.slots[index], other.seqs[index], other.sizes[index],
-                         other.publisher_of(index))
+                self.add(
+                    other.rows[index], other.slots[index], other.seqs[index], other.sizes[index], other.publisher_of(index)
+                )
             return
         self.seqs.extend(other.seqs)
         self.rows.extend(other.rows)
@@ -119,8 +120,18 @@ class Backlog:
     not_droppable  sequence number below which no entry in memory has the rule DROP_FIRST, so overflow skips them
     """
 
-    __slots__ = ("cancelled", "chunks", "head", "loading", "not_droppable", "paged", "paged_bytes", "passed", "priority",
-                 "young")
+    __slots__ = (
+        "cancelled",
+        "chunks",
+        "head",
+        "loading",
+        "not_droppable",
+        "paged",
+        "paged_bytes",
+        "passed",
+        "priority",
+        "young",
+    )
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -229,8 +240,7 @@ class Backlog:
         chunks = self.chunks
         chunk: Chunk | None = chunks[len(chunks) - 1] if chunks else None
         # Nothing is appended to a chunk that is being loaded: the load does not include it.
-        if (chunk is None or chunk.overflow != overflow or chunk.is_full()
-                or (self.loading and len(chunks) == 1)):
+        if chunk is None or chunk.overflow != overflow or chunk.is_full() or (self.loading and len(chunks) == 1):
             chunk = Chunk(overflow, publisher)
             chunks.append(chunk)
         chunk.add(row_id, slot, seq, size, publisher)

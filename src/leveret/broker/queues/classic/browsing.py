@@ -87,9 +87,10 @@ class _Reading:
             return
         if self.epoch == queue.ready.epoch:
             browser.chunk = self.chunk
-            browser.read = deque(queue.make_entry(item, self.chunk.publisher_of(self.first + index),
-                                                 queue.ready.delivered_until)
-                                 for index, item in enumerate(loaded))
+            browser.read = deque(
+                queue.make_entry(item, self.chunk.publisher_of(self.first + index), queue.ready.delivered_until)
+                for index, item in enumerate(loaded)
+            )
         queue.ready.notify_waiting()
         queue.activate()
         queue.broker.end_turn()

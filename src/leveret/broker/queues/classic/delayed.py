@@ -141,8 +141,12 @@ class Delays(Timed):
         outside = self._overflow[coming[0]]
         n_bytes = 0
         for number in coming:
-            if self._overflow[number] != outside or len(rows) >= READ_ENTRIES or n_bytes >= READ_BYTES \
-                    or self._seqs[number] in self.recent:
+            if (
+                self._overflow[number] != outside
+                or len(rows) >= READ_ENTRIES
+                or n_bytes >= READ_BYTES
+                or self._seqs[number] in self.recent
+            ):
                 break
             rows.append(self._rows[number])
             slots.append(self._slots[number])

@@ -189,8 +189,7 @@ class Dispatcher(Rings):
         broker = queue.broker
         begun = broker.work
         now = broker.timers.now()
-        in_order = queue.watch is not None and not self.refusing \
-            and not self.selective_consumers
+        in_order = queue.watch is not None and not self.refusing and not self.selective_consumers
         for backlog in queue.ready.all_levels():
             passed = backlog.passed
             position = _first_to_offer(backlog.head, passed)
@@ -350,8 +349,9 @@ class Dispatcher(Rings):
                     if not backlog.head:
                         break
                 entry = backlog.head[0]
-                if ((entry.message.expires_at or entry.overlay is not None)
-                        and queue.expiry.drop_expired(queue, backlog, entry)):
+                if (entry.message.expires_at or entry.overlay is not None) and queue.expiry.drop_expired(
+                    queue, backlog, entry
+                ):
                     if queue.broker.work - begun > STEP_WORK:
                         queue.expiry.drop_in_steps(queue)
                         if queue.frozen:
@@ -380,8 +380,11 @@ class Dispatcher(Rings):
                 if watch is not None:
                     watch.delivered(entry, GET_PROTOCOL)
                 if queue.expiry.expiring:
-                    while (queue.broker.work - begun < STEP_WORK and backlog.head
-                           and queue.expiry.drop_expired(queue, backlog, backlog.head[0])):
+                    while (
+                        queue.broker.work - begun < STEP_WORK
+                        and backlog.head
+                        and queue.expiry.drop_expired(queue, backlog, backlog.head[0])
+                    ):
                         pass  # so it is not counted as remaining
                     queue.activate()  # the next one may expire sooner
                 if no_ack:
@@ -420,7 +423,6 @@ class Dispatcher(Rings):
         return False
 
 
-
 def _resume_later(queue: ClassicQueue, backlog: Backlog, position: int) -> None:
     """Offer the entries from this position in the next turn."""
     if position:
@@ -441,8 +443,7 @@ def _first_to_offer(entries: deque[Entry], passed: int) -> int:
 
 
 def _any_wants(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
-    return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused)
-               for consumer in takers)
+    return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)
 
 
 def _is_wanted(entry: Entry, audience: int, scope: object | None) -> bool:

@@ -141,8 +141,9 @@ class Limits:
         """Return whether `count` more messages with `size` bytes in total would exceed a limit."""
         delays = queue.delays
         later = 0 if delays is None else delays.bytes
-        return ((0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count)
-                or (0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size))
+        return (0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count) or (
+            0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size
+        )
 
     def shorten(self, queue: ClassicQueue) -> None:
         """Drop from the head until the queue is within its limits, after delivering to consumers with credit.

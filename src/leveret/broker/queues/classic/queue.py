@@ -57,8 +57,17 @@ class ClassicQueue(Queue):
     pageable: ClassVar[bool] = True
     counts_deliveries: ClassVar[bool] = False
 
-    def __init__(self, vhost: Vhost, id: int, name: str, durable: bool, exclusive_owner: object | None, auto_delete: bool,
-                 arguments: FieldTable, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        id: int,
+        name: str,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: FieldTable,
+        settings: QueueSettings,
+    ) -> None:
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         ttl = settings.message_ttl
         self.ready = ReadyList(vhost, -1 if settings.max_priority is None else settings.max_priority, self.pageable)
@@ -86,8 +95,12 @@ class ClassicQueue(Queue):
     # Definition
 
     def record(self) -> Record:
-        return {**super().record(), "has_expiring": self.expiry.has_expiring, "has_delayed": self.has_delayed,
-                "handed_out_until": self.ready.delivered_until}
+        return {
+            **super().record(),
+            "has_expiring": self.expiry.has_expiring,
+            "has_delayed": self.has_delayed,
+            "handed_out_until": self.ready.delivered_until,
+        }
 
     def restore(self, record: Record) -> None:
         self.expiry.has_expiring = record.get("has_expiring", False)

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 Directory = str | os.PathLike[str] | None
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
-_TICKET_METHODS: Final = frozenset(name for name, spec in V0_9.by_name.items()
-                                if any(field.name == "ticket" for field in spec.fields))
+_TICKET_METHODS: Final = frozenset(
+    name for name, spec in V0_9.by_name.items() if any(field.name == "ticket" for field in spec.fields)
+)
 # Methods that recovery repeats with the ticket of the original call.
 _DECLARES: Final = ("queue.declare", "exchange.declare", "queue.bind")
 
@@ -105,8 +106,7 @@ class Amqp09ChannelCore(ChannelCore):
         else:
             super().cast(name, arguments, on_reply)
 
-    def _send_consume(self, name: str, arguments: Arguments, on_reply: OnReply | None,
-                      waiter: Waiter | None) -> Waiter:
+    def _send_consume(self, name: str, arguments: Arguments, on_reply: OnReply | None, waiter: Waiter | None) -> Waiter:
         """Send `message.consume` or `message.cancel`, where the consumer tag is a destination that the reply omits."""
         sent = dict(arguments)
         tag = sent.pop("consumer_tag", None)
@@ -155,8 +155,11 @@ class Amqp09ChannelCore(ChannelCore):
         super().lost(error, recoverable)
         if recoverable and self.branch and self.error is None:
             # Later work on the channel would not be part of the branch.
-            self.ended(TransactionLost(f"the connection was lost in branch '{self.branch}': the server rolls it back unless"
-                                       " it was prepared"))
+            self.ended(
+                TransactionLost(
+                    f"the connection was lost in branch '{self.branch}': the server rolls it back unless it was prepared"
+                )
+            )
             self.connection.forget_channel(self)
 
     def ended(self, error: Error, consumers_error: bool = True) -> None:
@@ -191,15 +194,22 @@ class Amqp09ChannelCore(ChannelCore):
             raise InvalidMessage(f"{name}: {error}") from error
         self.connection.frontend.flush_soon()
 
-    def ask(self, name: str, arguments: Arguments | None, answers: tuple[str, ...], on_reply: OnReply | None = None,
-            waiter: Waiter | None = None) -> Waiter:
+    def ask(
+        self,
+        name: str,
+        arguments: Arguments | None,
+        answers: tuple[str, ...],
+        on_reply: OnReply | None = None,
+        waiter: Waiter | None = None,
+    ) -> Waiter:
         """Send a method that is answered by one of `answers`; otherwise as `call`."""
         self._check_open()
         self.send(name, arguments)
         return self.expect_answer(name, answers, on_reply, waiter)
 
-    def expect_answer(self, name: str, answers: tuple[str, ...], on_reply: OnReply | None = None,
-                      waiter: Waiter | None = None) -> Waiter:
+    def expect_answer(
+        self, name: str, answers: tuple[str, ...], on_reply: OnReply | None = None, waiter: Waiter | None = None
+    ) -> Waiter:
         """Return a waiter for the reply to a method that was sent, after the replies that are already pending."""
         if self.transactional and name == "message.transfer" and not self._transaction:
             self._transaction = "begun"
@@ -248,8 +258,10 @@ class Amqp09ChannelCore(ChannelCore):
             return 0
         ticket = self.granted.get(access)
         if ticket is None:
-            raise InvalidMessage(f"the channel has no ticket for realm '{access.realm}'; expected an access that it has"
-                                 " requested (request_access)")
+            raise InvalidMessage(
+                f"the channel has no ticket for realm '{access.realm}'; expected an access that it has"
+                " requested (request_access)"
+            )
         return ticket
 
     # Publishing. The reply to a ping confirms everything before it. At most one ping is pending, so that many publishes
@@ -259,8 +271,10 @@ class Amqp09ChannelCore(ChannelCore):
         connection = self.connection
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
-            raise InvalidMessage(f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
-                                 f" {engine.payload_max} on this connection (option frame_max)")
+            raise InvalidMessage(
+                f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
+                f" {engine.payload_max} on this connection (option frame_max)"
+            )
         assert isinstance(outgoing, Amqp09Publish)
         if not outgoing.sent:
             outgoing.access = self.access
@@ -270,8 +284,9 @@ class Amqp09ChannelCore(ChannelCore):
             self._publish_content(outgoing, ticket)
         else:
             body = outgoing.body
-            engine.send_publish(self.number, outgoing.address, outgoing.flags | ticket << TICKET_SHIFT, outgoing.header,
-                                body, len(body))
+            engine.send_publish(
+                self.number, outgoing.address, outgoing.flags | ticket << TICKET_SHIFT, outgoing.header, body, len(body)
+            )
         if self.confirms and not (isinstance(outgoing, ContentPublish) and not outgoing.awaited):
             self.pending_confirms.add(outgoing)
             if not self._pinged:
@@ -319,41 +334,49 @@ class Amqp09ChannelCore(ChannelCore):
             counts = [one.prefetch for one in (*others, consumer)]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
 
-    def new_file_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
-                          arguments: FieldMapping | None, **options: bool) -> FileConsumerCore:
+    def new_file_consumer(
+        self, queue: str, tag: str, prefetch: int, directory: Directory, arguments: FieldMapping | None, **options: bool
+    ) -> FileConsumerCore:
         """Return a consumer of class file that has not started.
 
         All consumers of a channel use the same directory. `options` are fields of `file.consume`.
         """
         self._receive_in(directory)
-        consumer = FileConsumerCore(self, queue, prefetch, {**options, "arguments": dict(arguments or {})},
-                                    self.connection.frontend.message_class)
+        consumer = FileConsumerCore(
+            self, queue, prefetch, {**options, "arguments": dict(arguments or {})}, self.connection.frontend.message_class
+        )
         consumer.tag = tag
         return consumer
 
-    def new_message_consumer(self, queue: str, tag: str, prefetch: int, directory: Directory,
-                             arguments: FieldMapping | None, **options: bool) -> MessageConsumerCore:
+    def new_message_consumer(
+        self, queue: str, tag: str, prefetch: int, directory: Directory, arguments: FieldMapping | None, **options: bool
+    ) -> MessageConsumerCore:
         """Return a consumer of class message that has not started; otherwise as `new_file_consumer`."""
         if self.transactional:
-            raise NotSupported("messages of class message are acknowledged in order, which a rollback breaks; expected a"
-                               " channel without transactions to consume them")
+            raise NotSupported(
+                "messages of class message are acknowledged in order, which a rollback breaks; expected a"
+                " channel without transactions to consume them"
+            )
         self._receive_in(directory)
         sent = dict(arguments or {})
         if not options["no_ack"]:
             sent.setdefault("x-resume", True)
-        consumer = MessageConsumerCore(self, queue, prefetch, {**options, "arguments": sent},
-                                       self.connection.frontend.message_class)
+        consumer = MessageConsumerCore(
+            self, queue, prefetch, {**options, "arguments": sent}, self.connection.frontend.message_class
+        )
         consumer.tag = tag
         return consumer
 
     def _receive_in(self, directory: Directory) -> None:
         self.incoming.set_directory(None if directory is None else os.fspath(directory))
 
-    def new_stream_consumer(self, queue: str, tag: str, arguments: FieldMapping | None,
-                            **options: bool) -> StreamConsumerCore:
+    def new_stream_consumer(
+        self, queue: str, tag: str, arguments: FieldMapping | None, **options: bool
+    ) -> StreamConsumerCore:
         """Return a consumer of class stream that has not started. `options` are fields of `stream.consume`."""
-        consumer = StreamConsumerCore(self, queue, {**options, "arguments": dict(arguments or {})},
-                                      self.connection.frontend.message_class)
+        consumer = StreamConsumerCore(
+            self, queue, {**options, "arguments": dict(arguments or {})}, self.connection.frontend.message_class
+        )
         consumer.tag = tag
         return consumer
 
@@ -369,8 +392,10 @@ class Amqp09ChannelCore(ChannelCore):
     def get_message(self, queue: str, no_ack: bool) -> Waiter:
         """Send `message.get`; the result is a message or None."""
         if self.transactional and not no_ack:
-            raise NotSupported("messages of class message are acknowledged in order, which a rollback breaks; expected a"
-                               " channel without transactions to get them")
+            raise NotSupported(
+                "messages of class message are acknowledged in order, which a rollback breaks; expected a"
+                " channel without transactions to get them"
+            )
         waiter: Waiter = self.connection.frontend.new_waiter()
         destination = self.connection.new_name()
 
@@ -380,8 +405,13 @@ class Amqp09ChannelCore(ChannelCore):
             elif not waiter.done():
                 waiter.set_result(None)
 
-        self.ask("message.get", {"queue": queue, "destination": destination, "no_ack": no_ack},
-                 ("message.ok", "message.empty"), answered, ErrorOnlyWaiter(waiter))
+        self.ask(
+            "message.get",
+            {"queue": queue, "destination": destination, "no_ack": no_ack},
+            ("message.ok", "message.empty"),
+            answered,
+            ErrorOnlyWaiter(waiter),
+        )
         return waiter
 
     def _requeue_untaken(self, consumer: ConsumerCore) -> None:
@@ -446,8 +476,10 @@ class Amqp09ChannelCore(ChannelCore):
             super().reject(message, requeue)
         elif message.kind == "message":
             if requeue:
-                raise NotSupported("a message of class message can be accepted or rejected, not requeued; expected"
-                                   " requeue=False, or close the channel to requeue it")
+                raise NotSupported(
+                    "a message of class message can be accepted or rejected, not requeued; expected"
+                    " requeue=False, or close the channel to requeue it"
+                )
             if self._can_settle(message):
                 self.messages.settle(message.delivery_tag, False, False)
         elif self._can_settle(message):
@@ -505,9 +537,12 @@ class Amqp09ChannelCore(ChannelCore):
         """Handle `file.return` and `stream.return`."""
         arguments = command.arguments
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
-        error = Returned(f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
-                         messages=[(exchange, routing_key, None, b"")],
-                         reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
+        error = Returned(
+            f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
+            messages=[(exchange, routing_key, None, b"")],
+            reply_code=arguments["reply_code"],
+            reply_text=arguments["reply_text"],
+        )
         body = b""
         if command.name == "stream.return":
             body = command.body if isinstance(command.body, bytes) else b"".join(command.body)

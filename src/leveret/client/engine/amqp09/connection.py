@@ -97,8 +97,9 @@ class Amqp09ConnectionCore(ConnectionCore):
             return
         target = command.arguments["host"]
         host, port = split_host(target, self.parameters.port)
-        redirected = Redirected(f"{self.parameters.host}:{self.parameters.port} redirects clients to {target}", host=host,
-                                port=port)
+        redirected = Redirected(
+            f"{self.parameters.host}:{self.parameters.port} redirects clients to {target}", host=host, port=port
+        )
         redirected.known_hosts = self._endpoints(command.arguments["known_hosts"])
         self._fail_awaited(redirected)
         self.frontend.close_socket()
@@ -116,9 +117,13 @@ class Amqp09ConnectionCore(ConnectionCore):
     def _is_locked(self, command: Method) -> bool:
         """Whether the server closes the connection because an exclusive queue still belongs to the lost one."""
         arguments = command.arguments
-        return (command.name == "connection.close" and self.state == RECOVERING
-                and self.locked_attempts < MAX_LOCKED_ATTEMPTS
-                and arguments["reply_code"] == CHANNEL_ERROR and arguments["class_id"] == QUEUE_CLASS)
+        return (
+            command.name == "connection.close"
+            and self.state == RECOVERING
+            and self.locked_attempts < MAX_LOCKED_ATTEMPTS
+            and arguments["reply_code"] == CHANNEL_ERROR
+            and arguments["class_id"] == QUEUE_CLASS
+        )
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
         raise NotSupported("AMQP 0-9 cannot update a secret; expected a connection of 0-9-1 or 1.0 (option protocol)")

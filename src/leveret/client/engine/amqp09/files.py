@@ -31,14 +31,16 @@ class FileConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "file"
 
-    def __init__(self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: Arguments,
-                 message_class: type[Message]) -> None:
+    def __init__(
+        self, channel: Amqp09ChannelCore, queue: str, prefetch: int, arguments: Arguments, message_class: type[Message]
+    ) -> None:
         super().__init__(channel, queue, prefetch, arguments, message_class)
         self._counted = False
 
     def clone(self) -> ConsumerCore:
-        return FileConsumerCore(cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments,
-                                self._message_class)
+        return FileConsumerCore(
+            cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments, self._message_class
+        )
 
     def lost(self) -> None:
         if not self._no_ack:
@@ -104,8 +106,10 @@ class IncomingFiles:
         """
         directory_path = None if directory is None else Path(directory)
         if self._used and directory_path != self._directory:
-            raise ValueError(f"all consumers of the channel receive files {_destination(self._directory)}; expected another"
-                             f" channel for files {_destination(directory_path)}")
+            raise ValueError(
+                f"all consumers of the channel receive files {_destination(self._directory)}; expected another"
+                f" channel for files {_destination(directory_path)}"
+            )
         if directory_path is not None:
             directory_path.mkdir(parents=True, exist_ok=True)
         self._directory = directory_path
@@ -192,8 +196,15 @@ class IncomingFiles:
         arguments = command.arguments
         tag = arguments["consumer_tag"].encode("utf-8", "surrogateescape")
         described = Deliver(
-            channel.number, tag, arguments["delivery_tag"], arguments["redelivered"],
-            encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(header), incoming.size or 0, b"")
+            channel.number,
+            tag,
+            arguments["delivery_tag"],
+            arguments["redelivered"],
+            encode_address(arguments["exchange"], arguments["routing_key"]),
+            to_basic(header),
+            incoming.size or 0,
+            b"",
+        )
         message = channel.connection.frontend.file_class(channel, described)
         message.identifier = incoming.identifier
         message.file, message.path = incoming.file, incoming.path
@@ -221,8 +232,11 @@ class IncomingFiles:
         """End a consumer whose files cannot be stored."""
         if consumer is not None and not consumer.ended:
             consumer.abandon()
-            consumer.end(ChannelClosed(
-                f"a file of queue '{consumer.queue}' cannot be stored {_destination(self._directory)}: {failed}"))
+            consumer.end(
+                ChannelClosed(
+                    f"a file of queue '{consumer.queue}' cannot be stored {_destination(self._directory)}: {failed}"
+                )
+            )
 
 
 def _destination(directory: Path | None) -> str:

@@ -26,8 +26,9 @@ class MessageConsumerCore(FileConsumerCore):
     kind: ClassVar[str] = "message"
 
     def clone(self) -> ConsumerCore:
-        return MessageConsumerCore(cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments,
-                                   self._message_class)
+        return MessageConsumerCore(
+            cast("Amqp09ChannelCore", self.channel), self.queue, self.prefetch, self.arguments, self._message_class
+        )
 
     def file_received(self, message: FileContent) -> None:
         # Messages that arrive during a cancel are requeued with the others.
@@ -158,9 +159,15 @@ class IncomingMessages:
         destination: str = arguments["destination"]
         size = incoming.file.seek(0, 2)
         described = Deliver(
-            channel.number, destination.encode("utf-8", "surrogateescape"), tag, arguments["redelivered"],
-            encode_address(arguments["exchange"], arguments["routing_key"]), to_basic(encode_transfer(size, arguments)),
-            size, b"")
+            channel.number,
+            destination.encode("utf-8", "surrogateescape"),
+            tag,
+            arguments["redelivered"],
+            encode_address(arguments["exchange"], arguments["routing_key"]),
+            to_basic(encode_transfer(size, arguments)),
+            size,
+            b"",
+        )
         message = channel.connection.frontend.file_class(channel, described)
         message.kind = "message"
         message.identifier = incoming.identifier

@@ -14,18 +14,21 @@ class Amqp09Operations(Amqp091Operations):
 
     __slots__ = ()
 
-    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: FieldMapping | None) -> Waiter:
+    def declare_queue(
+        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         # In 0-9, exclusive implies auto-delete (queue.declare.exclusive).
         return super().declare_queue(name, durable, exclusive, auto_delete or exclusive, passive, arguments)
 
-    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Waiter:
+    def bind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         _check_queue_binding(to_queue)
         return super().bind(to_queue, destination, source, routing_key, arguments)
 
-    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: FieldMapping | None) -> Waiter:
+    def unbind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         _check_queue_binding(to_queue)
         return super().unbind(to_queue, destination, source, routing_key, arguments)
 
@@ -41,5 +44,7 @@ class Amqp09Operations(Amqp091Operations):
 
 def _check_queue_binding(to_queue: bool) -> None:
     if not to_queue:
-        raise NotSupported("AMQP 0-9 cannot bind exchanges to exchanges; expected a queue, or a connection of 0-9-1 or 1.0"
-                           " (option protocol)")
+        raise NotSupported(
+            "AMQP 0-9 cannot bind exchanges to exchanges; expected a queue, or a connection of 0-9-1 or 1.0"
+            " (option protocol)"
+        )

@@ -63,22 +63,45 @@ class ContentPublish(Amqp09Publish):
 
     __slots__ = ("arguments", "awaited", "has_content", "method")
 
-    def __init__(self, method: str, exchange: str, routing_key: str, flags: int, header: bytes, body: bytes,
-                 arguments: Arguments, has_content: bool = True) -> None:
+    def __init__(
+        self,
+        method: str,
+        exchange: str,
+        routing_key: str,
+        flags: int,
+        header: bytes,
+        body: bytes,
+        arguments: Arguments,
+        has_content: bool = True,
+    ) -> None:
         super().__init__(encode_address(exchange, routing_key), flags, header, body)
         self.method = method
-        self.arguments = {"exchange": exchange, "routing_key": routing_key, "mandatory": bool(flags & 1),
-                          "immediate": bool(flags & 2), **arguments}
+        self.arguments = {
+            "exchange": exchange,
+            "routing_key": routing_key,
+            "mandatory": bool(flags & 1),
+            "immediate": bool(flags & 2),
+            **arguments,
+        }
         self.has_content = has_content
         self.awaited = True
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:
-        return (self.arguments["exchange"], self.arguments["routing_key"], decode_properties(to_basic(self.header)),
-                self.body)
+        return (
+            self.arguments["exchange"],
+            self.arguments["routing_key"],
+            decode_properties(to_basic(self.header)),
+            self.body,
+        )
 
 
-def content_header(class_id: int, size: int, properties: Properties | None, keywords: dict[str, PropertyValue],
-                   more: Iterable[tuple[str, Any]] = ()) -> bytes:
+def content_header(
+    class_id: int,
+    size: int,
+    properties: Properties | None,
+    keywords: dict[str, PropertyValue],
+    more: Iterable[tuple[str, Any]] = (),
+) -> bytes:
     """Return the content header of a class.
 
     Args:
@@ -92,15 +115,20 @@ def content_header(class_id: int, size: int, properties: Properties | None, keyw
         InvalidMessage: The class lacks a property, or its value cannot be encoded.
     """
     merged = from_keywords(properties, keywords)
-    values = {name: value for name in merged.__slots__ if (value := getattr(merged, name)) is not None
-              and name not in _DELIVERY_PROPERTIES}
+    values = {
+        name: value
+        for name in merged.__slots__
+        if (value := getattr(merged, name)) is not None and name not in _DELIVERY_PROPERTIES
+    }
     values.update((name, value) for name, value in more if value is not None)
     owner = V0_9.classes[class_id]
     known = {field.name for field in owner.properties}
     for name in values:
         if name not in known:
-            raise InvalidMessage(f"{name}: class {owner.name} has no such property; expected one of"
-                                 f" {', '.join(sorted(known - {'cluster_id'}))}")
+            raise InvalidMessage(
+                f"{name}: class {owner.name} has no such property; expected one of"
+                f" {', '.join(sorted(known - {'cluster_id'}))}"
+            )
     timestamp = values.get("timestamp")
     try:
         if isinstance(timestamp, datetime):

@@ -37,8 +37,10 @@ def file_of(source: Source) -> Iterator[IO[bytes]]:
 @contextmanager
 def body_of(source: Source) -> Iterator[IO[bytes]]:
     """Yield a source as a binary file; a str is the body itself, not a path. Otherwise as `file_of`."""
-    if not (isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike))
-            or all(hasattr(source, name) for name in _SEEKABLE)):
+    if not (
+        isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike))
+        or all(hasattr(source, name) for name in _SEEKABLE)
+    ):
         raise InvalidMessage(f"expected text, bytes, a path or a seekable file, not {type(source).__name__}")
     with file_of(encode_body(source) if isinstance(source, str) else source) as file:
         yield file

@@ -28,8 +28,7 @@ class StreamConsumerCore(ConsumerCore):
 
     kind: ClassVar[str] = "stream"
 
-    def __init__(self, channel: Amqp09ChannelCore, queue: str, arguments: Arguments,
-                 message_class: type[Message]) -> None:
+    def __init__(self, channel: Amqp09ChannelCore, queue: str, arguments: Arguments, message_class: type[Message]) -> None:
         super().__init__(channel, queue, 0, arguments, message_class)
         self._no_ack = self._counted = True
 
@@ -40,13 +39,29 @@ class StreamConsumerCore(ConsumerCore):
 def stream_delivered(channel: Amqp09ChannelCore, command: ContentMethod) -> None:
     """Handle `stream.deliver`, whose routing key is the name of the queue."""
     arguments = command.arguments
-    channel.delivered(Deliver(
-        channel.number, arguments["consumer_tag"].encode("utf-8", "surrogateescape"), arguments["delivery_tag"], False,
-        encode_address(arguments["exchange"], arguments["queue"]), to_basic(command.header), command.size, command.body))
+    channel.delivered(
+        Deliver(
+            channel.number,
+            arguments["consumer_tag"].encode("utf-8", "surrogateescape"),
+            arguments["delivery_tag"],
+            False,
+            encode_address(arguments["exchange"], arguments["queue"]),
+            to_basic(command.header),
+            command.size,
+            command.body,
+        )
+    )
 
 
-def stream_publish(body: Body, exchange: str, routing_key: str, mandatory: bool, immediate: bool,
-                   properties: Properties | None, keywords: dict[str, PropertyValue]) -> ContentPublish:
+def stream_publish(
+    body: Body,
+    exchange: str,
+    routing_key: str,
+    mandatory: bool,
+    immediate: bool,
+    properties: Properties | None,
+    keywords: dict[str, PropertyValue],
+) -> ContentPublish:
     """Return an encoded `stream.publish`. It is never published again: by then it would be outdated."""
     data = encode_body(body)
     header = content_header(STREAM, len(data), properties, keywords)
@@ -57,10 +72,22 @@ def stream_publish(body: Body, exchange: str, routing_key: str, mandatory: bool,
     return outgoing
 
 
-def tunnel_request(data_name: str, body: Body, headers: FieldMapping | None, meta_data: FieldMapping | None,
-                   proxy_name: str, durable: bool, broadcast: bool) -> tuple[Arguments, bytes, bytes]:
+def tunnel_request(
+    data_name: str,
+    body: Body,
+    headers: FieldMapping | None,
+    meta_data: FieldMapping | None,
+    proxy_name: str,
+    durable: bool,
+    broadcast: bool,
+) -> tuple[Arguments, bytes, bytes]:
     """Return arguments, header and body of a `tunnel.request`. Raises `InvalidMessage` for an invalid body."""
     data = encode_body(body)
-    properties = {"headers": headers or None, "proxy_name": proxy_name or None, "data_name": data_name,
-                  "durable": int(durable), "broadcast": int(broadcast)}
+    properties = {
+        "headers": headers or None,
+        "proxy_name": proxy_name or None,
+        "data_name": data_name,
+        "durable": int(durable),
+        "broadcast": int(broadcast),
+    }
     return {"meta_data": dict(meta_data or {})}, encode_header(TUNNEL_CLASS, len(data), properties, QPID, V0_9), data

@@ -23,9 +23,17 @@ CHECKPOINT_INTERVAL: Final = 8 << 20
 _OVERHEAD: Final = 64
 _OK: Final = ("message.ok",)
 _OUTCOMES: Final = ("message.ok", "message.reject")
-_STRING_FIELDS: Final = ("message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "user_id",
-                         "app_id")
+_STRING_FIELDS: Final = (
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "content_type",
+    "content_encoding",
+    "user_id",
+    "app_id",
+)
 _UNSUPPORTED: Final = ("timestamp", "type", "cluster_id")
+
 
 class Transfer:
     """One message being sent.
@@ -37,8 +45,17 @@ class Transfer:
         identifier: Identifier of its checkpoints; "" for none.
     """
 
-    def __init__(self, channel: Amqp09ChannelCore, file: IO[bytes], exchange: str, routing_key: str, identifier: str,
-                 immediate: bool, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
+    def __init__(
+        self,
+        channel: Amqp09ChannelCore,
+        file: IO[bytes],
+        exchange: str,
+        routing_key: str,
+        identifier: str,
+        immediate: bool,
+        properties: Properties | None,
+        keywords: dict[str, PropertyValue],
+    ) -> None:
         self._channel = channel
         self._file = file
         self._start = file.tell()
@@ -48,18 +65,27 @@ class Transfer:
         self._reference = uuid.uuid4().hex
         self._in_flight = 0
         self._since_checkpoint = 0
-        self._arguments = {"destination": exchange, "routing_key": routing_key, "immediate": immediate,
-                           **_fields(properties, keywords)}
+        self._arguments = {
+            "destination": exchange,
+            "routing_key": routing_key,
+            "immediate": immediate,
+            **_fields(properties, keywords),
+        }
         try:
-            fields = len(encode_transfer(self.size, {
-                name: value for name, value in self._arguments.items() if name not in ("destination", "immediate")}))
+            fields = len(
+                encode_transfer(
+                    self.size,
+                    {name: value for name, value in self._arguments.items() if name not in ("destination", "immediate")},
+                )
+            )
         except EncodeError as error:
             raise InvalidMessage(f"properties of class message: {error}") from error
         room = channel.connection.engine.payload_max - _OVERHEAD
         fields += len(exchange.encode("utf-8", "surrogateescape")) + len(routing_key.encode("utf-8", "surrogateescape"))
         if fields > room:
-            raise InvalidMessage(f"the properties take {fields} bytes; a frame has room for {room} on this connection"
-                                 " (option frame_max)")
+            raise InvalidMessage(
+                f"the properties take {fields} bytes; a frame has room for {room} on this connection (option frame_max)"
+            )
         self.inline = self.size <= room - fields and not identifier
         self._chunk_size = room - len(self._reference)
 
@@ -71,8 +97,9 @@ class Transfer:
         """Send the whole message inline; the result is None, or why the server rejected it."""
         self._file.seek(self._start)
         channel = self._channel
-        return channel.ask("message.transfer", {**self._arguments, "body": (0, self._file.read(self.size))}, _OUTCOMES,
-                           self._outcome)
+        return channel.ask(
+            "message.transfer", {**self._arguments, "body": (0, self._file.read(self.size))}, _OUTCOMES, self._outcome
+        )
 
     def begin(self) -> Waiter:
         """Open the reference. When the server has replied, the file is positioned where sending resumes."""
@@ -85,8 +112,9 @@ class Transfer:
 
         self._reference = uuid.uuid4().hex
         if self.identifier:
-            return self._channel.ask("message.resume", {"reference": self._reference, "identifier": self.identifier},
-                                     ("message.offset",), opened)
+            return self._channel.ask(
+                "message.resume", {"reference": self._reference, "identifier": self.identifier}, ("message.offset",), opened
+            )
         return self._channel.ask("message.open", {"reference": self._reference}, _OK, opened)
 
     @property
@@ -131,9 +159,12 @@ class Transfer:
         if reply.name == "message.ok":
             return None
         text = reply.arguments["text"]
-        return Nacked(f"no queue accepted the message: {text} (message.reject)", messages=[
-            (self._arguments["destination"], self._arguments["routing_key"], None, b"")],
-            reply_code=reply.arguments["code"], reply_text=text)
+        return Nacked(
+            f"no queue accepted the message: {text} (message.reject)",
+            messages=[(self._arguments["destination"], self._arguments["routing_key"], None, b"")],
+            reply_code=reply.arguments["code"],
+            reply_text=text,
+        )
 
 
 def _fields(properties: Properties | None, keywords: dict[str, PropertyValue]) -> Arguments:

@@ -24,6 +24,7 @@ from leveret.wire.amqp0.values import Arguments
 CHUNK_SIZE: Final = 1 << 20
 MAX_IN_FLIGHT: Final = 4
 
+
 class Upload:
     """One file being sent.
 
@@ -33,8 +34,18 @@ class Upload:
         identifier: Identifier of the upload.
     """
 
-    def __init__(self, file: IO[bytes], exchange: str, routing_key: str, identifier: str, mandatory: bool, immediate: bool,
-                 filename: str | None, properties: Properties | None, keywords: dict[str, PropertyValue]) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        exchange: str,
+        routing_key: str,
+        identifier: str,
+        mandatory: bool,
+        immediate: bool,
+        filename: str | None,
+        properties: Properties | None,
+        keywords: dict[str, PropertyValue],
+    ) -> None:
         self._file = file
         self._start = file.tell()
         self.size = file.seek(0, 2) - self._start
@@ -57,8 +68,16 @@ class Upload:
 
     def outgoing(self) -> ContentPublish:
         """Return the publish of the staged file. It is not repeated on its own: the upload may be lost."""
-        outgoing = ContentPublish("file.publish", self._exchange, self._routing_key, self._flags, self._header, b"",
-                           {"identifier": self.identifier}, has_content=False)
+        outgoing = ContentPublish(
+            "file.publish",
+            self._exchange,
+            self._routing_key,
+            self._flags,
+            self._header,
+            b"",
+            {"identifier": self.identifier},
+            has_content=False,
+        )
         outgoing.at_most_once = True
         return outgoing
 

@@ -45,8 +45,18 @@ class ChannelCore(CallingChannel):
         recovering: Number of pending `basic.recover`; unacked messages that arrive meanwhile will be delivered again.
     """
 
-    __slots__ = ("_cancel_when_started", "_flow", "_recently_cancelled", "_stopped", "_transaction", "consumers",
-                 "pending_confirms", "qos", "recovering", "replies")
+    __slots__ = (
+        "_cancel_when_started",
+        "_flow",
+        "_recently_cancelled",
+        "_stopped",
+        "_transaction",
+        "consumers",
+        "pending_confirms",
+        "qos",
+        "recovering",
+        "replies",
+    )
 
     consumers: dict[bytes, ConsumerCore]
 
@@ -159,8 +169,15 @@ class ChannelCore(CallingChannel):
                 return
             self.send("channel.close-ok")
             self.connection.forget_channel(self)
-            self.ended(closed_error(arguments["reply_code"], arguments["reply_text"], arguments["class_id"],
-                                    arguments["method_id"], channel=True))
+            self.ended(
+                closed_error(
+                    arguments["reply_code"],
+                    arguments["reply_text"],
+                    arguments["class_id"],
+                    arguments["method_id"],
+                    channel=True,
+                )
+            )
         elif name == "channel.flow":
             self._stopped = not command.arguments["active"]
             self.send("channel.flow-ok", {"active": command.arguments["active"]})
@@ -178,10 +195,12 @@ class ChannelCore(CallingChannel):
         body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
         error = Returned(
             f"{arguments['reply_text']}: no queue is bound to exchange '{exchange}' for routing key '{routing_key}'"
-            if arguments["reply_code"] == 312 else
-            f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
+            if arguments["reply_code"] == 312
+            else f"{arguments['reply_text']}: exchange '{exchange}', routing key '{routing_key}'",
             messages=[(exchange, routing_key, _properties(command.header), body)],
-            reply_code=arguments["reply_code"], reply_text=arguments["reply_text"])
+            reply_code=arguments["reply_code"],
+            reply_text=arguments["reply_text"],
+        )
         found = self.pending_confirms.returned(encode_address(exchange, routing_key), command.header, body, error)
         if not found and self.replies is not None and error.message is not None and error.message.properties is not None:
             # A request on a channel without confirms.
@@ -193,9 +212,13 @@ class ChannelCore(CallingChannel):
             self.send("basic.cancel-ok", {"consumer_tag": tag})
         consumer = self.consumers.pop(tag.encode("utf-8", "surrogateescape"), None)
         if consumer is not None:
-            consumer.end(ConsumerCancelled(
-                f"the server cancelled consumer '{tag}' of queue '{consumer.queue}': the queue was deleted or is"
-                " unavailable", consumer_tag=tag))
+            consumer.end(
+                ConsumerCancelled(
+                    f"the server cancelled consumer '{tag}' of queue '{consumer.queue}': the queue was deleted or is"
+                    " unavailable",
+                    consumer_tag=tag,
+                )
+            )
             self.connection.consumer_removed(consumer.queue)
 
     # Closing
@@ -285,13 +308,18 @@ class ChannelCore(CallingChannel):
         connection = self.connection
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
-            raise InvalidMessage(f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
-                                 f" {engine.payload_max} on this connection (option frame_max)")
+            raise InvalidMessage(
+                f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
+                f" {engine.payload_max} on this connection (option frame_max)"
+            )
         if self._deferred is None:
             engine.send_publish(self.number, outgoing.address, outgoing.flags, outgoing.header, body, len(body))
         else:
-            self._deferred.append(partial(engine.send_publish, self.number, outgoing.address, outgoing.flags,
-                                          outgoing.header, body, len(body)))
+            self._deferred.append(
+                partial(
+                    engine.send_publish, self.number, outgoing.address, outgoing.flags, outgoing.header, body, len(body)
+                )
+            )
         if self.confirms:
             self.pending_confirms.add(outgoing)
             if connection.paused:
@@ -376,8 +404,11 @@ class ChannelCore(CallingChannel):
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
             replies = Replies(self, self.connection.frontend.message_class)
             replies.tag = self.connection.new_name()
-            self.cast("basic.consume", {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
-                      partial(self._replies_started, replies))
+            self.cast(
+                "basic.consume",
+                {**replies.arguments, "queue": replies.queue, "consumer_tag": replies.tag},
+                partial(self._replies_started, replies),
+            )
             self.replies = replies
         return replies
 
@@ -387,8 +418,9 @@ class ChannelCore(CallingChannel):
 
     def cancel(self, consumer: ConsumerCore) -> Waiter:
         """Send `basic.cancel`. Messages that the application has not taken are requeued, including those still to come."""
-        waiter = self.call(f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag},
-                           partial(self._cancel_completed, consumer))
+        waiter = self.call(
+            f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._cancel_completed, consumer)
+        )
         self._requeue_untaken(consumer)
         return waiter
 
@@ -445,9 +477,16 @@ class ChannelCore(CallingChannel):
             if not isinstance(reply, ContentMethod):
                 return None
             arguments = reply.arguments
-            command = Deliver(self.number, b"", arguments["delivery_tag"], arguments["redelivered"],
-                              encode_address(arguments["exchange"], arguments["routing_key"]), reply.header, reply.size,
-                              reply.body)
+            command = Deliver(
+                self.number,
+                b"",
+                arguments["delivery_tag"],
+                arguments["redelivered"],
+                encode_address(arguments["exchange"], arguments["routing_key"]),
+                reply.header,
+                reply.size,
+                reply.body,
+            )
             message = message_class(self, command, no_ack)
             message.generation = generation
             message.message_count = arguments["message_count"]

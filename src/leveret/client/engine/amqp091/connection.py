@@ -62,9 +62,15 @@ class ConnectionCore(BaseConnectionCore):
         self._unsent_header = b""
 
     def _new_engine(self, parameters: Parameters) -> Engine:
-        return Engine(CLIENT, self.version, frame_max=parameters.frame_max or 131072,
-                      channel_max=parameters.channel_max or 65535, heartbeat=parameters.heartbeat or 0,
-                      max_body_size=1 << 62, spool_threshold=1 << 62)
+        return Engine(
+            CLIENT,
+            self.version,
+            frame_max=parameters.frame_max or 131072,
+            channel_max=parameters.channel_max or 65535,
+            heartbeat=parameters.heartbeat or 0,
+            max_body_size=1 << 62,
+            spool_threshold=1 << 62,
+        )
 
     @property
     def heartbeat_timeout(self) -> float:
@@ -152,11 +158,15 @@ class ConnectionCore(BaseConnectionCore):
         if b"AMQP".startswith(first[:4]) or first.startswith(b"AMQP"):
             if len(first) < 8:
                 return
-            text = (f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of {self.version.name}"
-                    f" (it answered {first!r})")
+            text = (
+                f"the server speaks AMQP {first[5]}-{first[6]}-{first[7]} instead of {self.version.name}"
+                f" (it answered {first!r})"
+            )
         else:
-            text = (f"the server does not speak AMQP: it answered {first!r}; expected an AMQP server, or amqps:// if the"
-                    " port uses TLS")
+            text = (
+                f"the server does not speak AMQP: it answered {first!r}; expected an AMQP server, or amqps:// if the"
+                " port uses TLS"
+            )
         speaks_amqp10 = first.startswith(b"AMQP") and first[5:8] == b"\1\0\0"
         if speaks_amqp10:
             text += '; expected a connection with protocol="1.0"'
@@ -170,8 +180,13 @@ class ConnectionCore(BaseConnectionCore):
         name = command.name
         arguments = command.arguments
         if name == "connection.close":
-            error = closed_error(arguments["reply_code"], arguments["reply_text"], arguments["class_id"],
-                                 arguments["method_id"], channel=False)
+            error = closed_error(
+                arguments["reply_code"],
+                arguments["reply_text"],
+                arguments["class_id"],
+                arguments["method_id"],
+                channel=False,
+            )
             self.send("connection.close-ok")
             self.frontend.close_socket()
             self.lost(error, arguments["reply_code"] in _RETRYABLE_CODES)
@@ -214,8 +229,10 @@ class ConnectionCore(BaseConnectionCore):
             number += 1
         self._lowest_free = number
         if number > self.engine.channel_max:
-            raise ConnectionClosed(f"all {self.engine.channel_max} channels of the connection are open; expected fewer, or"
-                                   " a larger channel_max")
+            raise ConnectionClosed(
+                f"all {self.engine.channel_max} channels of the connection are open; expected fewer, or"
+                " a larger channel_max"
+            )
         channel = self.channels[number] = self.channel_class(self, number, confirms, transactional)
         return channel
 

@@ -30,16 +30,26 @@ class ConsumerCore(BaseConsumerCore):
         ended: No more messages will arrive. `error` says why; None if the client cancelled it.
     """
 
-    __slots__ = ("_counted", "_message_class", "_no_ack", "_waiters", "arguments", "cancelling", "channel", "messages",
-                 "prefetch")
+    __slots__ = (
+        "_counted",
+        "_message_class",
+        "_no_ack",
+        "_waiters",
+        "arguments",
+        "cancelling",
+        "channel",
+        "messages",
+        "prefetch",
+    )
 
     channel: ChannelCore
     messages: deque[Message]
 
     kind: ClassVar[str] = "basic"
 
-    def __init__(self, channel: ChannelCore, queue: str, prefetch: int, arguments: Arguments,
-                 message_class: type[Message]) -> None:
+    def __init__(
+        self, channel: ChannelCore, queue: str, prefetch: int, arguments: Arguments, message_class: type[Message]
+    ) -> None:
         self.channel = channel
         self.queue = queue
         self.prefetch = prefetch

@@ -36,7 +36,8 @@ def encode_address(exchange: str, routing_key: str) -> bytes:
         second = routing_key.encode("utf-8", "surrogateescape")
     except (AttributeError, UnicodeEncodeError) as error:
         raise InvalidMessage(
-            f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text") from None
+            f"exchange {exchange!r:.100}, routing key {routing_key!r:.100}: {error}; expected text"
+        ) from None
     if len(first) > 255 or len(second) > 255:
         what, size = ("exchange name", len(first)) if len(first) > 255 else ("routing key", len(second))
         raise InvalidMessage(f"{what} too long: {size} bytes in UTF-8; expected at most 255")

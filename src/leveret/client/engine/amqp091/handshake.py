@@ -31,25 +31,39 @@ CAPABILITIES: Final = {
     "authentication_failure_close": True,
 }
 
+
 def handshake(connection: ConnectionCore) -> Procedure:
     """Run the handshake, from the protocol header to `connection.open-ok` (a procedure)."""
     parameters = connection.parameters
     start: Method = yield connection.expect()
     spoken = start.arguments["version_major"], start.arguments["version_minor"]
     if spoken != VERSION:
-        raise ConnectionFailed(f"{parameters.host}:{parameters.port} speaks AMQP version {spoken[0]}.{spoken[1]}; expected"
-                               f" {VERSION[0]}.{VERSION[1]}", host=parameters.host, port=parameters.port)
+        raise ConnectionFailed(
+            f"{parameters.host}:{parameters.port} speaks AMQP version {spoken[0]}.{spoken[1]}; expected"
+            f" {VERSION[0]}.{VERSION[1]}",
+            host=parameters.host,
+            port=parameters.port,
+        )
     connection.server_properties = start.arguments["server_properties"]
     offered = start.arguments["mechanisms"].split()
     login = Login(parameters)
     mechanism = login.mechanism
     if mechanism not in offered:
-        raise AuthenticationFailed(f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; set the option"
-                                   " mechanism to one of them", host=parameters.host, port=parameters.port)
-    connection.send("connection.start-ok", {
-        "client_properties": _client_properties(parameters), "mechanism": mechanism, "response": login.first(),
-        "locale": parameters.locale,
-    })
+        raise AuthenticationFailed(
+            f"the server offers the mechanisms {', '.join(offered)}, not {mechanism}; set the option"
+            " mechanism to one of them",
+            host=parameters.host,
+            port=parameters.port,
+        )
+    connection.send(
+        "connection.start-ok",
+        {
+            "client_properties": _client_properties(parameters),
+            "mechanism": mechanism,
+            "response": login.first(),
+            "locale": parameters.locale,
+        },
+    )
     try:
         tune: Method = yield connection.expect()
         while tune.name == "connection.secure":
@@ -79,20 +93,28 @@ def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> Con
     message = f"{at} refused the connection: {code} {text}"
     if opening and code in _VHOST_CODES:
         kind = VhostRefused
-        message = (f"{at} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {code} {text};"
-                   " expected an existing vhost that the user may access (options vhost, user)")
+        message = (
+            f"{at} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {code} {text};"
+            " expected an existing vhost that the user may access (options vhost, user)"
+        )
     elif code == ACCESS_REFUSED:
         kind = AuthenticationFailed
-        message = (f"{at} refused user {parameters.user!r} by {parameters.mechanism}: {text};"
-                   " expected a valid user and password (options user, password, mechanism)")
+        message = (
+            f"{at} refused user {parameters.user!r} by {parameters.mechanism}: {text};"
+            " expected a valid user and password (options user, password, mechanism)"
+        )
     return kind(message, host=parameters.host, port=parameters.port, reply_code=code, reply_text=text)
 
 
 def _client_properties(parameters: Parameters) -> FieldTable:
-    properties: FieldTable = {"product": "Leveret", "version": __version__, "platform": "Python",
-                                  "copyright": "The Leveret authors",
-                                  "information": "Licensed under the Apache License 2.0",
-                                  "capabilities": dict(CAPABILITIES)}
+    properties: FieldTable = {
+        "product": "Leveret",
+        "version": __version__,
+        "platform": "Python",
+        "copyright": "The Leveret authors",
+        "information": "Licensed under the Apache License 2.0",
+        "capabilities": dict(CAPABILITIES),
+    }
     if parameters.name:
         properties["connection_name"] = parameters.name
     properties.update(parameters.client_properties or {})

@@ -26,11 +26,18 @@ class Amqp091Operations(Operations):
     def __init__(self, channel: ChannelCore) -> None:
         self._channel = channel
 
-    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: FieldMapping | None) -> Waiter:
+    def declare_queue(
+        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count."""
-        sent: Arguments = {"queue": name, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
-                           "passive": passive, "arguments": dict(arguments or {})}
+        sent: Arguments = {
+            "queue": name,
+            "durable": durable,
+            "exclusive": exclusive,
+            "auto_delete": auto_delete,
+            "passive": passive,
+            "arguments": dict(arguments or {}),
+        }
         topology = self._channel.connection.topology
 
         def declared(reply: Method, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
@@ -57,11 +64,26 @@ class Amqp091Operations(Operations):
         """Purge a queue; the result is the number of messages removed."""
         return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
-    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: FieldMapping | None, passive: bool = False) -> Waiter:
+    def declare_exchange(
+        self,
+        name: str,
+        type: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: FieldMapping | None,
+        passive: bool = False,
+    ) -> Waiter:
         """Declare an exchange."""
-        sent: Arguments = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete,
-                           "internal": internal, "passive": passive, "arguments": dict(arguments or {})}
+        sent: Arguments = {
+            "exchange": name,
+            "type": type,
+            "durable": durable,
+            "auto_delete": auto_delete,
+            "internal": internal,
+            "passive": passive,
+            "arguments": dict(arguments or {}),
+        }
 
         def declared(reply: Method, abandoned: bool) -> None:
             if not passive:
@@ -77,8 +99,9 @@ class Amqp091Operations(Operations):
 
         return self._channel.call("exchange.delete", {"exchange": name, "if_unused": if_unused}, deleted)
 
-    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Waiter:
+    def bind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
@@ -87,8 +110,9 @@ class Amqp091Operations(Operations):
 
         return self._channel.call("queue.bind" if to_queue else "exchange.bind", sent, bound)
 
-    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: FieldMapping | None) -> Waiter:
+    def unbind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
 
@@ -107,7 +131,6 @@ class Amqp091Operations(Operations):
         return self._channel.call("basic.qos", sent, set_)
 
 
-def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Arguments:
+def _binding(to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None) -> Arguments:
     names = ("queue", "exchange") if to_queue else ("destination", "source")
     return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}

@@ -97,9 +97,14 @@ class PendingConfirms:
             for same_header in (True, False):
                 for tag in range(start, self._next):
                     outgoing = self._by_tag.get(tag)
-                    if (outgoing is not None and outgoing.flags and outgoing.returned is None
-                            and outgoing.address == address and outgoing.body == body
-                            and (not same_header or outgoing.header == header)):
+                    if (
+                        outgoing is not None
+                        and outgoing.flags
+                        and outgoing.returned is None
+                        and outgoing.address == address
+                        and outgoing.body == body
+                        and (not same_header or outgoing.header == header)
+                    ):
                         outgoing.returned = error
                         self._returned = tag
                         return True
@@ -124,5 +129,7 @@ def _outcome(outgoing: Publish, ack: bool) -> Error | None:
         return outgoing.returned
     if ack:
         return None
-    return Nacked("the server refused the message (basic.nack): a queue is full, or the message could not be stored",
-                  messages=[outgoing.describe()])
+    return Nacked(
+        "the server refused the message (basic.nack): a queue is full, or the message could not be stored",
+        messages=[outgoing.describe()],
+    )

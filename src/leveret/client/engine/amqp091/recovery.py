@@ -122,8 +122,11 @@ class _TopologyRecovery:
             yield from channel.prepare(arguments)
             return (yield channel.call(method, arguments))
         except ChannelClosed as error:
-            if (isinstance(error, ResourceLocked) and arguments["exclusive"]
-                    and connection.locked_attempts < MAX_LOCKED_ATTEMPTS):
+            if (
+                isinstance(error, ResourceLocked)
+                and arguments["exclusive"]
+                and connection.locked_attempts < MAX_LOCKED_ATTEMPTS
+            ):
                 connection.locked_attempts += 1
                 raise
             connection.frontend.emit(RecoveryFailed(what, error))

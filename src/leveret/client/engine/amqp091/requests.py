@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
-
 class Replies(ConsumerCore, RepliesCore):
     """The consumer of a channel's replies. Each reply goes to the request with its correlation id; others are dropped."""
 

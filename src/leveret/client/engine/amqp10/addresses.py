@@ -64,8 +64,10 @@ class Addresses:
     def check_managed(self) -> None:
         """Raise `NotSupported` if the server has no management node."""
         if self.form != "v2":
-            raise NotSupported(f"declaring and binding require a management node, which this server does not have (address"
-                               f" format {self.form}); expected existing queues, or a server with {MANAGEMENT}")
+            raise NotSupported(
+                f"declaring and binding require a management node, which this server does not have (address"
+                f" format {self.form}); expected existing queues, or a server with {MANAGEMENT}"
+            )
 
 
 def quoted(name: str) -> str:

@@ -80,8 +80,9 @@ def connection_error(condition: Condition | None) -> ConnectionClosed:
 
 def protocol_error(condition: str, text: str) -> ConnectionClosed:
     """Return the exception for a server that broke the protocol, which makes the client close the connection."""
-    error: ConnectionClosed = _with(ConnectionClosed(f"the server broke the protocol: {condition}: {text}"),
-                                    Condition(condition, text))
+    error: ConnectionClosed = _with(
+        ConnectionClosed(f"the server broke the protocol: {condition}: {text}"), Condition(condition, text)
+    )
     return error
 
 
@@ -93,11 +94,15 @@ def publish_error(state: Composite | None, described: Checked) -> PublishFailed 
     if kind == descriptors.RELEASED:
         return Returned("the message was returned: no queue accepted it (released)", messages=[described])
     if isinstance(state, Rejected):
-        failed: PublishFailed = _with(Nacked(f"the server refused the message (rejected): {text_of(state.error)}",
-                                             messages=[described]), state.error)
+        failed: PublishFailed = _with(
+            Nacked(f"the server refused the message (rejected): {text_of(state.error)}", messages=[described]), state.error
+        )
         return failed
     if isinstance(state, Modified):
-        return Nacked("the server refused the message (modified"
-                      f"{', delivery failed' if state.delivery_failed else ''}"
-                      f"{', undeliverable here' if state.undeliverable_here else ''})", messages=[described])
+        return Nacked(
+            "the server refused the message (modified"
+            f"{', delivery failed' if state.delivery_failed else ''}"
+            f"{', undeliverable here' if state.undeliverable_here else ''})",
+            messages=[described],
+        )
     return Nacked(f"the server sent an unknown outcome (0x{kind:02x})", messages=[described])

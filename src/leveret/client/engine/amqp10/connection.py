@@ -173,8 +173,10 @@ class Amqp10ConnectionCore(BaseConnectionCore):
 
     def _failed(self, failure: Failure) -> None:
         if self.state == OPENING and not self._headers:
-            text = ("the server does not speak AMQP 1.0: it did not answer with a protocol header; expected an AMQP 1.0"
-                    " server, or amqps:// if the port uses TLS")
+            text = (
+                "the server does not speak AMQP 1.0: it did not answer with a protocol header; expected an AMQP 1.0"
+                " server, or amqps:// if the port uses TLS"
+            )
             self.mismatch(ProtocolMismatch(text, host=self.parameters.host, port=self.parameters.port))
             return
         self.fail(protocol_error(failure.condition, failure.text))
@@ -214,8 +216,10 @@ class Amqp10ConnectionCore(BaseConnectionCore):
             number += 1
         self._lowest_free = number
         if number > self.engine.channel_max:
-            raise ConnectionClosed(f"all {self.engine.channel_max + 1} sessions of the connection are open; expected fewer,"
-                                   " or a larger channel_max")
+            raise ConnectionClosed(
+                f"all {self.engine.channel_max + 1} sessions of the connection are open; expected fewer,"
+                " or a larger channel_max"
+            )
         session = self.channels[number] = SessionCore(self, number, confirms, transactional, internal)
         return session
 
@@ -234,5 +238,6 @@ class Amqp10ConnectionCore(BaseConnectionCore):
 
     def update_secret(self, secret: str, reason: str) -> Waiter:
         """Send the server a new token (RabbitMQ's `PUT /auth/tokens`)."""
-        return self.management.request("PUT", "/auth/tokens", secret.encode(), lambda status, body, abandoned: None,
-                                       "connection.update-secret")
+        return self.management.request(
+            "PUT", "/auth/tokens", secret.encode(), lambda status, body, abandoned: None, "connection.update-secret"
+        )

@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 DEFAULT_VHOST: Final = "/"
 _VHOST_CONDITIONS: Final = (constants.NOT_FOUND, constants.UNAUTHORIZED_ACCESS, constants.NOT_ALLOWED)
-_CODES: Final = {constants.SASL_CODE_AUTH: "wrong name or password", constants.SASL_CODE_SYS: "a system error",
-                 constants.SASL_CODE_SYS_PERM: "a permanent system error",
-                 constants.SASL_CODE_SYS_TEMP: "a temporary system error"}
+_CODES: Final = {
+    constants.SASL_CODE_AUTH: "wrong name or password",
+    constants.SASL_CODE_SYS: "a system error",
+    constants.SASL_CODE_SYS_PERM: "a permanent system error",
+    constants.SASL_CODE_SYS_TEMP: "a temporary system error",
+}
 
 
 def handshake(connection: Amqp10ConnectionCore) -> Procedure:
@@ -46,15 +49,23 @@ def handshake(connection: Amqp10ConnectionCore) -> Procedure:
     parameters = connection.parameters
     yield from _login(connection, parameters)
     connection.send_protocol_header(AMQP)
-    connection.send(Open(
-        connection.container_id, _hostname(parameters), connection.engine.max_frame_size, connection.engine.channel_max,
-        connection.engine.idle_time_out or None, properties=_properties(parameters)))
+    connection.send(
+        Open(
+            connection.container_id,
+            _hostname(parameters),
+            connection.engine.max_frame_size,
+            connection.engine.channel_max,
+            connection.engine.idle_time_out or None,
+            properties=_properties(parameters),
+        )
+    )
     try:
         _check_header(connection, (yield connection.expect()), AMQP)
         theirs = yield connection.expect()
         if not isinstance(theirs, Open):
-            raise ConnectionFailed(f"{_at(parameters)} sent another frame than open", host=parameters.host,
-                                   port=parameters.port)
+            raise ConnectionFailed(
+                f"{_at(parameters)} sent another frame than open", host=parameters.host, port=parameters.port
+            )
         connection.agree(theirs)
         connection.engine.can_close = True
         probe = connection.new_channel(False, False, internal=True)
@@ -77,8 +88,11 @@ def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedur
         login = Login(parameters)
         mechanism = login.mechanism
         if mechanism not in offered.sasl_server_mechanisms:
-            raise _failed(parameters, f"the server offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
-                          f" {mechanism}; set the option mechanism to one of them")
+            raise _failed(
+                parameters,
+                f"the server offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
+                f" {mechanism}; set the option mechanism to one of them",
+            )
         connection.send(SaslInit(mechanism, login.first() or None, _hostname(parameters)))
         outcome = yield connection.expect()
         while isinstance(outcome, SaslChallenge) and mechanism in SCRAM:
@@ -89,8 +103,11 @@ def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedur
     except ConnectionLost:
         raise _failed(parameters, CLOSED_DURING_LOGIN) from None
     if outcome.code != constants.SASL_CODE_OK:
-        raise _failed(parameters, f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
-                      " expected a valid user and password (options user, password, mechanism)")
+        raise _failed(
+            parameters,
+            f"user {parameters.user!r} by {mechanism}: {_CODES.get(outcome.code, outcome.code)};"
+            " expected a valid user and password (options user, password, mechanism)",
+        )
     login.done(outcome.additional_data or b"")
 
 
@@ -102,8 +119,10 @@ def _check_header(connection: Amqp10ConnectionCore, header: Checked, expected: i
     if not isinstance(header, Header):
         text = "the server sent a frame before its header"
     elif header.is_supported():
-        text = (f"the server requires protocol id {header.protocol} of AMQP 1.0; expected {expected} (0: plain AMQP without"
-                " SASL, 2: TLS, 3: SASL)")
+        text = (
+            f"the server requires protocol id {header.protocol} of AMQP 1.0; expected {expected} (0: plain AMQP without"
+            " SASL, 2: TLS, 3: SASL)"
+        )
     else:
         numbers = (header.major, header.minor, header.revision)
         spoken = "-".join(map(str, numbers if header.major == 0 else numbers[:2]))
@@ -119,8 +138,9 @@ def _at(parameters: Parameters) -> str:
 
 
 def _failed(parameters: Parameters, text: str) -> AuthenticationFailed:
-    return AuthenticationFailed(f"{_at(parameters)} refused the login: {text}", host=parameters.host, port=parameters.port,
-                                reply_text=text)
+    return AuthenticationFailed(
+        f"{_at(parameters)} refused the login: {text}", host=parameters.host, port=parameters.port, reply_text=text
+    )
 
 
 def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
@@ -128,8 +148,10 @@ def _refused(parameters: Parameters, error: Error) -> ConnectionFailed:
     text = f"{_at(parameters)} refused the connection: {error}"
     if error.condition in _VHOST_CONDITIONS:
         kind = VhostRefused
-        text = (f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
-                " expected an existing vhost that the user may access (options vhost, user)")
+        text = (
+            f"{_at(parameters)} refused the vhost {parameters.vhost!r} to user {parameters.user!r}: {error};"
+            " expected an existing vhost that the user may access (options vhost, user)"
+        )
     failed = kind(text, host=parameters.host, port=parameters.port, reply_text=error.reply_text)
     failed.condition, failed.info = error.condition, error.info
     return failed

@@ -38,8 +38,17 @@ def _check_name(name: str, durable: bool) -> None:
         raise InvalidMessage("a durable link is found again by its name; expected a name (option name)")
 
 
-def new_sender(session: SessionCore, address: str | None, name: str, settled: bool, settle_second: bool, durable: bool,
-               dynamic: bool, properties: Mapping[str, WireValue] | None, capabilities: tuple[str, ...]) -> SenderCore:
+def new_sender(
+    session: SessionCore,
+    address: str | None,
+    name: str,
+    settled: bool,
+    settle_second: bool,
+    durable: bool,
+    dynamic: bool,
+    properties: Mapping[str, WireValue] | None,
+    capabilities: tuple[str, ...],
+) -> SenderCore:
     """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
     session._check_open()
     _check_name(name, durable)
@@ -47,28 +56,61 @@ def new_sender(session: SessionCore, address: str | None, name: str, settled: bo
     if durable:
         target.durable = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
         target.expiry_policy = _NEVER
-    sender = SenderCore(session, name or session.connection.new_name(), target, settled=settled,
-                        settle_second=settle_second or durable, durable=durable, app_owned=True,
-                        properties=_symbols(properties))
+    sender = SenderCore(
+        session,
+        name or session.connection.new_name(),
+        target,
+        settled=settled,
+        settle_second=settle_second or durable,
+        durable=durable,
+        app_owned=True,
+        properties=_symbols(properties),
+    )
     session.app_senders.append(sender)
     sender.attach()
     return sender
 
 
-def new_receiver(session: SessionCore, address: str | None, name: str, prefetch: int, filters: Filters | None, browse: bool,
-                 durable: bool, settled: bool, settle_second: bool, dynamic: bool,
-                 properties: Mapping[str, WireValue] | None, capabilities: tuple[str, ...]) -> ReceiverCore:
+def new_receiver(
+    session: SessionCore,
+    address: str | None,
+    name: str,
+    prefetch: int,
+    filters: Filters | None,
+    browse: bool,
+    durable: bool,
+    settled: bool,
+    settle_second: bool,
+    dynamic: bool,
+    properties: Mapping[str, WireValue] | None,
+    capabilities: tuple[str, ...],
+) -> ReceiverCore:
     """Return a receiver that has not started; `SessionCore.consume` attaches it."""
     _check_name(name, durable)
-    source = Source(_address(address, dynamic), dynamic=dynamic, filter=filter_map(filters), outcomes=OUTCOMES,
-                    default_outcome=Modified(True), capabilities=tuple(capabilities))
+    source = Source(
+        _address(address, dynamic),
+        dynamic=dynamic,
+        filter=filter_map(filters),
+        outcomes=OUTCOMES,
+        default_outcome=Modified(True),
+        capabilities=tuple(capabilities),
+    )
     if browse:
         source.distribution_mode = constants.STD_DIST_MODE_COPY
     if durable:
         source.durable = constants.TERMINUS_DURABILITY_CONFIGURATION
         source.expiry_policy = _NEVER
-    return ReceiverCore(session, "", source, prefetch, settled=settled, settle_second=settle_second, durable=durable,
-                        properties=_symbols(properties), name=name)
+    return ReceiverCore(
+        session,
+        "",
+        source,
+        prefetch,
+        settled=settled,
+        settle_second=settle_second,
+        durable=durable,
+        properties=_symbols(properties),
+        name=name,
+    )
 
 
 def _symbols(properties: Mapping[str, WireValue] | None) -> dict[Any, WireValue] | None:
@@ -96,8 +138,15 @@ def encode(sender: SenderCore, body: Checked, fields: Arguments, transaction: Tr
         else:
             message = Message(body=body, **fields)
         encoded = encode_message(message)
-        transfer = Transfer("", sender.requested_address, "", 0, [encoded], len(encoded),
-                            message.body if isinstance(message.body, bytes) else b"")
+        transfer = Transfer(
+            "",
+            sender.requested_address,
+            "",
+            0,
+            [encoded],
+            len(encoded),
+            message.body if isinstance(message.body, bytes) else b"",
+        )
     transfer.link = sender
     transfer.transaction = transaction
     return transfer

@@ -36,7 +36,11 @@ _LINK: Final = "management-link-pair"
 _CREDIT: Final = 100
 _PAIRED: Final[dict[Any, WireValue]] = {Symbol("paired"): True}
 _ERRORS: Final[dict[int, type[Error]]] = {
-    401: AccessRefused, 403: AccessRefused, 404: NotFound, 409: PreconditionFailed, 423: ResourceLocked,
+    401: AccessRefused,
+    403: AccessRefused,
+    404: NotFound,
+    409: PreconditionFailed,
+    423: ResourceLocked,
 }
 
 
@@ -44,8 +48,7 @@ class _Answers(ReceiverCore):
     """The receiving link of the pair."""
 
     def __init__(self, session: SessionCore, management: Management) -> None:
-        super().__init__(session, "", Source(MANAGEMENT), _CREDIT, settled=True, properties=_PAIRED,
-                         name=_LINK)
+        super().__init__(session, "", Source(MANAGEMENT), _CREDIT, settled=True, properties=_PAIRED, name=_LINK)
         self._management = management
 
     def delivered(self, delivery: Delivery) -> None:
@@ -84,8 +87,9 @@ class Management:
         """Whether a request is pending."""
         return bool(self._asked)
 
-    def request(self, method: str, path: str, body: Checked, answered: OnAnswer, name: str,
-                waiter: Waiter | None = None) -> Waiter:
+    def request(
+        self, method: str, path: str, body: Checked, answered: OnAnswer, name: str, waiter: Waiter | None = None
+    ) -> Waiter:
         """Send a request and return a waiter for its result.
 
         Args:
@@ -164,9 +168,11 @@ class Management:
             return copy_error(self._connection.last_error)
         if isinstance(error, (AccessRefused, ConnectionClosed)):
             return copy_error(error)
-        missing = NotSupported(f"this server has no management node, which declaring and binding over AMQP 1.0 require:"
-                               f" {error}; expected existing queues, or a server with {MANAGEMENT}",
-                               reply_text=error.reply_text)
+        missing = NotSupported(
+            f"this server has no management node, which declaring and binding over AMQP 1.0 require:"
+            f" {error}; expected existing queues, or a server with {MANAGEMENT}",
+            reply_text=error.reply_text,
+        )
         missing.condition, missing.info = error.condition, error.info
         return missing
 

@@ -12,8 +12,21 @@ from leveret.wire.amqp10.sections import Sections
 from leveret.wire.amqp10.values import Checked, ULong
 from leveret.wire.amqp10.values import Value as WireValue
 
-_FIELDS = ("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-           "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id")
+_FIELDS = (
+    "message_id",
+    "user_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
 
 
 def encode_message(message: Message) -> bytes:
@@ -30,8 +43,13 @@ def _encode(message: Message) -> bytes:
         raise EncodeError(f"priority: {priority}; expected 0 to 255")
     if ttl is not None and not 0 <= ttl < 1 << 32:
         raise EncodeError(f"ttl: {ttl}; expected milliseconds from 0 to 2^32 - 1")
-    encoded = sections_of.encode_header(message.durable, -1 if priority is None else priority, -1 if ttl is None else ttl,
-                                       message.first_acquirer, message.delivery_count)
+    encoded = sections_of.encode_header(
+        message.durable,
+        -1 if priority is None else priority,
+        -1 if ttl is None else ttl,
+        message.first_acquirer,
+        message.delivery_count,
+    )
     if message.delivery_annotations:
         encoded += sections_of.encode_delivery_annotations(dict(message.delivery_annotations))
     if message.annotations:
@@ -76,12 +94,17 @@ def decode_message(sections: Sections) -> Message:
     try:
         fields = sections_of.properties(sections)
         found = Message(
-            body=decode_body(sections), durable=sections.durable,
-            priority=sections.priority if sections.priority >= 0 else None, ttl=sections.ttl if sections.ttl >= 0 else None,
-            first_acquirer=sections.first_acquirer, delivery_count=sections.delivery_count,
+            body=decode_body(sections),
+            durable=sections.durable,
+            priority=sections.priority if sections.priority >= 0 else None,
+            ttl=sections.ttl if sections.ttl >= 0 else None,
+            first_acquirer=sections.first_acquirer,
+            delivery_count=sections.delivery_count,
             delivery_annotations=sections_of.delivery_annotations(sections),
             annotations=sections_of.message_annotations(sections),
-            application_properties=sections_of.application_properties(sections), footer=sections_of.footer(sections))
+            application_properties=sections_of.application_properties(sections),
+            footer=sections_of.footer(sections),
+        )
     except DecodeError as error:
         raise InvalidMessage(f"received a malformed message: {error}") from error
     if fields is not None:

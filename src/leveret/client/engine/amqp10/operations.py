@@ -31,14 +31,23 @@ def exchange_path(name: str) -> str:
 
 def queue_body(sent: Arguments) -> Arguments:
     """Return the body of a request to declare a queue. `sent` is as for `queue.declare`."""
-    return {"durable": sent["durable"], "exclusive": sent["exclusive"], "auto_delete": sent["auto_delete"],
-            "arguments": sent["arguments"]}
+    return {
+        "durable": sent["durable"],
+        "exclusive": sent["exclusive"],
+        "auto_delete": sent["auto_delete"],
+        "arguments": sent["arguments"],
+    }
 
 
 def exchange_body(sent: Arguments) -> Arguments:
     """Return the body of a request to declare an exchange. `sent` is as for `exchange.declare`."""
-    return {"type": sent["type"], "durable": sent["durable"], "auto_delete": sent["auto_delete"],
-            "internal": sent["internal"], "arguments": sent["arguments"]}
+    return {
+        "type": sent["type"],
+        "durable": sent["durable"],
+        "auto_delete": sent["auto_delete"],
+        "internal": sent["internal"],
+        "arguments": sent["arguments"],
+    }
 
 
 def binding_body(to_queue: bool, sent: Arguments) -> Arguments:
@@ -60,16 +69,23 @@ class Amqp10Operations(Operations):
         self._session._check_open()
         return self._session.connection.management.request(method, path, body, answered, name)
 
-    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: FieldMapping | None) -> Waiter:
+    def declare_queue(
+        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count.
 
         The client chooses the name of a queue without one.
         """
         connection = self._session.connection
         requested = name or connection.new_name()
-        sent: Arguments = {"queue": requested, "durable": durable, "exclusive": exclusive, "auto_delete": auto_delete,
-                                "passive": passive, "arguments": dict(arguments or {})}
+        sent: Arguments = {
+            "queue": requested,
+            "durable": durable,
+            "exclusive": exclusive,
+            "auto_delete": auto_delete,
+            "passive": passive,
+            "arguments": dict(arguments or {}),
+        }
 
         def declared(status: int, body: Checked, abandoned: bool) -> tuple[DeclaredQueue, int, int]:
             reply = body if isinstance(body, dict) else {}
@@ -97,14 +113,23 @@ class Amqp10Operations(Operations):
 
     def purge_queue(self, name: str) -> Waiter:
         """Purge a queue; the result is the number of messages removed."""
-        return self._request("DELETE", queue_path(name) + "/messages", None,
-                             lambda status, body, abandoned: _count(body), "queue.purge")
+        return self._request(
+            "DELETE", queue_path(name) + "/messages", None, lambda status, body, abandoned: _count(body), "queue.purge"
+        )
 
-    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: FieldMapping | None) -> Waiter:
+    def declare_exchange(
+        self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         """Declare an exchange."""
-        sent: Arguments = {"exchange": name, "type": type, "durable": durable, "auto_delete": auto_delete,
-                           "internal": internal, "passive": False, "arguments": dict(arguments or {})}
+        sent: Arguments = {
+            "exchange": name,
+            "type": type,
+            "durable": durable,
+            "auto_delete": auto_delete,
+            "internal": internal,
+            "passive": False,
+            "arguments": dict(arguments or {}),
+        }
         topology = self._session.connection.topology
 
         def declared(status: int, body: Checked, abandoned: bool) -> None:
@@ -121,8 +146,9 @@ class Amqp10Operations(Operations):
 
         return self._request("DELETE", exchange_path(name), None, deleted, "exchange.delete")
 
-    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Waiter:
+    def bind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Bind a queue or an exchange."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
@@ -130,11 +156,13 @@ class Amqp10Operations(Operations):
         def bound(status: int, body: Checked, abandoned: bool) -> None:
             topology.bind(to_queue, sent)
 
-        return self._request("POST", BINDINGS, binding_body(to_queue, sent), bound, "queue.bind" if to_queue else
-                             "exchange.bind")
+        return self._request(
+            "POST", BINDINGS, binding_body(to_queue, sent), bound, "queue.bind" if to_queue else "exchange.bind"
+        )
 
-    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: FieldMapping | None) -> Waiter:
+    def unbind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Remove a binding."""
         sent = _binding(to_queue, destination, source, routing_key, arguments)
         topology = self._session.connection.topology
@@ -166,8 +194,7 @@ class Amqp10Operations(Operations):
         return management.request("GET", path, None, found, name, waiter)
 
 
-def _binding(to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Arguments:
+def _binding(to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None) -> Arguments:
     names = ("queue", "exchange") if to_queue else ("destination", "source")
     return {names[0]: destination, names[1]: source, "routing_key": routing_key, "arguments": dict(arguments or {})}
 

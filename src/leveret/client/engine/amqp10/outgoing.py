@@ -42,11 +42,23 @@ class Transfer(Outgoing):
         state: The server's state of a delivery to resume.
     """
 
-    __slots__ = ("exchange", "link", "number", "payload", "routing_key", "settled", "size", "state", "tag", "target",
-                 "transaction")
+    __slots__ = (
+        "exchange",
+        "link",
+        "number",
+        "payload",
+        "routing_key",
+        "settled",
+        "size",
+        "state",
+        "tag",
+        "target",
+        "transaction",
+    )
 
-    def __init__(self, exchange: str, routing_key: str, target: str, flags: int, payload: list[bytes], size: int,
-                 body: bytes) -> None:
+    def __init__(
+        self, exchange: str, routing_key: str, target: str, flags: int, payload: list[bytes], size: int, body: bytes
+    ) -> None:
         super().__init__(flags, body)
         self.exchange = exchange
         self.routing_key = routing_key
@@ -109,8 +121,7 @@ class Amqp10Encoder(Encoder):
             raise NotSupported("AMQP 1.0 has no immediate publishes; expected mandatory, or neither flag")
         data = encode_body(body)
         last_exchange, last_key, target = self._last
-        if (routing_key != last_key or exchange != last_exchange or not target
-                or type(routing_key) is not type(last_key)):
+        if routing_key != last_key or exchange != last_exchange or not target or type(routing_key) is not type(last_key):
             target = self._addresses.of_exchange(exchange, routing_key)
             self._last = (exchange, routing_key, target)
         head = properties + encode_data_head(len(data))

@@ -53,8 +53,9 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
     priority = properties.priority
     if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 255):
         raise EncodeError(f"priority: {priority!r}; expected an integer from 0 to 255")
-    encoded = message.encode_header(properties.delivery_mode == 2, -1 if priority is None else priority,
-                                   _ttl(properties.expiration), False, 0)
+    encoded = message.encode_header(
+        properties.delivery_mode == 2, -1 if priority is None else priority, _ttl(properties.expiration), False, 0
+    )
     annotations: dict[Any, WireValue] = {}
     application: Arguments = {}
     if properties.type is not None:

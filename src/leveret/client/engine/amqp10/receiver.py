@@ -1,5 +1,4 @@
-"""A receiving link: credit, deliveries that the application has not taken, and waiters for the next one.
-"""
+"""A receiving link: credit, deliveries that the application has not taken, and waiters for the next one."""
 
 from __future__ import annotations
 
@@ -52,9 +51,21 @@ class ReceiverCore(Link, BaseConsumerCore):
     channel: SessionCore
     messages: deque[Delivery]
 
-    def __init__(self, session: SessionCore, queue: str, source: Source, prefetch: int, *, settled: bool = False,
-                 settle_second: bool = False, durable: bool = False, properties: dict[Any, WireValue] | None = None,
-                 capabilities: tuple[str, ...] = (), name: str = "", tag: str = "") -> None:
+    def __init__(
+        self,
+        session: SessionCore,
+        queue: str,
+        source: Source,
+        prefetch: int,
+        *,
+        settled: bool = False,
+        settle_second: bool = False,
+        durable: bool = False,
+        properties: dict[Any, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+        name: str = "",
+        tag: str = "",
+    ) -> None:
         super().__init__(session, name)
         self.channel = session
         self.queue = queue
@@ -108,15 +119,32 @@ class ReceiverCore(Link, BaseConsumerCore):
 
     def clone(self) -> ReceiverCore:
         """Return an equal receiver that has not started."""
-        return ReceiverCore(self.session, self.queue, self.source, self.prefetch, settled=self.settled,
-                            settle_second=self.settle_second, durable=self.durable, properties=self._properties,
-                            capabilities=self._capabilities, name=self._fixed_name)
+        return ReceiverCore(
+            self.session,
+            self.queue,
+            self.source,
+            self.prefetch,
+            settled=self.settled,
+            settle_second=self.settle_second,
+            durable=self.durable,
+            properties=self._properties,
+            capabilities=self._capabilities,
+            name=self._fixed_name,
+        )
 
     def performative(self) -> Attach:
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED
-        return Attach(self.name, 0, constants.ROLE_RECEIVER, mode, int(self.settle_second), self.source,
-                      Target(self.session.connection.container_id), properties=self._properties,
-                      desired_capabilities=self._capabilities)
+        return Attach(
+            self.name,
+            0,
+            constants.ROLE_RECEIVER,
+            mode,
+            int(self.settle_second),
+            self.source,
+            Target(self.session.connection.container_id),
+            properties=self._properties,
+            desired_capabilities=self._capabilities,
+        )
 
     def on_attached(self, attach: Attach) -> None:
         self._delivery_count = attach.initial_delivery_count or 0
@@ -167,8 +195,9 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._partial = None
         session = self.session
         settled = bool(coming.settled) or self.settled
-        delivery = self._delivery_class(session, self, coming.delivery_id or 0, coming.delivery_tag or b"", payload,
-                                        settled)
+        delivery = self._delivery_class(
+            session, self, coming.delivery_id or 0, coming.delivery_tag or b"", payload, settled
+        )
         if not settled:
             self.unsettled += 1
             session.deliveries[delivery.delivery_id] = delivery
@@ -294,8 +323,9 @@ class ReceiverCore(Link, BaseConsumerCore):
         if error is not None and not self.settled:
             self.drop_messages()
         if error is not None and error.condition == constants.RESOURCE_DELETED:
-            cancelled = ConsumerCancelled(f"the server cancelled consumer '{self.tag}': {error}", consumer_tag=self.tag,
-                                          reply_text=error.reply_text)
+            cancelled = ConsumerCancelled(
+                f"the server cancelled consumer '{self.tag}': {error}", consumer_tag=self.tag, reply_text=error.reply_text
+            )
             cancelled.condition, cancelled.info = error.condition, error.info
             self.error = error = cancelled
         self.session.forget_receiver(self)

@@ -67,8 +67,18 @@ def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Che
     delivery_id = session.next_delivery_id
     session.next_delivery_id = (delivery_id + 1) & 0xFFFFFFFF
     session.transferred()
-    session.connection.engine.output.send(Performative(
-        sender.handle, delivery_id, transfer.tag, 0, settled, state=state, resume=True, payload=payload,
-        channel=session.number))
+    session.connection.engine.output.send(
+        Performative(
+            sender.handle,
+            delivery_id,
+            transfer.tag,
+            0,
+            settled,
+            state=state,
+            resume=True,
+            payload=payload,
+            channel=session.number,
+        )
+    )
     if not settled:
         session.unsettled[delivery_id] = transfer

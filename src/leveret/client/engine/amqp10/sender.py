@@ -46,10 +46,19 @@ class SenderCore(Link):
 
     session: SessionCore
 
-    def __init__(self, session: SessionCore, name: str, target: Checked, *, settled: bool = False,
-                 settle_second: bool = False, durable: bool = False, app_owned: bool = False,
-                 properties: dict[Any, WireValue] | None = None,
-                 capabilities: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        session: SessionCore,
+        name: str,
+        target: Checked,
+        *,
+        settled: bool = False,
+        settle_second: bool = False,
+        durable: bool = False,
+        app_owned: bool = False,
+        properties: dict[Any, WireValue] | None = None,
+        capabilities: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(session, name)
         self.target = target
         self.settled = settled
@@ -94,9 +103,19 @@ class SenderCore(Link):
         if self.durable:
             # A resumed delivery that already has its outcome is sent settled.
             mode = constants.SENDER_SETTLE_MODE_MIXED
-        return Attach(self.name, 0, constants.ROLE_SENDER, mode, int(self.settle_second), self._source(), self.target,
-                      unsettled, initial_delivery_count=self._delivery_count, properties=self._properties,
-                      desired_capabilities=self._capabilities)
+        return Attach(
+            self.name,
+            0,
+            constants.ROLE_SENDER,
+            mode,
+            int(self.settle_second),
+            self._source(),
+            self.target,
+            unsettled,
+            initial_delivery_count=self._delivery_count,
+            properties=self._properties,
+            desired_capabilities=self._capabilities,
+        )
 
     def _source(self) -> Source:
         source = Source(self.session.connection.container_id, outcomes=OUTCOMES)
@@ -130,8 +149,11 @@ class SenderCore(Link):
                 # The caller has already seen it fail.
                 queue.popleft()
                 continue
-            if transfer.size > largest or transfer.transaction is not None or (session.transaction_id is not None
-                                                                               and not self.control):
+            if (
+                transfer.size > largest
+                or transfer.transaction is not None
+                or (session.transaction_id is not None and not self.control)
+            ):
                 if not self._send_in_parts(transfer, largest):
                     return
                 queue.popleft()
@@ -139,8 +161,9 @@ class SenderCore(Link):
             queue.popleft()
             delivery_id = self._begin(transfer)
             session.transferred()
-            output.send_transfer(session.number, self.handle, delivery_id, transfer.tag, transfer.settled, transfer.payload,
-                                 transfer.size)
+            output.send_transfer(
+                session.number, self.handle, delivery_id, transfer.tag, transfer.settled, transfer.payload, transfer.size
+            )
 
     def _begin(self, transfer: Transfer) -> int:
         """Assign a delivery id and tag, and keep the message until it is settled."""
@@ -226,8 +249,9 @@ class SenderCore(Link):
             return LinkClosed(f"{self.description} was closed by the application")
         if isinstance(error, NotFound) and not transfer.exchange and not self.app_owned:
             # The address names a queue that does not exist.
-            returned = Returned(f"the message has no queue: {error}", messages=[transfer.describe()],
-                                reply_text=error.reply_text)
+            returned = Returned(
+                f"the message has no queue: {error}", messages=[transfer.describe()], reply_text=error.reply_text
+            )
             returned.condition, returned.info = error.condition, error.info
             return returned
         return copy_error(error)

@@ -59,8 +59,9 @@ class SessionCore(WireSession, BaseChannelCore):
     connection: Amqp10ConnectionCore
     consumers: dict[Any, ReceiverCore]
 
-    def __init__(self, connection: Amqp10ConnectionCore, number: int, confirms: bool, transactional: bool,
-                 internal: bool = False) -> None:
+    def __init__(
+        self, connection: Amqp10ConnectionCore, number: int, confirms: bool, transactional: bool, internal: bool = False
+    ) -> None:
         super().__init__(connection, number)
         self.internal = internal
         self.link_scoped = False
@@ -92,8 +93,11 @@ class SessionCore(WireSession, BaseChannelCore):
     @property
     def expecting(self) -> bool:
         """Whether a caller waits for the server."""
-        return (bool(self.unsettled) or any(getter.expecting for getter in self._getters.values())
-                or (self.replies is not None and self.replies.expecting))
+        return (
+            bool(self.unsettled)
+            or any(getter.expecting for getter in self._getters.values())
+            or (self.replies is not None and self.replies.expecting)
+        )
 
     def _check_open(self) -> None:
         if not self.opened:
@@ -281,10 +285,18 @@ class SessionCore(WireSession, BaseChannelCore):
             self.abandon()
 
     def on_outcome(self, transfer: Transfer, state: Composite | None) -> None:
-        error = publish_error(state, transfer.describe()) if state is not None \
-            and state.kind not in (descriptors.ACCEPTED, descriptors.DECLARED) else None
-        if (state is not None and state.kind == descriptors.RELEASED and transfer.exchange and not transfer.mandatory
-                and self.connection.addresses.is_routing):
+        error = (
+            publish_error(state, transfer.describe())
+            if state is not None and state.kind not in (descriptors.ACCEPTED, descriptors.DECLARED)
+            else None
+        )
+        if (
+            state is not None
+            and state.kind == descriptors.RELEASED
+            and transfer.exchange
+            and not transfer.mandatory
+            and self.connection.addresses.is_routing
+        ):
             # No queue took it, and the publish is not mandatory.
             error = None
         if error is not None:
@@ -305,9 +317,9 @@ class SessionCore(WireSession, BaseChannelCore):
     @property
     def is_sending(self) -> bool:
         """Whether a message has no outcome yet, apart from those to the coordinator."""
-        return (any(not isinstance(transfer.link, SenderCore) or not transfer.link.control
-                    for transfer in self.unsettled.values())
-                or any(sender.queue for sender in [*self._senders.values(), *self.app_senders]))
+        return any(
+            not isinstance(transfer.link, SenderCore) or not transfer.link.control for transfer in self.unsettled.values()
+        ) or any(sender.queue for sender in [*self._senders.values(), *self.app_senders])
 
     def pump(self) -> None:
         super().pump()
@@ -325,8 +337,11 @@ class SessionCore(WireSession, BaseChannelCore):
         for sender in [*self._senders.values(), *self.app_senders]:
             transfers.extend(sender.queue)
             sender.queue.clear()
-        self.unsettled = {number: transfer for number, transfer in self.unsettled.items()
-                          if isinstance(transfer.link, SenderCore) and transfer.link.control}
+        self.unsettled = {
+            number: transfer
+            for number, transfer in self.unsettled.items()
+            if isinstance(transfer.link, SenderCore) and transfer.link.control
+        }
         for transfer in transfers:
             link = transfer.link
             if link is not None and link.control:

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 _MASK: Final = 0xFFFFFFFF
 # Maximum session window: credit limits incoming messages instead.
 WINDOW: Final = (1 << 31) - 1
-_TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED,
-                    descriptors.DECLARED)
+_TERMINAL: Final = (
+    descriptors.ACCEPTED,
+    descriptors.REJECTED,
+    descriptors.RELEASED,
+    descriptors.MODIFIED,
+    descriptors.DECLARED,
+)
 
 
 class WireSession:
@@ -69,8 +74,10 @@ class WireSession:
 
     def on_outcome(self, transfer: Transfer, state: Composite | None) -> None:
         """Handle the outcome of a message."""
-        transfer.outcome(state, publish_error(state, transfer.describe()) if state is not None
-                         and state.kind != descriptors.ACCEPTED else None)
+        transfer.outcome(
+            state,
+            publish_error(state, transfer.describe()) if state is not None and state.kind != descriptors.ACCEPTED else None,
+        )
 
     def ended_by_peer(self, error: Error) -> None:
         """Handle the end of the session by the server."""
@@ -275,13 +282,34 @@ class WireSession:
         self._next_outgoing_id = (self._next_outgoing_id + 1) & _MASK
         self.remote_window -= 1
 
-    def send_flow(self, handle: int | None = None, delivery_count: int | None = None, credit: int | None = None, *,
-                  available: int | None = None, drain: bool = False, echo: bool = False) -> None:
+    def send_flow(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        credit: int | None = None,
+        *,
+        available: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> None:
         """Send the flow state of the session, or of a link if a handle is given."""
         if handle == NO_HANDLE or not self.opened:
             return
-        self.send(Flow(WINDOW, self._next_outgoing_id, WINDOW, self._next_incoming_id, handle, delivery_count, credit,
-                       available, drain, echo, channel=self.number))
+        self.send(
+            Flow(
+                WINDOW,
+                self._next_outgoing_id,
+                WINDOW,
+                self._next_incoming_id,
+                handle,
+                delivery_count,
+                credit,
+                available,
+                drain,
+                echo,
+                channel=self.number,
+            )
+        )
 
     def send_outcome(self, delivery_id: int, state: Composite, settled: bool) -> None:
         """Send the outcome of a delivery. Consecutive deliveries with equal outcomes are sent as a range."""
@@ -302,5 +330,6 @@ class WireSession:
         """Send the accumulated outcomes."""
         if self._last >= 0:
             last, self._last = self._last, -1
-            self.connection.engine.output.send_disposition(self.number, constants.ROLE_RECEIVER, self._first, last, True,
-                                                           self._kind)
+            self.connection.engine.output.send_disposition(
+                self.number, constants.ROLE_RECEIVER, self._first, last, True, self._kind
+            )

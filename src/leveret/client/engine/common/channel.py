@@ -37,6 +37,7 @@ class BaseConsumerCore(ABC):
     error: Error | None
 
     if TYPE_CHECKING:
+
         @property
         def channel(self) -> BaseChannelCore: ...
 
@@ -92,8 +93,9 @@ class Operations(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def declare_queue(self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool,
-                      arguments: FieldMapping | None) -> Waiter:
+    def declare_queue(
+        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, passive: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         """Declare a queue; the result is the `DeclaredQueue`, its message count and its consumer count."""
 
     @abstractmethod
@@ -105,8 +107,9 @@ class Operations(ABC):
         """Purge a queue; the result is the number of messages removed."""
 
     @abstractmethod
-    def declare_exchange(self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool,
-                         arguments: FieldMapping | None) -> Waiter:
+    def declare_exchange(
+        self, name: str, type: str, durable: bool, auto_delete: bool, internal: bool, arguments: FieldMapping | None
+    ) -> Waiter:
         """Declare an exchange; the result is None."""
 
     @abstractmethod
@@ -114,13 +117,15 @@ class Operations(ABC):
         """Delete an exchange; the result is None."""
 
     @abstractmethod
-    def bind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-             arguments: FieldMapping | None) -> Waiter:
+    def bind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Bind a queue or an exchange; the result is None."""
 
     @abstractmethod
-    def unbind(self, to_queue: bool, destination: str, source: str, routing_key: str,
-               arguments: FieldMapping | None) -> Waiter:
+    def unbind(
+        self, to_queue: bool, destination: str, source: str, routing_key: str, arguments: FieldMapping | None
+    ) -> Waiter:
         """Remove a binding; the result is None."""
 
 
@@ -152,6 +157,7 @@ class BaseChannelCore(ABC):
     api_channel: Any
 
     if TYPE_CHECKING:
+
         @property
         def connection(self) -> BaseConnectionCore: ...
 

@@ -84,6 +84,7 @@ class BaseConnectionCore(ABC):
         self._names = 0
 
     if TYPE_CHECKING:
+
         @property
         def engine(self) -> WireEngine: ...
 
@@ -203,8 +204,9 @@ class BaseConnectionCore(ABC):
             return
         self.last_error = copy_error(error)
         self.flowing = False
-        if ((before == OPENED and not (recoverable and self.parameters.reconnect))
-                or (before == RECOVERING and not recoverable)):
+        if (before == OPENED and not (recoverable and self.parameters.reconnect)) or (
+            before == RECOVERING and not recoverable
+        ):
             self.end(error)
             return
         self.state = LOST
@@ -246,8 +248,13 @@ class BaseConnectionCore(ABC):
     def consumer_removed(self, queue: str) -> None:
         """Handle the end of a consumer. The server deletes an auto-delete queue with its last consumer, so forget it."""
         declared = self.topology.queues.get(queue)
-        if declared is not None and declared.arguments["auto_delete"] and not any(
-                consumer.queue == queue for channel in self._all_channels() for consumer in channel.consumers.values()):
+        if (
+            declared is not None
+            and declared.arguments["auto_delete"]
+            and not any(
+                consumer.queue == queue for channel in self._all_channels() for consumer in channel.consumers.values()
+            )
+        ):
             self.topology.remove_queue(queue)
 
     # Flow control

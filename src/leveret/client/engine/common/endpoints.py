@@ -41,7 +41,10 @@ class Endpoints:
             if self._redirects == MAX_REDIRECTS:
                 raise ConnectionFailed(
                     f"{error.host}:{error.port} is the target of {MAX_REDIRECTS} redirects in a row; expected a server"
-                    " that accepts the connection", host=error.host, port=error.port)
+                    " that accepts the connection",
+                    host=error.host,
+                    port=error.port,
+                )
             self._known = [endpoint for endpoint in error.known_hosts if endpoint != (error.host, error.port)]
             self.current = replace(current, host=error.host, port=error.port)
         elif self._known and type(error) is ConnectionFailed and not error.reply_code:

@@ -12,14 +12,19 @@ def socket_error(parameters: Parameters, error: OSError) -> Error:
     """Return the exception for a socket that could not be opened."""
     at = f"{parameters.host}:{parameters.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsFailed(f"{at}: the server's certificate was rejected: {error.verify_message} (options cafile,"
-                         " server_name, verify)", host=parameters.host, port=parameters.port)
+        return TlsFailed(
+            f"{at}: the server's certificate was rejected: {error.verify_message} (options cafile, server_name, verify)",
+            host=parameters.host,
+            port=parameters.port,
+        )
     if isinstance(error, ssl.SSLError) or (parameters.uses_tls and isinstance(error, ConnectionResetError)):
         reason = getattr(error, "reason", "") or error
-        return TlsFailed(f"{at}: TLS failed: {reason}; does the port speak TLS?", host=parameters.host,
-                         port=parameters.port)
-    return ConnectionFailed(f"cannot connect to {at}: {error.strerror or error}", host=parameters.host,
-                            port=parameters.port)
+        return TlsFailed(
+            f"{at}: TLS failed: {reason}; does the port speak TLS?", host=parameters.host, port=parameters.port
+        )
+    return ConnectionFailed(
+        f"cannot connect to {at}: {error.strerror or error}", host=parameters.host, port=parameters.port
+    )
 
 
 def lost_error(error: BaseException | None) -> ConnectionLost:

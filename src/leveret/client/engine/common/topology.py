@@ -84,14 +84,18 @@ class Topology:
     def remove_exchange(self, name: str) -> None:
         """Remove an exchange and its bindings."""
         self.exchanges.pop(name, None)
-        self.bindings = {key: binding for key, binding in self.bindings.items()
-                         if binding.source != name and (binding.to_queue or binding.destination != name)}
+        self.bindings = {
+            key: binding
+            for key, binding in self.bindings.items()
+            if binding.source != name and (binding.to_queue or binding.destination != name)
+        }
 
     def remove_queue(self, name: str) -> None:
         """Remove a queue and its bindings."""
         self.queues.pop(name, None)
-        self.bindings = {key: binding for key, binding in self.bindings.items()
-                         if not (binding.to_queue and binding.destination == name)}
+        self.bindings = {
+            key: binding for key, binding in self.bindings.items() if not (binding.to_queue and binding.destination == name)
+        }
 
     def rename_queue(self, queue: DeclaredQueue, name: str) -> None:
         """Rename a server-named queue, and its bindings with it."""
@@ -109,5 +113,4 @@ class Topology:
 
 def _key(to_queue: bool, arguments: Arguments) -> BindingKey:
     destination, source = ("queue", "exchange") if to_queue else ("destination", "source")
-    return (to_queue, arguments[destination], arguments[source], arguments["routing_key"],
-            repr(arguments["arguments"]))
+    return (to_queue, arguments[destination], arguments[source], arguments["routing_key"], repr(arguments["arguments"]))

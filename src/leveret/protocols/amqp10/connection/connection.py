@@ -59,13 +59,28 @@ MAX_READ: Final = 10_000
 # Maximum number of values in the performative of one frame: enough for an unsettled map of 10,000 deliveries.
 MAX_FRAME_VALUES: Final = 32_768
 # Cost of a frame by its kind, in the same units; further work is counted as it is done.
-COSTS: Final[list[int]] = [{
-    descriptors.OPEN: 100, descriptors.BEGIN: 30, descriptors.ATTACH: 150, descriptors.FLOW: 3, descriptors.TRANSFER: 3,
-    descriptors.DISPOSITION: 2, descriptors.DETACH: 30, descriptors.END: 30, descriptors.CLOSE: 30,
-}.get(kind, 1) for kind in range(256)]
+COSTS: Final[list[int]] = [
+    {
+        descriptors.OPEN: 100,
+        descriptors.BEGIN: 30,
+        descriptors.ATTACH: 150,
+        descriptors.FLOW: 3,
+        descriptors.TRANSFER: 3,
+        descriptors.DISPOSITION: 2,
+        descriptors.DETACH: 30,
+        descriptors.END: 30,
+        descriptors.CLOSE: 30,
+    }.get(kind, 1)
+    for kind in range(256)
+]
 PRODUCT: Final = "Leveret"
-CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", link_pair.CAPABILITY, shared_subscription.CAPABILITY,
-                       exclusive_container.CAPABILITY)
+CAPABILITIES: Final = (
+    "ANONYMOUS-RELAY",
+    "DELAYED_DELIVERY",
+    link_pair.CAPABILITY,
+    shared_subscription.CAPABILITY,
+    exclusive_container.CAPABILITY,
+)
 # Property of our open that announces a close, so that the client does not consider the connection open.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
@@ -352,8 +367,11 @@ class Connection(VhostSession):
 
     def _require_sasl(self) -> None:
         """Refuse a client without SASL: send the SASL header and close (transport section 2.2)."""
-        log.info("%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
-                 " auth.loopback_users", self.peer.name)
+        log.info(
+            "%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
+            " auth.loopback_users",
+            self.peer.name,
+        )
         self.output.send_header(SASL)
         self.state = CLOSED
         self.flush()
@@ -372,15 +390,27 @@ class Connection(VhostSession):
         """Send open, which precedes every other frame. `failed` means that a close follows."""
         own = self.own
         properties: dict[str, Value] = {
-            "product": own.product, "version": own.version,
+            "product": own.product,
+            "version": own.version,
             "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
-                        f" (Python {platform.python_version()})",
-            "node": self.node_name, "cluster_name": self.node_name}
+            f" (Python {platform.python_version()})",
+            "node": self.node_name,
+            "cluster_name": self.node_name,
+        }
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         timeout = min(int(own.idle_timeout * 500), MAX_UINT)
-        self.output.send(Open(self.node_name, None, own.max_frame_size, own.sessions - 1, timeout or None,
-                              offered_capabilities=CAPABILITIES, properties=properties))
+        self.output.send(
+            Open(
+                self.node_name,
+                None,
+                own.max_frame_size,
+                own.sessions - 1,
+                timeout or None,
+                offered_capabilities=CAPABILITIES,
+                properties=properties,
+            )
+        )
         self.open_sent = True
         self.mark()
 
@@ -472,15 +502,18 @@ class Connection(VhostSession):
         if channel in self.sessions:
             raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} already has a session")
         if channel >= self.own.sessions:
-            raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"channel {channel} is above channel-max,"
-                                    f" {self.own.sessions - 1}; the setting is amqp10.sessions")
+            raise ConnectionRefused(
+                constants.CONNECTION_FRAMING_ERROR,
+                f"channel {channel} is above channel-max, {self.own.sessions - 1}; the setting is amqp10.sessions",
+            )
         user = self.services.users.get(self.user)
         if user is not None and user.limits.max_channels:
             self.services.check_channel_limit(self.user, user.limits.max_channels)
         number = self.numbers.lowest(self.channels_out)
         if number > self.remote_channel_max:
-            raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED,
-                                    "the client's channel-max does not allow another session")
+            raise ConnectionRefused(
+                constants.RESOURCE_LIMIT_EXCEEDED, "the client's channel-max does not allow another session"
+            )
         session = SessionEndpoint(self, frame, number)
         self.sessions[channel] = session
         self.channels_out[number] = session
@@ -527,8 +560,11 @@ class Connection(VhostSession):
 
     def has_partial(self, transaction: LocalTransaction) -> bool:
         """Return whether a delivery of the transaction is incomplete."""
-        return any(isinstance(link, IncomingLink) and link.chunks is not None and link.transaction is transaction
-                   for session in self.sessions.values() for link in session.handles.values())
+        return any(
+            isinstance(link, IncomingLink) and link.chunks is not None and link.transaction is transaction
+            for session in self.sessions.values()
+            for link in session.handles.values()
+        )
 
     # Output
 
@@ -608,11 +644,21 @@ class Connection(VhostSession):
 
     def describe(self) -> ConnectionInfo:
         return ConnectionInfo(
-            number=self.number, name=self.peer.name, protocol="AMQP 1.0", user=self.user, vhost=self.vhost_name,
-            state=self._state(), channels=len(self.sessions), tls=self.peer.tls, octets_in=self.bytes_in,
-            octets_out=self.bytes_out, client_properties=ClientTable(self.client_properties),
-            frame_max=self.output.max_frame_size, channel_max=min(self.own.sessions - 1, self.remote_channel_max),
-            heartbeat=int(self.own.idle_timeout))
+            number=self.number,
+            name=self.peer.name,
+            protocol="AMQP 1.0",
+            user=self.user,
+            vhost=self.vhost_name,
+            state=self._state(),
+            channels=len(self.sessions),
+            tls=self.peer.tls,
+            octets_in=self.bytes_in,
+            octets_out=self.bytes_out,
+            client_properties=ClientTable(self.client_properties),
+            frame_max=self.output.max_frame_size,
+            channel_max=min(self.own.sessions - 1, self.remote_channel_max),
+            heartbeat=int(self.own.idle_timeout),
+        )
 
     def describe_channels(self) -> list[ChannelInfo]:
         return [session.describe() for session in self.sessions.values() if not session.ended]

@@ -31,9 +31,11 @@ def enter(connection: Connection, wanted: bool) -> None:
         containers[key] = {connection: None}
     # An exclusive connection is always the only one of its container.
     elif wanted or (len(others) == 1 and next(iter(others)).exclusive):
-        raise ConnectionRefused(constants.INVALID_FIELD, f"another connection has the container-id"
-                                f" '{connection.container_id}', and one of the two desires {CAPABILITY}",
-                                {"invalid-field": Symbol("container-id")})
+        raise ConnectionRefused(
+            constants.INVALID_FIELD,
+            f"another connection has the container-id '{connection.container_id}', and one of the two desires {CAPABILITY}",
+            {"invalid-field": Symbol("container-id")},
+        )
     else:
         others[connection] = None
     connection.container = key

@@ -40,8 +40,10 @@ class IdleTimeout(Timed):
                 if connection.closing:
                     connection.peer.abort()
                     return
-                connection.close(constants.RESOURCE_LIMIT_EXCEEDED,
-                                 f"no frame for {self.part * 4} ms; the limit is set by amqp10.idle_timeout")
+                connection.close(
+                    constants.RESOURCE_LIMIT_EXCEEDED,
+                    f"no frame for {self.part * 4} ms; the limit is set by amqp10.idle_timeout",
+                )
                 connection.broker.end_turn()
                 return
         connection.broker.timers.at(now + self.part, self)

@@ -32,8 +32,10 @@ def open_connection(connection: Connection, frame: Open) -> None:
         raise ConnectionRefused(constants.NOT_ALLOWED, f"open came on channel {frame.channel}; expected channel 0")
     connection.container_id = frame.container_id
     if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
-        raise ConnectionRefused(constants.INVALID_FIELD, f"max-frame-size is {frame.max_frame_size}, at least"
-                                f" {constants.MIN_MAX_FRAME_SIZE} are expected")
+        raise ConnectionRefused(
+            constants.INVALID_FIELD,
+            f"max-frame-size is {frame.max_frame_size}, at least {constants.MIN_MAX_FRAME_SIZE} are expected",
+        )
     connection.output.max_frame_size = frame.max_frame_size
     connection.remote_channel_max = frame.channel_max
     if isinstance(frame.properties, (dict, Map)):
@@ -42,12 +44,16 @@ def open_connection(connection: Connection, frame: Open) -> None:
     if not connection.user:
         name = connection.anonymous_user()
         if name is None:
-            raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is"
-                                    " amqp10.anonymous_user")
+            raise ConnectionRefused(
+                constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is amqp10.anonymous_user"
+            )
         connection.set_user(name)
     try:
-        _enter(connection, _vhost_name(connection, frame.hostname),
-               exclusive_container.CAPABILITY in frame.desired_capabilities)
+        _enter(
+            connection,
+            _vhost_name(connection, frame.hostname),
+            exclusive_container.CAPABILITY in frame.desired_capabilities,
+        )
     except ResourceError as error:
         raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
     except NotAllowed as error:
@@ -89,8 +95,9 @@ def _enter(connection: Connection, name: str, alone: bool) -> None:
 def _watch(connection: Connection, remote_timeout: int) -> None:
     """Start the idle timers of both directions."""
     if 0 < remote_timeout < MIN_IDLE_TIMEOUT:
-        raise ConnectionRefused(constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms; expected at least"
-                                f" {MIN_IDLE_TIMEOUT} ms")
+        raise ConnectionRefused(
+            constants.NOT_ALLOWED, f"idle-time-out is {remote_timeout} ms; expected at least {MIN_IDLE_TIMEOUT} ms"
+        )
     timers = connection.broker.timers
     timeout = int(connection.own.idle_timeout * 1000)
     if timeout:
@@ -114,5 +121,3 @@ def release(connection: Connection) -> None:
     else:
         by_user.pop(connection.user, None)
     vhost.remove_exclusive(connection)
-
-

@@ -52,14 +52,21 @@ log = logging.getLogger("leveret.connection")
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 DEFAULTS: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 POLICIES: Final[dict[int, Callable[[], Composite]]] = {
-    descriptors.DELETE_ON_CLOSE: DeleteOnClose, descriptors.DELETE_ON_NO_LINKS: DeleteOnNoLinks,
+    descriptors.DELETE_ON_CLOSE: DeleteOnClose,
+    descriptors.DELETE_ON_NO_LINKS: DeleteOnNoLinks,
     descriptors.DELETE_ON_NO_MESSAGES: DeleteOnNoMessages,
     descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES: DeleteOnNoLinksOrMessages,
 }
 # RabbitMQ's property for the priority of a receiver.
 PRIORITY: Final = "rabbitmq:priority"
-TERMINUS_CAPABILITIES: Final = ("queue", "topic", "temporary-queue", "temporary-topic",
-                                shared_subscription.SHARED, shared_subscription.GLOBAL)
+TERMINUS_CAPABILITIES: Final = (
+    "queue",
+    "topic",
+    "temporary-queue",
+    "temporary-topic",
+    shared_subscription.SHARED,
+    shared_subscription.GLOBAL,
+)
 # Maximum number of characters in a link name, which is stored as long as the terminus.
 MAX_NAME_LENGTH: Final = 1024
 # Name used for permission checks when the broker names the queue.
@@ -78,15 +85,27 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
     handle = session.new_handle()
     if len(frame.name) > MAX_NAME_LENGTH:
-        _refuse(session, frame, handle, make_error(
-            constants.INVALID_FIELD, f"the name of the link has {len(frame.name)} characters, expected at most"
-            f" {MAX_NAME_LENGTH}"))
+        _refuse(
+            session,
+            frame,
+            handle,
+            make_error(
+                constants.INVALID_FIELD,
+                f"the name of the link has {len(frame.name)} characters, expected at most {MAX_NAME_LENGTH}",
+            ),
+        )
         return
     max_links = connection.own.connection_links
     if sum(len(other.handles) for other in connection.sessions.values()) >= max_links:
-        _refuse(session, frame, handle, make_error(
-            constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {max_links} links, the maximum; the setting is"
-            " amqp10.connection_links"))
+        _refuse(
+            session,
+            frame,
+            handle,
+            make_error(
+                constants.RESOURCE_LIMIT_EXCEEDED,
+                f"the connection has {max_links} links, the maximum; the setting is amqp10.connection_links",
+            ),
+        )
         return
     _steal(connection.shared.links.get(key), frame.name)
     link: Link
@@ -125,10 +144,19 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
     connection = session.connection
     log.info("%s: link '%s' refused with %s: %s", connection.peer.name, frame.name, error.condition, error.description)
     ours = not frame.role
-    connection.send(Attach(
-        frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode,
-        frame.source if ours else None, None if ours else frame.target,
-        initial_delivery_count=None if ours else 0, channel=session.channel))
+    connection.send(
+        Attach(
+            frame.name,
+            handle,
+            ours,
+            frame.snd_settle_mode,
+            frame.rcv_settle_mode,
+            frame.source if ours else None,
+            None if ours else frame.target,
+            initial_delivery_count=None if ours else 0,
+            channel=session.channel,
+        )
+    )
     session.errant[frame.handle] = None
     connection.send(Detach(handle, True, error, channel=session.channel))
 
@@ -144,8 +172,9 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if target is None and terminus is not None:
         target = terminus.target
     if target is None:
-        raise LinkRefused(constants.INVALID_FIELD,
-                          "the link has no target and cannot be resumed: no terminus of that name exists")
+        raise LinkRefused(
+            constants.INVALID_FIELD, "the link has no target and cannot be resumed: no terminus of that name exists"
+        )
     if isinstance(target, Coordinator):
         return _attach_coordinator(session, frame, handle)
     if not isinstance(target, Target):
@@ -178,10 +207,26 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     elif target.address is not None:
         address = _text(target.address)
         link.send_to(destinations.resolve(connection, address, tuple(target.capabilities)))
-    actual = Target(address, target.durable, target.expiry_policy, target.timeout, properties is not None, properties,
-                    _known(target.capabilities))
-    answer = Attach(frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, actual,
-                    max_message_size=connection.settings.max_message_size or None, channel=session.channel)
+    actual = Target(
+        address,
+        target.durable,
+        target.expiry_policy,
+        target.timeout,
+        properties is not None,
+        properties,
+        _known(target.capabilities),
+    )
+    answer = Attach(
+        frame.name,
+        handle,
+        True,
+        frame.snd_settle_mode,
+        frame.rcv_settle_mode,
+        frame.source,
+        actual,
+        max_message_size=connection.settings.max_message_size or None,
+        channel=session.channel,
+    )
     _replace(known, terminus)
     unsettled_map.set_for_target(link, terminus, frame, answer)
     terminus.attach(link, actual)
@@ -200,9 +245,18 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
     source = frame.source
     if isinstance(source, Source) and source.outcomes:
         link.may_reject = OUTCOMES[1] in source.outcomes
-    session.connection.send(Attach(
-        frame.name, handle, True, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, Coordinator(CAPABILITIES),
-        channel=session.channel))
+    session.connection.send(
+        Attach(
+            frame.name,
+            handle,
+            True,
+            frame.snd_settle_mode,
+            frame.rcv_settle_mode,
+            frame.source,
+            Coordinator(CAPABILITIES),
+            channel=session.channel,
+        )
+    )
     return link
 
 
@@ -302,11 +356,30 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     link.consumer.default_outcome = default_outcome
     wanted.fit_to_queue(queue, copies, settled)
     link.consumer.filter(wanted)
-    actual = Source(address, durable, source.expiry_policy, source.timeout, properties is not None, properties,
-                    constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE, wanted.in_place or None,
-                    source.default_outcome, _outcomes(source), _known(source.capabilities))
-    answer = Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual, frame.target,
-                    initial_delivery_count=0, channel=session.channel)
+    actual = Source(
+        address,
+        durable,
+        source.expiry_policy,
+        source.timeout,
+        properties is not None,
+        properties,
+        constants.STD_DIST_MODE_COPY if copies else constants.STD_DIST_MODE_MOVE,
+        wanted.in_place or None,
+        source.default_outcome,
+        _outcomes(source),
+        _known(source.capabilities),
+    )
+    answer = Attach(
+        frame.name,
+        handle,
+        False,
+        frame.snd_settle_mode,
+        frame.rcv_settle_mode,
+        actual,
+        frame.target,
+        initial_delivery_count=0,
+        channel=session.channel,
+    )
     _replace(before, terminus)
     if subscription is not None and subscription.replaces is not None:
         subscription.replaces.destroy()
@@ -328,8 +401,9 @@ def _replace(known: Terminus | None, terminus: Terminus) -> None:
         known.destroy()
 
 
-def _subscribe(session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node,
-               wanted: Wanted) -> DynamicNode:
+def _subscribe(
+    session: SessionEndpoint, name: str, terminus: Terminus, source: Source, node: Node, wanted: Wanted
+) -> DynamicNode:
     """Create the queue of a subscription and bind it to an exchange."""
     connection = session.connection
     vhost = connection.vhost
@@ -454,8 +528,10 @@ def _default_outcome(source: Source) -> Checked:
     """Return the source's default outcome; None for that of the broker."""
     outcome = source.default_outcome
     if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
-        raise LinkRefused(constants.INVALID_FIELD, "the default outcome of the source is none of accepted, rejected,"
-                          " released and modified")
+        raise LinkRefused(
+            constants.INVALID_FIELD,
+            "the default outcome of the source is none of accepted, rejected, released and modified",
+        )
     return outcome
 
 

@@ -32,8 +32,10 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
     if source.address is not None:
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
-        raise LinkRefused(constants.INVALID_FIELD, f"a link to a source with the capability {CAPABILITY} was expected to"
-                          " have snd-settle-mode settled")
+        raise LinkRefused(
+            constants.INVALID_FIELD,
+            f"a link to a source with the capability {CAPABILITY} was expected to have snd-settle-mode settled",
+        )
     wanted = filters.parse(source.filter, False)
     connection = session.connection
     if not connection.users.has_any_permission(connection.user, connection.vhost_name):
@@ -44,9 +46,25 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
     link.rcv_settle_mode = frame.rcv_settle_mode
     link.consumer = LinkConsumer(link, queue, True, True)
     link.consumer.filter(wanted)
-    actual = Source("/queues/" + queue.name, dynamic=True, distribution_mode=constants.STD_DIST_MODE_MOVE,
-                    filter=wanted.in_place or None, capabilities=(CAPABILITY,),
-                    expiry_policy=constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH)
-    session.connection.send(Attach(frame.name, handle, False, frame.snd_settle_mode, frame.rcv_settle_mode, actual,
-                                   frame.target, initial_delivery_count=0, channel=session.channel))
+    actual = Source(
+        "/queues/" + queue.name,
+        dynamic=True,
+        distribution_mode=constants.STD_DIST_MODE_MOVE,
+        filter=wanted.in_place or None,
+        capabilities=(CAPABILITY,),
+        expiry_policy=constants.TERMINUS_EXPIRY_POLICY_LINK_DETACH,
+    )
+    session.connection.send(
+        Attach(
+            frame.name,
+            handle,
+            False,
+            frame.snd_settle_mode,
+            frame.rcv_settle_mode,
+            actual,
+            frame.target,
+            initial_delivery_count=0,
+            channel=session.channel,
+        )
+    )
     return link

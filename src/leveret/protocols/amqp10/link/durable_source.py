@@ -96,8 +96,9 @@ class DurableSourceConsumer(LinkConsumer):
             if isinstance(body, bytes) and session.remote_window > 0 and not session.sending:
                 size += len(body)
                 if size + AROUND <= connection.output.max_frame_size and size <= PIECE:
-                    connection.output.send_transfer(session.channel, link.handle, item.number, item.tag, False,
-                                                    item.head + body + tail, size)
+                    connection.output.send_transfer(
+                        session.channel, link.handle, item.number, item.tag, False, item.head + body + tail, size
+                    )
                     session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
                     session.remote_window -= 1
                     connection.mark()

@@ -56,8 +56,9 @@ SMALL_CHUNK: Final = 512
 JOINED_CHUNK: Final = 8192
 # Maximum bytes of a delivery-tag (transport 2.8.7).
 MAX_TAG: Final = 32
-NOT_DURABLE: Final = ("the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual"
-                    " host)")
+NOT_DURABLE: Final = (
+    "the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual host)"
+)
 
 
 class IncomingLink(Link):
@@ -149,10 +150,13 @@ class IncomingLink(Link):
 
     def grant(self) -> None:
         """Grant credit when the client has used half of it, unless there is an alarm."""
-        if (self.credit <= self.max_credit >> 1 or self.withheld) \
-                and (self.is_alarm_exempt() or not self.session.connection.services.alarm) \
-                and not self.closed and len(self.session.unsettled) < MAX_UNSETTLED \
-                and (self.target is None or len(self.target.deliveries) < MAX_UNSETTLED):
+        if (
+            (self.credit <= self.max_credit >> 1 or self.withheld)
+            and (self.is_alarm_exempt() or not self.session.connection.services.alarm)
+            and not self.closed
+            and len(self.session.unsettled) < MAX_UNSETTLED
+            and (self.target is None or len(self.target.deliveries) < MAX_UNSETTLED)
+        ):
             self.withheld = False
             self.credit = self.max_credit
             self.send_flow()
@@ -172,8 +176,9 @@ class IncomingLink(Link):
 
     def send_flow(self) -> None:
         session = self.session
-        session.connection.send(_flow(session, self.handle, self.delivery_count,
-                                      0 if self.withheld else max(self.credit, 0)))
+        session.connection.send(
+            _flow(session, self.handle, self.delivery_count, 0 if self.withheld else max(self.credit, 0))
+        )
 
     # Transfers
 
@@ -206,15 +211,20 @@ class IncomingLink(Link):
         size = len(payload)
         self.size += size
         if self.max_size and self.size > self.max_size:
-            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of more than {self.max_size} bytes; the"
-                              " setting is amqp.max_message_size")
+            raise LinkRefused(
+                constants.LINK_MESSAGE_SIZE_EXCEEDED,
+                f"a message of more than {self.max_size} bytes; the setting is amqp.max_message_size",
+            )
         if not self.ignored:
             connection = self.session.connection
             connection.partial += self._keep(chunks, payload)
             # Many links together must not use more memory than one may.
             if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
-                raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "incomplete deliveries of the connection"
-                                  f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size")
+                raise LinkRefused(
+                    constants.RESOURCE_LIMIT_EXCEEDED,
+                    "incomplete deliveries of the connection"
+                    f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size",
+                )
         if not frame.more:
             spooled_message = self.spooled_message
             self._forget_chunks()
@@ -228,14 +238,22 @@ class IncomingLink(Link):
     def _check_continuation(self, frame: Transfer) -> None:
         """Refuse a frame that does not continue the incomplete delivery (transport 2.7.5)."""
         if frame.delivery_id is not None and frame.delivery_id != self.delivery_id:
-            raise LinkRefused(constants.INVALID_FIELD, f"a transfer of delivery {frame.delivery_id} while delivery"
-                              f" {self.delivery_id} is incomplete")
+            raise LinkRefused(
+                constants.INVALID_FIELD,
+                f"a transfer of delivery {frame.delivery_id} while delivery {self.delivery_id} is incomplete",
+            )
         if frame.delivery_tag is not None and frame.delivery_tag != self.tag:
-            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the delivery-tag"
-                              f" {frame.delivery_tag[:MAX_TAG]!r}; expected {self.tag!r}, as on the first one")
+            raise LinkRefused(
+                constants.INVALID_FIELD,
+                f"a frame of delivery {self.delivery_id} has the delivery-tag"
+                f" {frame.delivery_tag[:MAX_TAG]!r}; expected {self.tag!r}, as on the first one",
+            )
         if frame.message_format:
-            raise LinkRefused(constants.INVALID_FIELD, f"a frame of delivery {self.delivery_id} has the message format"
-                              f" {frame.message_format}; expected 0, as on the first one")
+            raise LinkRefused(
+                constants.INVALID_FIELD,
+                f"a frame of delivery {self.delivery_id} has the message format"
+                f" {frame.message_format}; expected 0, as on the first one",
+            )
         if frame.rcv_settle_mode == 1 and self.rcv_settle_mode != 1 and not self.settled:
             raise _wrong_mode()
 
@@ -302,8 +320,7 @@ class IncomingLink(Link):
         if number is None or tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
         if len(tag) > MAX_TAG:
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are"
-                              " allowed")
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are allowed")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not supported")
         state = frame.state
@@ -331,8 +348,11 @@ class IncomingLink(Link):
         if number in self.session.unsettled:
             raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} is that of a delivery that is not settled")
         if tag in target.deliveries:
-            raise LinkRefused(constants.NOT_ALLOWED, f"delivery-tag {tag!r} is that of a delivery that is not settled;"
-                              " expected one that no unsettled delivery of the link has")
+            raise LinkRefused(
+                constants.NOT_ALLOWED,
+                f"delivery-tag {tag!r} is that of a delivery that is not settled;"
+                " expected one that no unsettled delivery of the link has",
+            )
         target.begin(self.session, number, tag)
 
     def begun(self, frame: Transfer) -> None:
@@ -341,8 +361,10 @@ class IncomingLink(Link):
     def _resume(self, frame: Transfer) -> None:
         """Process the first frame of a delivery that the client resumes."""
         if not frame.resume:
-            raise LinkRefused(constants.NOT_ALLOWED, "a new delivery, but the unsettled map was incomplete at the"
-                              " attach: detach, and attach again")
+            raise LinkRefused(
+                constants.NOT_ALLOWED,
+                "a new delivery, but the unsettled map was incomplete at the attach: detach, and attach again",
+            )
         self.replayed = self.resumed_delivery = None
         if self.target is None:
             self.ignored = True
@@ -370,11 +392,15 @@ class IncomingLink(Link):
                 resume_incoming.answer(self, self.replayed)
             return
         if not self.settled and self.snd_settle_mode == 1:
-            raise LinkRefused(constants.NOT_ALLOWED, "the link has snd-settle-mode settled, but this delivery is not"
-                              " settled")
+            raise LinkRefused(
+                constants.NOT_ALLOWED, "the link has snd-settle-mode settled, but this delivery is not settled"
+            )
         if self.max_size and len(payload) > self.max_size:
-            raise LinkRefused(constants.LINK_MESSAGE_SIZE_EXCEEDED, f"a message of {len(payload)} bytes, at most"
-                              f" {self.max_size} are allowed; the setting is amqp.max_message_size")
+            raise LinkRefused(
+                constants.LINK_MESSAGE_SIZE_EXCEEDED,
+                f"a message of {len(payload)} bytes, at most"
+                f" {self.max_size} are allowed; the setting is amqp.max_message_size",
+            )
         self.stored = stored
         self.complete(payload)
         self.stored = None
@@ -391,8 +417,10 @@ class IncomingLink(Link):
             self._publish_relayed(sections)
             return
         if self.topic is not None and self.topic.ended:
-            raise LinkRefused(constants.RESOURCE_DELETED, f"the temporary topic '{self.topic.key}' has ended with the link"
-                              " that it was created for")
+            raise LinkRefused(
+                constants.RESOURCE_DELETED,
+                f"the temporary topic '{self.topic.key}' has ended with the link that it was created for",
+            )
         key = self.routing_key
         address = self.address
         if key is None:
@@ -412,8 +440,12 @@ class IncomingLink(Link):
             connection.published_any = True
         vhost = connection.vhost
         route = self.route
-        if route is None or address is not self.address or self.topology != vhost.topology \
-                or self.generation != connection.users.generation:
+        if (
+            route is None
+            or address is not self.address
+            or self.topology != vhost.topology
+            or self.generation != connection.users.generation
+        ):
             route = connection.find_route(address)
             if address is self.address:
                 self.route = route
@@ -428,8 +460,9 @@ class IncomingLink(Link):
         queues = route.queues
         if route.dynamic:
             # A message in a transaction is published when the transaction is discharged.
-            queues = vhost.route_message(route, message, []) if self.transaction is None \
-                else vhost.queues_of(route, message, [])
+            queues = (
+                vhost.route_message(route, message, []) if self.transaction is None else vhost.queues_of(route, message, [])
+            )
         due = 0
         if sections.message_annotations >= 0:
             timers = connection.broker.timers
@@ -460,8 +493,9 @@ class IncomingLink(Link):
         batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
         session.resolved(self, self.delivery_id, batch, state, not self.second)
 
-    def _post(self, transaction: LocalTransaction, message: Message, route: Route, routed: bool, accepts_all: bool,
-              due: int) -> None:
+    def _post(
+        self, transaction: LocalTransaction, message: Message, route: Route, routed: bool, accepts_all: bool, due: int
+    ) -> None:
         """Add a message to a transaction, and report its provisional outcome (transactions section 4.4.1).
 
         For a settled message there is no outcome to report; the transaction fails if it would not be accepted (4.4.4.1).
@@ -469,13 +503,26 @@ class IncomingLink(Link):
         session = self.session
         outcome = presumed(routed or accepts_all)
         if self.settled and not routed and not accepts_all:
-            transaction.failed = (f"no queue takes a settled message to '{message.exchange}' with the key"
-                                  f" '{message.routing_key}'")
-        transaction.post(Posting(self, message, route, self.delivery_id, self.second and not self.settled,
-                                 session.broker.timers.now(), outcome, routed, due))
+            transaction.failed = (
+                f"no queue takes a settled message to '{message.exchange}' with the key '{message.routing_key}'"
+            )
+        transaction.post(
+            Posting(
+                self,
+                message,
+                route,
+                self.delivery_id,
+                self.second and not self.settled,
+                session.broker.timers.now(),
+                outcome,
+                routed,
+                due,
+            )
+        )
         if not self.settled:
-            session.resolved(self, self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second,
-                             state_of(transaction, outcome))
+            session.resolved(
+                self, self.delivery_id, 0, descriptors.TRANSACTIONAL_STATE, not self.second, state_of(transaction, outcome)
+            )
 
     def _publish_relayed(self, sections: Sections) -> None:
         """Publish a message to an anonymous terminus, at the address in its `to`.
@@ -512,8 +559,9 @@ class IncomingLink(Link):
         return {"delivery-tag": self.tag} if self.exchange is None else None
 
     def _reject(self, condition: str, text: str) -> None:
-        self.session.resolved(self, self.delivery_id, 0, descriptors.REJECTED, not self.second,
-                              self._rejected(condition, text))
+        self.session.resolved(
+            self, self.delivery_id, 0, descriptors.REJECTED, not self.second, self._rejected(condition, text)
+        )
 
     def _rejected(self, condition: str, text: str) -> Composite:
         outcome = Rejected(make_error(condition, text, self._info()))
@@ -524,8 +572,7 @@ class IncomingLink(Link):
         connection = self.session.connection
         if user_id == connection.user_bytes or connection.may_impersonate:
             return True
-        text = (f"user-id is '{user_id.decode('utf-8', 'replace')}', but the connection's user is"
-                f" '{connection.user}'")
+        text = f"user-id is '{user_id.decode('utf-8', 'replace')}', but the connection's user is '{connection.user}'"
         self._refuse(constants.UNAUTHORIZED_ACCESS, text)
         return False
 
@@ -558,8 +605,12 @@ class IncomingLink(Link):
             self.close()
             return
         # A message with too many sections to scan at each attach is not kept: the client sends it again from the start.
-        if self.chunks is not None and not self.ignored and self.transaction is None \
-                and (self.spooled_message is None or self.spooled_message.sections() <= section_offsets.MAX_SECTIONS):
+        if (
+            self.chunks is not None
+            and not self.ignored
+            and self.transaction is None
+            and (self.spooled_message is None or self.spooled_message.sections() <= section_offsets.MAX_SECTIONS)
+        ):
             connection = self.session.connection
             # The part is copied, perhaps written, and its sections are counted.
             connection.broker.work += INTERRUPTED + (self.size >> 12)
@@ -575,8 +626,10 @@ def _check_values(sections: Sections) -> None:
     """Refuse a message whose sections before the body cannot be converted for a consumer of 0-9-1 in one turn."""
     end = len(sections.data) if sections.body < 0 else sections.body
     if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:
-        raise LinkRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the annotations and properties of a message consist of more"
-                          f" than {MAX_VALUES} values, the maximum")
+        raise LinkRefused(
+            constants.RESOURCE_LIMIT_EXCEEDED,
+            f"the annotations and properties of a message consist of more than {MAX_VALUES} values, the maximum",
+        )
 
 
 def _wrong_mode() -> LinkRefused:
@@ -598,5 +651,13 @@ def _text(encoded: bytes) -> str:
 
 
 def _flow(session: SessionEndpoint, handle: int, delivery_count: int, credit: int) -> Flow:
-    return Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, handle, delivery_count,
-                credit, channel=session.channel)
+    return Flow(
+        session.incoming_window,
+        session.next_outgoing_id,
+        WINDOW,
+        session.next_incoming_id,
+        handle,
+        delivery_count,
+        credit,
+        channel=session.channel,
+    )

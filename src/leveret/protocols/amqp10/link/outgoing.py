@@ -52,8 +52,7 @@ class LinkConsumer(Consumer):
     """The consumer of an outgoing link. `default_outcome` applies to deliveries for which the client sends no outcome."""
 
     def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool, priority: int = 0) -> None:
-        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {},
-                         object())
+        super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, object())
         self.link = link
         self.default_outcome: Checked = None
         self.no_local = False
@@ -91,8 +90,9 @@ class LinkConsumer(Consumer):
         if session.remote_window <= 0 or session.sending:
             return False
         connection = session.connection
-        if (connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED) \
-                and connection.is_full():
+        if (
+            connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED
+        ) and connection.is_full():
             return False
         return self.no_ack or session.has_window()
 
@@ -182,11 +182,25 @@ class BrowsingConsumer(LinkConsumer):
 class Sending:
     """A delivery in several frames, or one that is resumed from `at`, with `state` on its first frame."""
 
-    __slots__ = ("aborted", "at", "body", "delivery_id", "first", "head", "link", "resume", "settled", "size", "state",
-                 "tag", "tail")
+    __slots__ = (
+        "aborted",
+        "at",
+        "body",
+        "delivery_id",
+        "first",
+        "head",
+        "link",
+        "resume",
+        "settled",
+        "size",
+        "state",
+        "tag",
+        "tail",
+    )
 
-    def __init__(self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body,
-                 tail: bytes) -> None:
+    def __init__(
+        self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body, tail: bytes
+    ) -> None:
         self.link = link
         self.delivery_id = delivery_id
         self.tag = tag
@@ -217,8 +231,20 @@ class Sending:
             payload = self._take(room)
             more = self.at < total
             if self.first:
-                frame = Transfer(self.link.handle, self.delivery_id, self.tag, 0, self.settled, more, None, self.state,
-                                 self.resume, self.aborted, payload=payload, channel=session.channel)
+                frame = Transfer(
+                    self.link.handle,
+                    self.delivery_id,
+                    self.tag,
+                    0,
+                    self.settled,
+                    more,
+                    None,
+                    self.state,
+                    self.resume,
+                    self.aborted,
+                    payload=payload,
+                    channel=session.channel,
+                )
                 self.first = False
             else:
                 frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
@@ -357,10 +383,21 @@ class OutgoingLink(Link):
         session = self.session
         if self.transaction is not None:
             properties = {**(properties or {}), Symbol(TXN_ID): self.transaction.id}
-        session.connection.send(Flow(
-            session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id, self.handle,
-            self.delivery_count, self.credit, min(self.consumer.queue.ready_count, 0xFFFFFFFF), self.draining,
-            properties=properties, channel=session.channel))
+        session.connection.send(
+            Flow(
+                session.incoming_window,
+                session.next_outgoing_id,
+                WINDOW,
+                session.next_incoming_id,
+                self.handle,
+                self.delivery_count,
+                self.credit,
+                min(self.consumer.queue.ready_count, 0xFFFFFFFF),
+                self.draining,
+                properties=properties,
+                channel=session.channel,
+            )
+        )
 
     def drain(self) -> None:
         """Use up the credit for which the queue has no messages, and send a flow."""
@@ -425,8 +462,9 @@ class OutgoingLink(Link):
             self.terminus.collect()
         if consumer.unacked:
             numbers = session.numbers_of(consumer)
-            entry_return.return_entries(session.broker, [session.unacked.pop(number) for number in numbers],
-                                        outcomes.requeue)
+            entry_return.return_entries(
+                session.broker, [session.unacked.pop(number) for number in numbers], outcomes.requeue
+            )
         consumer.queue.remove_consumer(consumer)
         self.forget()
         if self.terminus is not None:

@@ -42,8 +42,11 @@ def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelive
     if isinstance(frame.state, Received):
         at = section_offsets.offset_in(data, frame.state.section_number, frame.state.section_offset)
         if at > len(data):
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery is resumed at section {frame.state.section_number},"
-                              f" offset {frame.state.section_offset}, but what precedes that has not come")
+            raise LinkRefused(
+                constants.INVALID_FIELD,
+                f"a delivery is resumed at section {frame.state.section_number},"
+                f" offset {frame.state.section_offset}, but what precedes that has not come",
+            )
     elif resume_actions.is_outcome(frame.state):
         # The sender's outcome is final, whatever part of the message is here.
         target.forget(delivery)

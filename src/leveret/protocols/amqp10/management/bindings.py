@@ -38,11 +38,16 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
 
 FIELDS: Final[dict[str, type]] = {
-    "source": str, "destination_queue": str, "destination_exchange": str, "binding_key": str, "arguments": dict,
+    "source": str,
+    "destination_queue": str,
+    "destination_exchange": str,
+    "binding_key": str,
+    "arguments": dict,
 }
 # By the parameter of the destination: its kind, and its field in a map.
 DESTINATIONS: Final[dict[str, tuple[Literal["queue", "exchange"], str]]] = {
-    "dstq": ("queue", "destination_queue"), "dste": ("exchange", "destination_exchange"),
+    "dstq": ("queue", "destination_queue"),
+    "dste": ("exchange", "destination_exchange"),
 }
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
@@ -57,10 +62,14 @@ def bind(connection: Connection, request: Request) -> Answer:
     kind: Literal["queue", "exchange"] = "exchange" if queue is None else "queue"
     destination = exchange if queue is None else queue
     if source is None or destination is None or (queue is not None and exchange is not None):
-        raise RequestRefused(400, "a binding was expected to have a source, and a destination_queue or a"
-                                  " destination_exchange")
-    perform_now(BINDING_ADD, context_of(connection), OneBinding(
-        source=source, destination=destination, kind=kind, routing_key=key, arguments=arguments))
+        raise RequestRefused(
+            400, "a binding was expected to have a source, and a destination_queue or a destination_exchange"
+        )
+    perform_now(
+        BINDING_ADD,
+        context_of(connection),
+        OneBinding(source=source, destination=destination, kind=kind, routing_key=key, arguments=arguments),
+    )
     return Answer(204, kept=True)
 
 
@@ -76,12 +85,16 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
     key = name_in(parts["key"], "a binding key")
     arguments: FieldTable | None = {}
     if parts["args"]:
-        candidates = perform_now(BINDING_COMPARE, context, Bindings(
-            source=source, destination=destination, kind=kind, routing_key=key))
+        candidates = perform_now(
+            BINDING_COMPARE, context, Bindings(source=source, destination=destination, kind=kind, routing_key=key)
+        )
         arguments = next((table.fields for table in candidates.arguments if hash_of(table.fields) == parts["args"]), None)
     if arguments is not None:
-        perform_now(BINDING_DELETE, context, OneBinding(
-            source=source, destination=destination, kind=kind, routing_key=key, arguments=dict(arguments)))
+        perform_now(
+            BINDING_DELETE,
+            context,
+            OneBinding(source=source, destination=destination, kind=kind, routing_key=key, arguments=dict(arguments)),
+        )
     return Answer(204, kept=True)
 
 
@@ -89,20 +102,30 @@ def show(connection: Connection, request: Request) -> Answer:
     query = request.query
     wanted = [name for name in DESTINATIONS if name in query]
     if "src" not in query or "key" not in query or len(wanted) != 1:
-        raise RequestRefused(400, f"the query of '{request.target}' was expected to be src=EXCHANGE&dstq=QUEUE&key=KEY (or"
-                                  " dste=EXCHANGE)")
+        raise RequestRefused(
+            400, f"the query of '{request.target}' was expected to be src=EXCHANGE&dstq=QUEUE&key=KEY (or dste=EXCHANGE)"
+        )
     kind, field = DESTINATIONS[wanted[0]]
     source = query["src"]
     destination = query[wanted[0]]
     key = query["key"]
-    found = perform_now(BINDING_LIST, context_of(connection), Bindings(
-        source=source, destination=destination, kind=kind, routing_key=key))
-    return Answer(200, [
-        {"source": text_of(source), field: text_of(destination), "binding_key": text_of(key),
-         "arguments": shown(table.fields),
-         "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
-                     f";args={hash_of(table.fields)}"}
-        for table in found.arguments])
+    found = perform_now(
+        BINDING_LIST, context_of(connection), Bindings(source=source, destination=destination, kind=kind, routing_key=key)
+    )
+    return Answer(
+        200,
+        [
+            {
+                "source": text_of(source),
+                field: text_of(destination),
+                "binding_key": text_of(key),
+                "arguments": shown(table.fields),
+                "location": f"/bindings/src={_quoted(source)};{wanted[0]}={_quoted(destination)};key={_quoted(key)}"
+                f";args={hash_of(table.fields)}",
+            }
+            for table in found.arguments
+        ],
+    )
 
 
 def hash_of(arguments: FieldTable) -> str:

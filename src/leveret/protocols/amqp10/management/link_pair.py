@@ -212,9 +212,20 @@ class AnswerLink(Link):
 
     def _send_flow(self, drain: bool) -> None:
         session = self.session
-        session.connection.send(Flow(session.incoming_window, session.next_outgoing_id, WINDOW, session.next_incoming_id,
-                                     self.handle, self.delivery_count, self.credit, len(self.pair.ready), drain,
-                                     channel=session.channel))
+        session.connection.send(
+            Flow(
+                session.incoming_window,
+                session.next_outgoing_id,
+                WINDOW,
+                session.next_incoming_id,
+                self.handle,
+                self.delivery_count,
+                self.credit,
+                len(self.pair.ready),
+                drain,
+                channel=session.channel,
+            )
+        )
 
     def can_send(self) -> bool:
         session = self.session
@@ -271,8 +282,11 @@ def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
     """Return the pair of a link: that of the link with its name in the other direction, or a new one."""
     properties = frame.properties
     if not isinstance(properties, dict) or properties.get(PAIRED) is not True:
-        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have the property"
-                          f" {PAIRED}=true: requests and answers take a pair of links")
+        raise LinkRefused(
+            constants.INVALID_FIELD,
+            f"links to {MANAGEMENT} were expected to have the property"
+            f" {PAIRED}=true: requests and answers take a pair of links",
+        )
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
         raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have snd-settle-mode settled")
     for other in session.handles.values():
@@ -287,7 +301,18 @@ def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
 
 def _answer(session: SessionEndpoint, frame: Attach, handle: int, max_size: int | None) -> None:
     ours = not frame.role
-    session.connection.send(Attach(
-        frame.name, handle, ours, frame.snd_settle_mode, frame.rcv_settle_mode, frame.source, frame.target,
-        initial_delivery_count=None if ours else 0, max_message_size=max_size, properties=frame.properties,
-        channel=session.channel))
+    session.connection.send(
+        Attach(
+            frame.name,
+            handle,
+            ours,
+            frame.snd_settle_mode,
+            frame.rcv_settle_mode,
+            frame.source,
+            frame.target,
+            initial_delivery_count=None if ours else 0,
+            max_message_size=max_size,
+            properties=frame.properties,
+            channel=session.channel,
+        )
+    )

@@ -93,8 +93,9 @@ def read(request: Request, payload: bytes) -> None:
     if not isinstance(properties.subject, str) or not isinstance(properties.to, str):
         raise RequestRefused(400, "the request was expected to have a path in 'to' and a method in 'subject'")
     if properties.reply_to != REPLY_TO:
-        raise RequestRefused(400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': responses use the other"
-                                  " link of the pair")
+        raise RequestRefused(
+            400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': responses use the other link of the pair"
+        )
     request.method = str(properties.subject)
     request.target = str(properties.to)
     path, _, query = request.target.partition("?")
@@ -130,9 +131,11 @@ def _sections(request: Request, payload: bytes) -> Properties | None:
 def encode(request: Request, answer: Answer) -> bytes:
     """Encode a response as a message."""
     properties = Properties(subject=str(answer.status), correlation_id=request.id)
-    return (message.encode_properties(properties)
-            + message.encode_application_properties({"http:response": "1.1"})
-            + message.encode_body_value(answer.body))
+    return (
+        message.encode_properties(properties)
+        + message.encode_application_properties({"http:response": "1.1"})
+        + message.encode_body_value(answer.body)
+    )
 
 
 def refusal(status: int, text: str) -> Answer:
@@ -163,8 +166,11 @@ def context_of(connection: Connection) -> operation.VhostContext:
 
 def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
     """Return the types of the fields of an operation's request without the name, which is in the path."""
-    return {field.encode_name: get_origin(field.type) or field.type for field in msgspec.structs.fields(struct)
-            if field.name != "name"}
+    return {
+        field.encode_name: get_origin(field.type) or field.type
+        for field in msgspec.structs.fields(struct)
+        if field.name != "name"
+    }
 
 
 def fields_of(request: Request, what: str, kinds: dict[str, type]) -> Arguments:

@@ -29,7 +29,10 @@ log = logging.getLogger("leveret.connection")
 
 # Status by error of the broker; 400 for the others.
 STATUSES: Final[dict[str, int]] = {
-    "not-found": 404, "access-refused": 403, "resource-error": 403, "internal-error": 500,
+    "not-found": 404,
+    "access-refused": 403,
+    "resource-error": 403,
+    "internal-error": 500,
 }
 
 Handler = Callable[..., Answer]
@@ -69,11 +72,13 @@ def _perform(connection: Connection, request: Request) -> Answer:
     segments = request.segments
     for pattern, methods in PATHS.items():
         if len(pattern) == len(segments) and all(
-                fixed in ("*", segment) for fixed, segment in zip(pattern, segments, strict=True)):
+            fixed in ("*", segment) for fixed, segment in zip(pattern, segments, strict=True)
+        ):
             handler = methods.get(request.method)
             if handler is None:
-                raise RequestRefused(405, f"method '{request.method}' for '{request.target}': expected"
-                                          f" {' or '.join(methods)}")
+                raise RequestRefused(
+                    405, f"method '{request.method}' for '{request.target}': expected {' or '.join(methods)}"
+                )
             names = [segment for fixed, segment in zip(pattern, segments, strict=True) if fixed == "*"]
             return handler(connection, request, *names)
     known: list[str] = ["/" + "/".join("NAME" if part == "*" else part for part in pattern) for pattern in PATHS]
@@ -81,6 +86,5 @@ def _perform(connection: Connection, request: Request) -> Answer:
 
 
 def _refused(connection: Connection, request: Request, status: int, text: str) -> Answer:
-    log.info("%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status,
-             text)
+    log.info("%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status, text)
     return refusal(status, text)

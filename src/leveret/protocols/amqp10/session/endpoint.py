@@ -63,8 +63,9 @@ class Run:
 
     __slots__ = ("answer", "batch", "first", "last", "link", "settled", "state")
 
-    def __init__(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
-                 answer: Composite | None) -> None:
+    def __init__(
+        self, link: IncomingLink, number: int, batch: int, state: int, settled: bool, answer: Composite | None
+    ) -> None:
         self.link = link
         self.first = number
         self.last = number
@@ -138,8 +139,11 @@ class SessionEndpoint(Holder):
     def start(self) -> None:
         """Answer the begin of the client."""
         self.broker.holders[self] = None
-        self.connection.send(Begin(self.next_outgoing_id, WINDOW, WINDOW, self.channel_in,
-                                   self.connection.own.links - 1, channel=self.channel))
+        self.connection.send(
+            Begin(
+                self.next_outgoing_id, WINDOW, WINDOW, self.channel_in, self.connection.own.links - 1, channel=self.channel
+            )
+        )
 
     # Input
 
@@ -243,14 +247,17 @@ class SessionEndpoint(Holder):
 
     def send_flow(self) -> None:
         """Send the state of the session."""
-        self.connection.send(Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id,
-                                  channel=self.channel))
+        self.connection.send(
+            Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id, channel=self.channel)
+        )
 
     def _attach(self, frame: Attach) -> None:
         handle = frame.handle
         if handle >= self.connection.own.links:
-            raise ConnectionRefused(constants.CONNECTION_FRAMING_ERROR, f"handle {handle} is above handle-max,"
-                                    f" {self.connection.own.links - 1}; the setting is amqp10.links")
+            raise ConnectionRefused(
+                constants.CONNECTION_FRAMING_ERROR,
+                f"handle {handle} is above handle-max, {self.connection.own.links - 1}; the setting is amqp10.links",
+            )
         if handle in self.links or handle in self.errant:
             raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} already has a link")
         if self.crossed_detaches and errant_links.is_answer(self, frame):
@@ -275,8 +282,13 @@ class SessionEndpoint(Holder):
                 return
             raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
         if frame.error is not None:
-            log.info("%s: link '%s' detached by the client with %s: %s", self.connection.peer.name, link.name,
-                     frame.error.condition, frame.error.description)
+            log.info(
+                "%s: link '%s' detached by the client with %s: %s",
+                self.connection.peer.name,
+                link.name,
+                frame.error.condition,
+                frame.error.description,
+            )
         if frame.closed and link.terminus is not None:
             link.terminus.unsubscribes = True
         self.resolve()
@@ -296,8 +308,9 @@ class SessionEndpoint(Holder):
     def _end_link(self, link: Link, error: Error, destroyed: bool, closed: bool) -> None:
         if self.handles.get(link.handle) is not link:
             return
-        log.info("%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition,
-                 error.description)
+        log.info(
+            "%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition, error.description
+        )
         self.resolve()
         link.removed = closed
         self.remove(link, destroyed)
@@ -339,14 +352,21 @@ class SessionEndpoint(Holder):
 
     # Incoming deliveries
 
-    def resolved(self, link: IncomingLink, number: int, batch: int, state: int, settled: bool,
-                 answer: Composite | None = None) -> None:
+    def resolved(
+        self, link: IncomingLink, number: int, batch: int, state: int, settled: bool, answer: Composite | None = None
+    ) -> None:
         """Record the outcome of an incoming delivery, to be sent when `batch` is committed."""
         runs = self.runs
         if runs and answer is None:
             run = runs[-1]
-            if run.batch == batch and run.state == state and run.settled == settled and run.last + 1 == number \
-                    and run.link is link and run.answer is None:
+            if (
+                run.batch == batch
+                and run.state == state
+                and run.settled == settled
+                and run.last + 1 == number
+                and run.link is link
+                and run.answer is None
+            ):
                 run.last = number
                 if not settled:
                     self._note(number, batch, state, None)
@@ -385,8 +405,15 @@ class SessionEndpoint(Holder):
                 continue
             last = run.last
             if run.answer is None:
-                while runs and runs[0].batch <= committed and runs[0].state == run.state and runs[0].answer is None \
-                        and runs[0].settled == run.settled and runs[0].first == last + 1 and not runs[0].link.removed:
+                while (
+                    runs
+                    and runs[0].batch <= committed
+                    and runs[0].state == run.state
+                    and runs[0].answer is None
+                    and runs[0].settled == run.settled
+                    and runs[0].first == last + 1
+                    and not runs[0].link.removed
+                ):
                     last = runs.popleft().last
                 output.send_disposition(self.channel, True, run.first, last, run.settled, run.state)
             else:
@@ -397,8 +424,9 @@ class SessionEndpoint(Holder):
 
     # Outgoing deliveries
 
-    def send_under(self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes,
-                   state: Composite) -> None:
+    def send_under(
+        self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes, state: Composite
+    ) -> None:
         """Send a delivery with a transactional state."""
         sending = Sending(link, number, link.tag_of(number), settled, head, body, tail)
         sending.state = state
@@ -506,8 +534,9 @@ class SessionEndpoint(Holder):
         """End the session with an error. The client's end is still to come."""
         if self.ended:
             return
-        log.info("%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition,
-                 error.description)
+        log.info(
+            "%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition, error.description
+        )
         self.resolve()
         self.release()
         self.ended = True
@@ -569,7 +598,15 @@ class SessionEndpoint(Holder):
         connection = self.connection
         outgoing = [link for link in self.handles.values() if isinstance(link, OutgoingLink)]
         return ChannelInfo(
-            connection=connection.number, vhost=connection.vhost_name, user=connection.user, number=self.channel,
-            consumers=len(outgoing), unacked=len(self.unacked), prefetch=sum(link.credit for link in outgoing),
-            published=self.published, unconfirmed=sum(run.last - run.first + 1 for run in self.runs), mode="",
-            state="running")
+            connection=connection.number,
+            vhost=connection.vhost_name,
+            user=connection.user,
+            number=self.channel,
+            consumers=len(outgoing),
+            unacked=len(self.unacked),
+            prefetch=sum(link.credit for link in outgoing),
+            published=self.published,
+            unconfirmed=sum(run.last - run.first + 1 for run in self.runs),
+            mode="",
+            state="running",
+        )

@@ -50,8 +50,15 @@ def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> 
         # Our detach kept the terminus, the client's closes it: this side can close the link only after another attach.
         terminus.destroy()
         handle = session.new_handle()
-        session.connection.send(Attach(link.name, handle, link.receives, channel=session.channel,
-                                       initial_delivery_count=None if link.receives else 0))
+        session.connection.send(
+            Attach(
+                link.name,
+                handle,
+                link.receives,
+                channel=session.channel,
+                initial_delivery_count=None if link.receives else 0,
+            )
+        )
         session.connection.send(Detach(handle, True, channel=session.channel))
         session.crossed_detaches[key] = CLOSED
 
@@ -60,8 +67,10 @@ def is_answer(session: SessionEndpoint, frame: Attach) -> bool:
     """Return whether an attach only replies to ours. Raises SessionRefused for an attach of a failed link."""
     known = session.crossed_detaches.pop((not frame.role, frame.name), 0)
     if known == FAILED and frame.unsettled is None:
-        raise SessionRefused(constants.SESSION_ERRANT_LINK, f"link '{frame.name}' was detached with an error: it can be"
-                             " resumed, but not attached again")
+        raise SessionRefused(
+            constants.SESSION_ERRANT_LINK,
+            f"link '{frame.name}' was detached with an error: it can be resumed, but not attached again",
+        )
     if known == CLOSED and (frame.source if frame.role else frame.target) is None:
         session.errant[frame.handle] = None
         return True

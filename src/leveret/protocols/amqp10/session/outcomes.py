@@ -33,8 +33,9 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
         for number in numbers:
             apply_one(unacked.pop(number), state)
     else:
-        entry_return.return_entries(session.broker, [unacked.pop(number) for number in numbers],
-                                    partial(apply_one, state=state))
+        entry_return.return_entries(
+            session.broker, [unacked.pop(number) for number in numbers], partial(apply_one, state=state)
+        )
 
 
 def apply_one(entry: Entry, state: Checked) -> None:

@@ -48,8 +48,14 @@ class Node:
 
     __slots__ = ("create", "exchange", "key", "queue", "topic")
 
-    def __init__(self, queue: str | None = None, exchange: str = "", key: str | None = None, create: bool = False,
-                 topic: bool = False) -> None:
+    def __init__(
+        self,
+        queue: str | None = None,
+        exchange: str = "",
+        key: str | None = None,
+        create: bool = False,
+        topic: bool = False,
+    ) -> None:
         self.queue = queue
         self.exchange = exchange
         self.key = key

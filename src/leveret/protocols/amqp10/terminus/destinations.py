@@ -38,8 +38,9 @@ class Destination:
 
     __slots__ = ("accepts_all", "exchange", "key", "rejects_durable", "topic")
 
-    def __init__(self, exchange: str, key: str | None, accepts_all: bool, rejects_durable: bool,
-                 topic: TemporaryTopic | None) -> None:
+    def __init__(
+        self, exchange: str, key: str | None, accepts_all: bool, rejects_durable: bool, topic: TemporaryTopic | None
+    ) -> None:
         self.exchange = exchange
         self.key = key
         self.accepts_all = accepts_all
@@ -95,8 +96,10 @@ def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
         return None
     topic = connection.shared.termini.topics.get((connection.vhost_name, key))
     if topic is None:
-        raise LinkRefused(constants.NOT_FOUND, f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends"
-                          " with the link that it was created for")
+        raise LinkRefused(
+            constants.NOT_FOUND,
+            f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends with the link that it was created for",
+        )
     return topic
 
 

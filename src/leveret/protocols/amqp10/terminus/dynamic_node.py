@@ -34,8 +34,9 @@ class DynamicNode:
 
     def _is_free(self) -> bool:
         queue = self.queue
-        if self.policy in (descriptors.DELETE_ON_NO_LINKS, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES) \
-                and (queue.consumers or queue.has_browsers()):
+        if self.policy in (descriptors.DELETE_ON_NO_LINKS, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES) and (
+            queue.consumers or queue.has_browsers()
+        ):
             return False
         if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
             return not queue.ready_count and not queue.delayed_count and not queue.unacked
@@ -46,7 +47,9 @@ def policy_of(properties: Checked) -> int:
     """Return the requested lifetime policy; delete-on-close by default."""
     if isinstance(properties, dict):
         wanted = properties.get(LIFETIME)
-        if isinstance(wanted, Composite) and descriptors.DELETE_ON_CLOSE <= wanted.kind \
-                <= descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES:
+        if (
+            isinstance(wanted, Composite)
+            and descriptors.DELETE_ON_CLOSE <= wanted.kind <= descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES
+        ):
             return wanted.kind
     return descriptors.DELETE_ON_CLOSE

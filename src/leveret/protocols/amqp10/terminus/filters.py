@@ -48,19 +48,30 @@ PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
 # Filters of streams, RabbitMQ's names and our own; the consumer arguments of 0-9-1 define their meaning.
 STREAM_FILTERS: Final = {
-    "rabbitmq:stream-offset-spec": "x-stream-offset", "rabbitmq:stream-filter": "x-stream-filter",
-    "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered", "leveret:stream-consumer": "x-stream-consumer",
-    "leveret:packed": "x-packed", "leveret:packed-until": "x-packed-until",
+    "rabbitmq:stream-offset-spec": "x-stream-offset",
+    "rabbitmq:stream-filter": "x-stream-filter",
+    "rabbitmq:stream-match-unfiltered": "x-stream-match-unfiltered",
+    "leveret:stream-consumer": "x-stream-consumer",
+    "leveret:packed": "x-packed",
+    "leveret:packed-until": "x-packed-until",
     "leveret:stream-filter-routing-key": "x-stream-filter-routing-key",
 }
 # Filters of lease readers.
 LEASE_FILTERS: Final = {
-    "leveret:lease": reading.LEASE, "leveret:lease-epoch": reading.EPOCH, "leveret:lease-batch": reading.BATCH,
-    "leveret:lease-first": reading.FIRST, "leveret:lease-count": reading.COUNT,
+    "leveret:lease": reading.LEASE,
+    "leveret:lease-epoch": reading.EPOCH,
+    "leveret:lease-batch": reading.BATCH,
+    "leveret:lease-first": reading.FIRST,
+    "leveret:lease-count": reading.COUNT,
 }
 DESCRIPTORS: Final = {
-    0x0000468C00000000: DIRECT_BINDING, 0x0000468C00000001: TOPIC_BINDING, 0x0000468C00000002: HEADERS_BINDING,
-    0x0000468C00000003: NO_LOCAL, 0x0000468C00000004: SELECTOR, 0x120: SQL, 0x173: PROPERTIES_FILTER,
+    0x0000468C00000000: DIRECT_BINDING,
+    0x0000468C00000001: TOPIC_BINDING,
+    0x0000468C00000002: HEADERS_BINDING,
+    0x0000468C00000003: NO_LOCAL,
+    0x0000468C00000004: SELECTOR,
+    0x120: SQL,
+    0x173: PROPERTIES_FILTER,
     0x174: APPLICATION_PROPERTIES_FILTER,
 }
 
@@ -100,16 +111,18 @@ class Wanted:
         if self.lease:
             reading.check(queue, self.lease, settled)
             if self.filters or self.no_local:
-                raise PreconditionFailed(f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' is read without"
-                                         " other filters")
+                raise PreconditionFailed(
+                    f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' is read without other filters"
+                )
         if queue.replayable:
             if browses:
                 self.stream.setdefault("x-stream-offset", "first")
             queue.check_consumer(self.stream)
         elif self.stream:
             self.stream = {}
-            self.in_place = {key: value for key, value in self.in_place.items()
-                             if str(value.descriptor) not in STREAM_FILTERS}
+            self.in_place = {
+                key: value for key, value in self.in_place.items() if str(value.descriptor) not in STREAM_FILTERS
+            }
 
 
 def parse(filters: Checked, is_exchange: bool) -> Wanted:
@@ -128,8 +141,9 @@ def parse(filters: Checked, is_exchange: bool) -> Wanted:
         try:
             known = _add(wanted, str(name), value.value, is_exchange)
         except SelectorError as error:
-            raise LinkRefused(constants.INVALID_FIELD, f"filter '{key}': {error}",
-                              {"invalid-field": "filter", "position": error.position}) from None
+            raise LinkRefused(
+                constants.INVALID_FIELD, f"filter '{key}': {error}", {"invalid-field": "filter", "position": error.position}
+            ) from None
         if known:
             wanted.in_place[key] = value
     return wanted
@@ -181,8 +195,17 @@ SECTION_SHIFT: Final = 5
 class View(MessageView):
     """A message as filters see it: as it would be delivered, with the changes by outcomes and dead-lettering."""
 
-    __slots__ = ("_acquired", "_annotations", "_application", "_due", "_failed", "_message", "_overlay", "_properties",
-                 "_sections")
+    __slots__ = (
+        "_acquired",
+        "_annotations",
+        "_application",
+        "_due",
+        "_failed",
+        "_message",
+        "_overlay",
+        "_properties",
+        "_sections",
+    )
 
     def __init__(self) -> None:
         super().__init__()

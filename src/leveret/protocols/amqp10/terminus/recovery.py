@@ -138,8 +138,14 @@ class TerminusRecovery:
         for queue_id, sent in self.sent.items():
             queue = queues.get(queue_id)
             if queue is None:
-                self.log.settle_range(queue_id, 0, max([item.seq for item in sent], default=0), (),
-                                      [item.row for item in sent], [item.slot for item in sent])
+                self.log.settle_range(
+                    queue_id,
+                    0,
+                    max([item.seq for item in sent], default=0),
+                    (),
+                    [item.row for item in sent],
+                    [item.slot for item in sent],
+                )
                 for item in sent:
                     self.forget(item)
             elif sent:
@@ -167,8 +173,11 @@ class TerminusRecovery:
             elif terminus.expiry_policy != NEVER:
                 terminus.expire()
         if termini:
-            log.info("recovered %d durable links, %d with unsettled deliveries", len(termini),
-                     sum(1 for terminus in termini if terminus.unsettled_count()))
+            log.info(
+                "recovered %d durable links, %d with unsettled deliveries",
+                len(termini),
+                sum(1 for terminus in termini if terminus.unsettled_count()),
+            )
 
 
 class _Load:

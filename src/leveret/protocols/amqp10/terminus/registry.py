@@ -66,16 +66,18 @@ class TerminusRegistry(Holder):
         kept = outlives(wanted)
         free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
         if (kept or free) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
-            raise ResourceError("the source or target of a link is too large: expected no more than"
-                                f" {MAX_TERMINUS_BYTES} bytes")
+            raise ResourceError(
+                f"the source or target of a link is too large: expected no more than {MAX_TERMINUS_BYTES} bytes"
+            )
         if not kept:
             return
         user = terminus.key[1]
         limit = self.settings.kept_links
         if terminus.counted or (replaced is not None and replaced.counted) or self.kept.get(user, 0) < limit:
             return
-        raise ResourceError(f"user '{user}' has {limit} links that outlive their sessions, the maximum; the"
-                            " setting is amqp10.kept_links")
+        raise ResourceError(
+            f"user '{user}' has {limit} links that outlive their sessions, the maximum; the setting is amqp10.kept_links"
+        )
 
     def add(self, terminus: Terminus) -> None:
         self.by_key[terminus.key] = terminus
@@ -200,8 +202,9 @@ class TerminusRegistry(Holder):
         else:
             terminus = self.find_shared(key, role == terminus_store.SHARED_DURABLE)
         if terminus is None:
-            raise NotFound(f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' with role"
-                           f" '{role}'")
+            raise NotFound(
+                f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' with role '{role}'"
+            )
         return terminus
 
 
@@ -210,8 +213,17 @@ def describe(terminus: Terminus) -> LinkInfo:
     vhost, user, container, name, _ = terminus.key
     expiry = terminus.expiry
     return LinkInfo(
-        vhost=vhost, user=user, container=container, name=name, role=terminus.role(), address=terminus.address(),
+        vhost=vhost,
+        user=user,
+        container=container,
+        name=name,
+        role=terminus.role(),
+        address=terminus.address(),
         state="attached" if terminus.is_attached() else "suspended",
         connection=None if terminus.link is None else terminus.link.session.connection.number,
-        unsettled=terminus.unsettled_count(), durable=("none", "configuration", "unsettled-state")[terminus.durable],
-        expiry=terminus.expiry_policy, timeout=terminus.timeout, expires_at=expiry.due if expiry is not None else 0)
+        unsettled=terminus.unsettled_count(),
+        durable=("none", "configuration", "unsettled-state")[terminus.durable],
+        expiry=terminus.expiry_policy,
+        timeout=terminus.timeout,
+        expires_at=expiry.due if expiry is not None else 0,
+    )

@@ -133,8 +133,11 @@ def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscrip
     found = registry.find_shared(identity, durable)
     if found is not None and (found.source is None or not is_same(found.source, source)):
         if found.is_attached():
-            raise LinkRefused(constants.NOT_ALLOWED, f"the shared subscription '{identity[3]}' has links, and another"
-                              " address or filter; expected the same, or no links")
+            raise LinkRefused(
+                constants.NOT_ALLOWED,
+                f"the shared subscription '{identity[3]}' has links, and another"
+                " address or filter; expected the same, or no links",
+            )
         made = SharedSubscription(registry, identity, durable)
         made.replaces = found
         return made
@@ -143,8 +146,10 @@ def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscrip
 
 def is_same(known: Source, wanted: Source) -> bool:
     """Whether two sources describe the same subscription: address and filters that have an effect."""
-    return bool(known.address == wanted.address
-                and filters.parse(known.filter, True).in_place == filters.parse(wanted.filter, True).in_place)
+    return bool(
+        known.address == wanted.address
+        and filters.parse(known.filter, True).in_place == filters.parse(wanted.filter, True).in_place
+    )
 
 
 def find_subscription(registry: TerminusRegistry, key: Key, frame: Attach) -> SharedSubscription | None:

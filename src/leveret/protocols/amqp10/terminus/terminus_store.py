@@ -41,9 +41,18 @@ def identity_of(key: str) -> tuple[Key, str]:
 def put(log: Log, terminus: Terminus, description: Composite) -> None:
     """Write a terminus; `description` is its source or target."""
     node = terminus.node
-    log.put(metadata.TERMINUS, key_of(terminus), metadata.pack({
-        "id": terminus.need_id(), "attached": terminus.attached, "description": encode_composite(description),
-        "node": None if node is None else [node.queue.id, node.policy]}))
+    log.put(
+        metadata.TERMINUS,
+        key_of(terminus),
+        metadata.pack(
+            {
+                "id": terminus.need_id(),
+                "attached": terminus.attached,
+                "description": encode_composite(description),
+                "node": None if node is None else [node.queue.id, node.policy],
+            }
+        ),
+    )
 
 
 def remove(log: Log, terminus: Terminus) -> None:

@@ -55,11 +55,11 @@ def join(link: OutgoingLink, id: Checked) -> None:
         raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
     consumer = link.consumer
     if consumer.seen is not None:
-        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a"
-                          " transaction")
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a transaction")
     if link.stores_unsettled:
-        raise LinkRefused(constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under"
-                          " transactions")
+        raise LinkRefused(
+            constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under transactions"
+        )
     if link.transaction is transaction:
         return
     leave(link)

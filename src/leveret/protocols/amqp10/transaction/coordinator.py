@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
 CAPABILITIES: Final = (
-    constants.TXN_CAPABILITY_LOCAL_TRANSACTIONS, constants.TXN_CAPABILITY_MULTI_TXNS_PER_SSN,
+    constants.TXN_CAPABILITY_LOCAL_TRANSACTIONS,
+    constants.TXN_CAPABILITY_MULTI_TXNS_PER_SSN,
     constants.TXN_CAPABILITY_MULTI_SSNS_PER_TXN,
 )
 # Maximum number of open transactions of a connection.
@@ -71,12 +72,20 @@ class CoordinatorLink(IncomingLink):
     def _declare(self, declare: Declare) -> None:
         connection = self.session.connection
         if declare.global_id is not None:
-            self.answer(self.delivery_id, Rejected(make_error(
-                constants.NOT_IMPLEMENTED, "distributed transactions are not supported")))
+            self.answer(
+                self.delivery_id,
+                Rejected(make_error(constants.NOT_IMPLEMENTED, "distributed transactions are not supported")),
+            )
             return
         if len(connection.transactions) >= MAX_TRANSACTIONS:
-            self.answer(self.delivery_id, Rejected(make_error(
-                constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} open transactions")))
+            self.answer(
+                self.delivery_id,
+                Rejected(
+                    make_error(
+                        constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} open transactions"
+                    )
+                ),
+            )
             return
         number = connection.next_work
         connection.next_work = number + 1
@@ -89,8 +98,10 @@ class CoordinatorLink(IncomingLink):
         id = discharge.txn_id
         transaction = self.transactions.pop(id, None) if isinstance(id, bytes) else None
         if transaction is None:
-            self.answer(self.delivery_id, Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID,
-                                                              "the transaction does not exist on this link")))
+            self.answer(
+                self.delivery_id,
+                Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID, "the transaction does not exist on this link")),
+            )
             return
         connection.transactions.pop(transaction.id, None)
         transaction.over()

@@ -17,8 +17,9 @@ class Retirement:
 
     __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "transaction")
 
-    def __init__(self, link: OutgoingLink, number: int, entry: Entry, outcome: Checked, settled: bool,
-                 transaction: LocalTransaction) -> None:
+    def __init__(
+        self, link: OutgoingLink, number: int, entry: Entry, outcome: Checked, settled: bool, transaction: LocalTransaction
+    ) -> None:
         self.link = link
         self.session = link.session
         self.number = number

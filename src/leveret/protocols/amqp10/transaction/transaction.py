@@ -51,8 +51,18 @@ class Posting:
 
     __slots__ = ("delivery_id", "due", "link", "message", "outcome", "route", "routed", "second", "sent_at", "session")
 
-    def __init__(self, link: IncomingLink, message: Message, route: Route, delivery_id: int, second: bool,
-                 sent_at: int, outcome: Composite, routed: bool, due: int) -> None:
+    def __init__(
+        self,
+        link: IncomingLink,
+        message: Message,
+        route: Route,
+        delivery_id: int,
+        second: bool,
+        sent_at: int,
+        outcome: Composite,
+        routed: bool,
+        due: int,
+    ) -> None:
         self.link = link
         self.session = link.session
         self.message = message
@@ -121,8 +131,10 @@ class LocalTransaction:
     def time_out(self) -> None:
         """Roll back after the timeout. The discharge will be rejected."""
         self.over()
-        self.failed = (f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
-                       " setting is amqp10.transaction_timeout")
+        self.failed = (
+            f"the transaction took more than {self.link.session.connection.own.transaction_timeout:g} s; the"
+            " setting is amqp10.transaction_timeout"
+        )
         self.condition = constants.TRANSACTION_TIMEOUT
         broker = self.link.session.broker
         broker.jobs.removals.add(self.rolling_back())
@@ -133,7 +145,7 @@ class LocalTransaction:
         limit = self.link.session.connection.settings.max_transaction
         self.size += posting.message.size + OVERHEAD
         if self.size > limit:
-            self.failed = (f"the transaction holds more than {limit} bytes; the setting is limits.transaction_size")
+            self.failed = f"the transaction holds more than {limit} bytes; the setting is limits.transaction_size"
             self.postings.clear()
         if not self.failed:
             self.postings.append(posting)
@@ -168,8 +180,9 @@ class LocalTransaction:
             posting = postings.pop()
             if posting.second and not posting.link.removed and not posting.session.closing:
                 # The delivery no longer has an outcome.
-                posting.session.connection.send(Disposition(
-                    True, posting.delivery_id, None, False, None, channel=posting.session.channel))
+                posting.session.connection.send(
+                    Disposition(True, posting.delivery_id, None, False, None, channel=posting.session.channel)
+                )
                 yield 5
             yield 1
         yield from acquisition.undoing(self)
@@ -325,8 +338,11 @@ class _Committing:
             if outcome is not None and outcome.kind == descriptors.ACCEPTED:
                 broker_transaction.write_settlement(entry, ACCEPT)
             else:
-                broker_transaction.write_settlement(entry, REJECT if outcomes.is_final(entry, outcome) else REQUEUE,
-                                                    partial(outcomes.apply_one, state=outcome))
+                broker_transaction.write_settlement(
+                    entry,
+                    REJECT if outcomes.is_final(entry, outcome) else REQUEUE,
+                    partial(outcomes.apply_one, state=outcome),
+                )
             yield 2
         filling = self.broker.log.filling
         broker_transaction.durable = broker_transaction.durable or durable
@@ -390,8 +406,11 @@ class _Committing:
             retirement = retirements.pop()
             # The client need not settle an outcome that has taken effect.
             if not retirement.settled and not retirement.link.removed and not retirement.session.closing:
-                retirement.session.connection.send(Disposition(
-                    False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel))
+                retirement.session.connection.send(
+                    Disposition(
+                        False, retirement.number, None, True, retirement.outcome, channel=retirement.session.channel
+                    )
+                )
                 yield 5
             yield 0
         postings = transaction.postings
@@ -399,8 +418,9 @@ class _Committing:
         while postings:
             posting = postings.pop()
             if posting.second and not posting.link.removed and not posting.session.closing:
-                posting.session.connection.send(Disposition(
-                    True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel))
+                posting.session.connection.send(
+                    Disposition(True, posting.delivery_id, None, False, posting.outcome, channel=posting.session.channel)
+                )
                 yield 5
             yield 0
 

@@ -23,8 +23,15 @@ OLDER = "older"
 NO_REASON = "not dead-lettered"
 
 
-def deadletters(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, table: str | None = None,
-                report: str | None = None) -> DataFrame:
+def deadletters(
+    spark: SparkSession,
+    broker: Broker,
+    queue: str,
+    *,
+    where: str | None = None,
+    table: str | None = None,
+    report: str | None = None,
+) -> DataFrame:
     """Read a queue or a stream of dead letters; nothing is removed.
 
     Args:
@@ -62,14 +69,21 @@ def triaged(messages: DataFrame, now: float | None = None) -> DataFrame:
 
     now = time.time() if now is None else now
     newest = F.try_element_at("x_death", F.lit(1))
-    deaths = F.coalesce(F.aggregate("x_death", F.lit(0).cast("bigint"), lambda total, death: total + death["count"]),
-                        F.lit(0).cast("bigint"))
+    deaths = F.coalesce(
+        F.aggregate("x_death", F.lit(0).cast("bigint"), lambda total, death: total + death["count"]),
+        F.lit(0).cast("bigint"),
+    )
     died = F.coalesce(newest["time"], F.col("append_time"))
     return messages.select(
-        F.coalesce(newest["reason"], F.lit(NO_REASON)).alias("reason"), newest["queue"].alias("dead_queue"),
-        newest["exchange"].alias("dead_exchange"), F.try_element_at(newest["routing_keys"], F.lit(1)).alias("dead_key"),
-        deaths.alias("deaths"), died.alias("died_at"),
-        F.greatest(F.lit(0.0), F.lit(now) - died.cast("double")).alias("age_s"), *messages.columns)
+        F.coalesce(newest["reason"], F.lit(NO_REASON)).alias("reason"),
+        newest["queue"].alias("dead_queue"),
+        newest["exchange"].alias("dead_exchange"),
+        F.try_element_at(newest["routing_keys"], F.lit(1)).alias("dead_key"),
+        deaths.alias("deaths"),
+        died.alias("died_at"),
+        F.greatest(F.lit(0.0), F.lit(now) - died.cast("double")).alias("age_s"),
+        *messages.columns,
+    )
 
 
 def age_class(age: Column) -> Column:
@@ -86,9 +100,16 @@ def groups(found: DataFrame) -> DataFrame:
     """Group the result of `triaged` by reason, queue, exchange and key, largest groups first."""
     from pyspark.sql import functions as F
 
-    return (found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key")
-            .agg(F.count(F.lit(1)).alias("count"), F.min("died_at").alias("first"), F.max("died_at").alias("last"),
-                 F.max("deaths").alias("deaths")).orderBy(F.desc("count"), "reason", "dead_queue", "dead_key"))
+    return (
+        found.groupBy("reason", "dead_queue", "dead_exchange", "dead_key")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.min("died_at").alias("first"),
+            F.max("died_at").alias("last"),
+            F.max("deaths").alias("deaths"),
+        )
+        .orderBy(F.desc("count"), "reason", "dead_queue", "dead_key")
+    )
 
 
 def deadletters_page(found: DataFrame, queue: str) -> Page:
@@ -96,8 +117,12 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
     from pyspark.sql import functions as F
 
     total = found.agg(
-        F.count(F.lit(1)).alias("messages"), F.sum(F.octet_length("body")).alias("bytes"), F.max("age_s").alias("oldest"),
-        F.min("age_s").alias("newest"), F.max("deaths").alias("deaths")).first()
+        F.count(F.lit(1)).alias("messages"),
+        F.sum(F.octet_length("body")).alias("bytes"),
+        F.max("age_s").alias("oldest"),
+        F.min("age_s").alias("newest"),
+        F.max("deaths").alias("deaths"),
+    ).first()
     assert total is not None
     page = Page(f"Dead letters in {queue}", "Why messages died, where, and how long ago.")
     if not total["messages"]:
@@ -111,33 +136,85 @@ def deadletters_page(found: DataFrame, queue: str) -> Page:
     ]
 
     def counted(column: Column | str, limit: int = MAX_ROWS) -> list[tuple[str, float]]:
-        rows = (found.groupBy(F.coalesce(column, F.lit("")).alias("of")).count().orderBy(F.desc("count"), "of")
-                .limit(limit).collect())
+        rows = (
+            found.groupBy(F.coalesce(column, F.lit("")).alias("of"))
+            .count()
+            .orderBy(F.desc("count"), "of")
+            .limit(limit)
+            .collect()
+        )
         return [(row["of"] or "(none)", row["count"]) for row in rows]
 
     ages = dict(counted(age_class(F.col("age_s"))))
     page.panels = [
         Panel("By reason", "Reason of the latest death.", charts.bar_chart(counted("reason"), kind=3, label="by reason")),
-        Panel("By age", "Time since the latest death, up to.", charts.column_chart(
-            [(name, ages.get(name, 0)) for name in (*(name for _, name in AGES), OLDER)], kind=1, label="by age")),
+        Panel(
+            "By age",
+            "Time since the latest death, up to.",
+            charts.column_chart(
+                [(name, ages.get(name, 0)) for name in (*(name for _, name in AGES), OLDER)], kind=1, label="by age"
+            ),
+        ),
         Panel("By queue", "Queue in which they died.", charts.bar_chart(counted("dead_queue"), label="by queue")),
-        Panel("By routing key", "Key with which they were published.", charts.bar_chart(
-            counted("dead_key"), kind=2, label="by routing key")),
+        Panel(
+            "By routing key",
+            "Key with which they were published.",
+            charts.bar_chart(counted("dead_key"), kind=2, label="by routing key"),
+        ),
     ]
-    page.panels.append(Panel(
-        "Groups", "What a re-drive by reason, queue and key would select.", wide=True,
-        headings=("Reason", "Queue", "Exchange", "Routing key", "Messages", "Most deaths", "First", "Last"),
-        rows=[(row["reason"], row["dead_queue"] or "", row["dead_exchange"] or "", row["dead_key"] or "",
-               f"{row['count']:,}", f"{row['deaths']:,}", _time(row["first"]), _time(row["last"]))
-              for row in groups(found).limit(MAX_ROWS).collect()]))
-    oldest = found.orderBy(F.desc("age_s"), "offset").limit(MAX_ROWS).select(
-        "reason", "dead_queue", "dead_key", "died_at", "message_id",
-        F.expr(f"substring(body, 1, {BODY_BYTES})").alias("body")).collect()
-    page.panels.append(Panel(
-        "Oldest", f"The first {BODY_BYTES} bytes of their bodies.", wide=True,
-        headings=("Died", "Reason", "Queue", "Routing key", "Message id", "Body"),
-        rows=[(_time(row["died_at"]), row["reason"], row["dead_queue"] or "", row["dead_key"] or "",
-               row["message_id"] or "", _text(row["body"])) for row in oldest]))
+    page.panels.append(
+        Panel(
+            "Groups",
+            "What a re-drive by reason, queue and key would select.",
+            wide=True,
+            headings=("Reason", "Queue", "Exchange", "Routing key", "Messages", "Most deaths", "First", "Last"),
+            rows=[
+                (
+                    row["reason"],
+                    row["dead_queue"] or "",
+                    row["dead_exchange"] or "",
+                    row["dead_key"] or "",
+                    f"{row['count']:,}",
+                    f"{row['deaths']:,}",
+                    _time(row["first"]),
+                    _time(row["last"]),
+                )
+                for row in groups(found).limit(MAX_ROWS).collect()
+            ],
+        )
+    )
+    oldest = (
+        found.orderBy(F.desc("age_s"), "offset")
+        .limit(MAX_ROWS)
+        .select(
+            "reason",
+            "dead_queue",
+            "dead_key",
+            "died_at",
+            "message_id",
+            F.expr(f"substring(body, 1, {BODY_BYTES})").alias("body"),
+        )
+        .collect()
+    )
+    page.panels.append(
+        Panel(
+            "Oldest",
+            f"The first {BODY_BYTES} bytes of their bodies.",
+            wide=True,
+            headings=("Died", "Reason", "Queue", "Routing key", "Message id", "Body"),
+            rows=[
+                (
+                    _time(row["died_at"]),
+                    row["reason"],
+                    row["dead_queue"] or "",
+                    row["dead_key"] or "",
+                    row["message_id"] or "",
+                    _text(row["body"]),
+                )
+                for row in oldest
+            ],
+        )
+    )
     return page
 
 

@@ -32,9 +32,17 @@ _INDEX = "__index"
 _NAME = re.compile(r"redrive-(\d+)-[0-9a-f]{8}\Z")
 
 
-def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | None = None, to: ExchangeOutput | None = None,
-            resume: str | None = None, limit: int | None = None,
-            echo: Callable[[str], None] | None = None) -> tuple[int, int]:
+def redrive(
+    spark: SparkSession,
+    broker: Broker,
+    queue: str,
+    *,
+    where: str | None = None,
+    to: ExchangeOutput | None = None,
+    resume: str | None = None,
+    limit: int | None = None,
+    echo: Callable[[str], None] | None = None,
+) -> tuple[int, int]:
     """Publish the dead letters of a classic queue again.
 
     Args:
@@ -70,7 +78,8 @@ def redrive(spark: SparkSession, broker: Broker, queue: str, *, where: str | Non
                 if indices:
                     ordered = selected.coalesce(1).sortWithinPartitions(_INDEX)
                     publishable(ordered, output).write.format("amqp").options(**sink_options(output, broker)).option(
-                        "txnAppId", name).option("txnVersion", batch).mode("append").save()
+                        "txnAppId", name
+                    ).option("txnVersion", batch).mode("append").save()
             finally:
                 selected.unpersist()
             back: dict[str, Document] = {"except": [index for index in range(count) if index not in indices]}
@@ -100,12 +109,14 @@ def _check_others(client: ControlClient, queue: str, name: str) -> None:
     for lease in client.request("lease.list", queue=queue)["leases"]:
         other = lease["lease"]
         if _NAME.match(other) and other != name:
-            raise PipelineError(f"queue {queue!r}: {other} is not finished; resume it, or release its lease with `leveret "
-                                "leases release`")
+            raise PipelineError(
+                f"queue {queue!r}: {other} is not finished; resume it, or release its lease with `leveret leases release`"
+            )
 
 
-def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[str, Document],
-             limit: int | None) -> list[tuple[int, int]]:
+def _plan_batches(
+    client: ControlClient, queue: str, name: str, acquired: dict[str, Document], limit: int | None
+) -> list[tuple[int, int]]:
     """Lease all batches and return their (number, size).
 
     All are leased before the first is committed, so that returned messages are not leased again.
@@ -117,8 +128,14 @@ def _plan_batches(client: ControlClient, queue: str, name: str, acquired: dict[s
     left = (messages if limit is None else min(limit, messages)) - sum(count for _, count in planned)
     while left > 0:
         after = planned[-1][0] if planned else 0
-        leased = client.request("lease.plan", queue=queue, lease=name, epoch=acquired["epoch"], after=after,
-                              max_messages=min(BATCH_MESSAGES, left))
+        leased = client.request(
+            "lease.plan",
+            queue=queue,
+            lease=name,
+            epoch=acquired["epoch"],
+            after=after,
+            max_messages=min(BATCH_MESSAGES, left),
+        )
         if not leased["count"]:
             break
         planned.append((int(leased["batch"]), int(leased["count"])))

@@ -35,9 +35,20 @@ _UNTIMED_BASE = -(1 << 40)
 _SECOND, _PART = "__second", "__part"
 
 
-def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: ExchangeOutput, *, name: str,
-           where: str | None = None, since: str | None = None, until: str | None = None, rate: float | None = None,
-           partitions: int | None = None, echo: Callable[[str], None] | None = None) -> int:
+def replay(
+    spark: SparkSession,
+    broker: Broker,
+    messages: DataFrame | str,
+    to: ExchangeOutput,
+    *,
+    name: str,
+    where: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    rate: float | None = None,
+    partitions: int | None = None,
+    echo: Callable[[str], None] | None = None,
+) -> int:
     """Publish archived messages with their original properties.
 
     Args:
@@ -79,7 +90,8 @@ def replay(spark: SparkSession, broker: Broker, messages: DataFrame | str, to: E
             second, part = F.col(_SECOND), F.col(_PART)
             # The first condition lets Spark skip cached partitions.
             step = planned.where(second.between(first[0], last[0])).where(
-                ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1])))
+                ((second > first[0]) | (part >= first[1])) & ((second < last[0]) | (part <= last[1]))
+            )
             rows = publishable(_ordered(step, partitions), to)
             rows.write.format("amqp").options(**options).option("txnVersion", version).mode("append").save()
             sent += count
@@ -97,8 +109,9 @@ def _read_archive(spark: SparkSession, path: str) -> DataFrame:
     try:
         return spark.read.parquet(path)
     except PySparkException as error:
-        raise PipelineError(f"replay: table {path}: {str(error).strip().splitlines()[0]}; expected the directory of an "
-                            "archive") from None
+        raise PipelineError(
+            f"replay: table {path}: {str(error).strip().splitlines()[0]}; expected the directory of an archive"
+        ) from None
 
 
 def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
@@ -122,9 +135,11 @@ def _completed_steps(broker: Broker, application: str, name: str, versions: list
     if last is None:
         return 0
     if last not in versions:
-        raise PipelineError(f"replay: {name!r} has published {last >> _BITS:,} messages, which are not the first ones of "
-                            "the current selection; use the same messages, exchange, key and rate as before, or "
-                            "another name")
+        raise PipelineError(
+            f"replay: {name!r} has published {last >> _BITS:,} messages, which are not the first ones of "
+            "the current selection; use the same messages, exchange, key and rate as before, or "
+            "another name"
+        )
     return versions.index(last) + 1
 
 
@@ -134,8 +149,9 @@ def _selected(df: DataFrame, where: str | None, since: str | None, until: str | 
 
     missing = [column for column in ("queue", "partition", "offset", "append_time", "body") if column not in df.columns]
     if missing:
-        raise PipelineError(f"replay: the messages have no column {missing[0]}; expected an archive with the columns of "
-                            "messages")
+        raise PipelineError(
+            f"replay: the messages have no column {missing[0]}; expected an archive with the columns of messages"
+        )
     try:
         if where is not None:
             df = df.where(where)

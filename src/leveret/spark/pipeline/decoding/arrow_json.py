@@ -67,8 +67,12 @@ def arrow_type(kind: DataType) -> pa.DataType | None:
         case t.StructType():
             fields = [(field.name, _nested_type(field.dataType)) for field in kind.fields]
             names = {field.name.lower() for field in kind.fields}
-            if not fields or len(names) < len(fields) or any(of is None for _, of in fields) or \
-                    not all(field.nullable for field in kind.fields):
+            if (
+                not fields
+                or len(names) < len(fields)
+                or any(of is None for _, of in fields)
+                or not all(field.nullable for field in kind.fields)
+            ):
                 return None
             return pa.struct([pa.field(name, of) for name, of in fields])
     return None
@@ -154,9 +158,12 @@ class JsonDecoder:
         lines = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
         try:
             table = pj.read_json(
-                pa.BufferReader(lines), read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-                parse_options=pj.ParseOptions(explicit_schema=self._read, newlines_in_values=True,
-                                              unexpected_field_behavior="ignore"))
+                pa.BufferReader(lines),
+                read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self._read, newlines_in_values=True, unexpected_field_behavior="ignore"
+                ),
+            )
         except pa.ArrowInvalid:
             return None
         # Every text begins and ends like an object, so no text is empty and no object continues in the next text: equal
@@ -207,8 +214,11 @@ def _exceeds_limits(text: pa.Array) -> bool:
     if max_size < _UNLIMITED_BYTES:
         return False
     nesting = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
-    return bool(max_size > _MAX_BODY_BYTES or pc.max(nesting).as_py() >= _MAX_DEPTH
-                or pc.any(pc.match_substring_regex(text, _LONG_NUMBER)).as_py())
+    return bool(
+        max_size > _MAX_BODY_BYTES
+        or pc.max(nesting).as_py() >= _MAX_DEPTH
+        or pc.any(pc.match_substring_regex(text, _LONG_NUMBER)).as_py()
+    )
 
 
 def _has_minus_zero(array: pa.Array) -> bool:

@@ -15,8 +15,16 @@ from leveret.spark.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PRIMITIVES = {"boolean": "bool_", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
-               "string": "string", "bytes": "binary", "null": "null"}
+_PRIMITIVES = {
+    "boolean": "bool_",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "bytes": "binary",
+    "null": "null",
+}
 
 
 def avro_decoder(schema_text: str, framing: str) -> ArrowFunction:

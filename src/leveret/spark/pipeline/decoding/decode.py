@@ -60,8 +60,11 @@ def decoded_rows(df: DataFrame, fail: str | None = None) -> DataFrame:
 
     if fail is None:
         return df.where(f"{ERROR} IS NULL").drop(ERROR)
-    place = [F.concat(F.lit(f"{name} "), F.col(name).cast("string"), F.lit(", "))
-             for name in ("queue", "offset") if name in df.columns]
+    place = [
+        F.concat(F.lit(f"{name} "), F.col(name).cast("string"), F.lit(", "))
+        for name in ("queue", "offset")
+        if name in df.columns
+    ]
     message = F.concat(F.lit(f"{fail}: "), *place, F.col(ERROR))
     return df.where(F.when(F.col(ERROR).isNotNull(), F.raise_error(message).cast("boolean")).otherwise(True)).drop(ERROR)
 
@@ -89,17 +92,20 @@ def json_schema(decode: Decode) -> StructType:
 
             return StructType.fromJson(json.loads(text))
         except (ValueError, KeyError, TypeError, PySparkException) as error:
-            raise PipelineError(f"decode.schema is JSON, but not a Spark schema: {error}; expected the output of "
-                                "DataFrame.schema.json()") from None
+            raise PipelineError(
+                f"decode.schema is JSON, but not a Spark schema: {error}; expected the output of DataFrame.schema.json()"
+            ) from None
     try:
         parsed = StructType.fromDDL(text)
     except PySparkException as error:
         message = str(error).strip().splitlines()[0]
-        raise PipelineError(f"decode.schema is not a list of columns: {message}; expected something like "
-                            "\"id BIGINT NOT NULL, name STRING\"") from None
+        raise PipelineError(
+            f'decode.schema is not a list of columns: {message}; expected something like "id BIGINT NOT NULL, name STRING"'
+        ) from None
     if not isinstance(parsed, StructType):
-        raise PipelineError(f"decode.schema is a {parsed.simpleString()}; expected columns, such as "
-                            "\"id BIGINT NOT NULL, name STRING\"")
+        raise PipelineError(
+            f'decode.schema is a {parsed.simpleString()}; expected columns, such as "id BIGINT NOT NULL, name STRING"'
+        )
     return parsed
 
 
@@ -118,8 +124,11 @@ def _json(df: DataFrame, decode: Decode) -> DataFrame:
     parsed = F.from_json(text, read, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     value = F.struct(*(parsed.getField(field.name).alias(field.name) for field in schema.fields))
     # In a single projection, so that Spark parses each body once; a second one would repeat that for every column.
-    return df.select(*(F.col(_quote(name)) for name in df.columns), value.alias(decode.column),
-                     _json_error(df, text, parsed, schema).alias(ERROR))
+    return df.select(
+        *(F.col(_quote(name)) for name in df.columns),
+        value.alias(decode.column),
+        _json_error(df, text, parsed, schema).alias(ERROR),
+    )
 
 
 def _json_error(df: DataFrame, text: Column, parsed: Column, schema: StructType) -> Column:
@@ -128,9 +137,12 @@ def _json_error(df: DataFrame, text: Column, parsed: Column, schema: StructType)
     error = F.lit(None).cast("string")
     for field in reversed([field for field in schema.fields if not field.nullable]):
         error = F.when(parsed.getField(field.name).isNull(), f"the field {field.name} is missing").otherwise(error)
-    error = (F.when(parsed.isNull(), "the body is empty")
-             .when(parsed.getField(_CORRUPT).isNotNull(), "not a JSON object of the schema")
-             .when(~F.is_valid_utf8(text), "not UTF-8").otherwise(error))
+    error = (
+        F.when(parsed.isNull(), "the body is empty")
+        .when(parsed.getField(_CORRUPT).isNotNull(), "not a JSON object of the schema")
+        .when(~F.is_valid_utf8(text), "not UTF-8")
+        .otherwise(error)
+    )
     return F.coalesce(encoding_error(), error) if "content_encoding" in df.columns else error
 
 

@@ -16,8 +16,24 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 # Arrow types by the field types of google.protobuf.descriptor.FieldDescriptor.
-_ARROW_TYPES = {1: "float64", 2: "float32", 3: "int64", 4: "decimal", 5: "int32", 6: "decimal", 7: "int64", 8: "bool_",
-          9: "string", 12: "binary", 13: "int64", 14: "string", 15: "int32", 16: "int64", 17: "int32", 18: "int64"}
+_ARROW_TYPES = {
+    1: "float64",
+    2: "float32",
+    3: "int64",
+    4: "decimal",
+    5: "int32",
+    6: "decimal",
+    7: "int64",
+    8: "bool_",
+    9: "string",
+    12: "binary",
+    13: "int64",
+    14: "string",
+    15: "int32",
+    16: "int64",
+    17: "int32",
+    18: "int64",
+}
 _MESSAGES = (10, 11)
 _ENUM = 14
 _UINT64 = (4, 6)
@@ -32,11 +48,14 @@ def protobuf_decoder(descriptor_set: bytes, message: str) -> ArrowFunction:
         descriptor = _message_class(descriptor_set, message).DESCRIPTOR
         value = _struct(descriptor, ())
     except KeyError:
-        raise PipelineError(f"decode.message {message!r} is not in the descriptor set; expected a full name, as in "
-                            "\"shop.Order\"") from None
+        raise PipelineError(
+            f'decode.message {message!r} is not in the descriptor set; expected a full name, as in "shop.Order"'
+        ) from None
     except (ValueError, TypeError) as error:
-        raise PipelineError(f"decode.schema_file is not a descriptor set: {error}; create one with "
-                            "protoc --include_imports --descriptor_set_out") from None
+        raise PipelineError(
+            f"decode.schema_file is not a descriptor set: {error}; create one with "
+            "protoc --include_imports --descriptor_set_out"
+        ) from None
     result = pa.struct([("value", value), ("error", pa.string())])
 
     def decode(bodies: pa.Array) -> pa.StructArray:
@@ -113,8 +132,10 @@ def _converter(descriptor: Descriptor) -> Callable[[Message], dict[str, Document
     fields = [(field.name, field.has_presence, _value(field)) for field in descriptor.fields]
 
     def convert(message: Message) -> dict[str, Document]:
-        return {name: None if presence and not message.HasField(name) else value(getattr(message, name))
-                for name, presence, value in fields}
+        return {
+            name: None if presence and not message.HasField(name) else value(getattr(message, name))
+            for name, presence, value in fields
+        }
 
     return convert
 

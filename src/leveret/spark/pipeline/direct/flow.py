@@ -77,10 +77,16 @@ class Direct:
 
 def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) -> Direct | None:
     """Return how the tasks of a flow write; None if Spark must, because the flow does more than they can."""
-    if flow.stream or flow.mark is not None or flow.transform is not None or flow.exchanges or len(flow.tables) != 1 \
-            or flow.capture.queue is not None:
+    if (
+        flow.stream
+        or flow.mark is not None
+        or flow.transform is not None
+        or flow.exchanges
+        or len(flow.tables) != 1
+        or flow.capture.queue is not None
+    ):
         return None
-    table, = flow.tables
+    (table,) = flow.tables
     if table.writer == "spark" or table.format != "parquet" or table.where is not None or table.columns:
         return None
     options = capturing.source_options(flow.capture, broker, flow.name)

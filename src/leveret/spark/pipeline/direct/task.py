@@ -77,8 +77,10 @@ class DirectTask:
         files.close()
         undecided.close()
         if pending_rows:
-            yield _file_rows([(name, place, False) for name, place in files.written]
-                        + [(name, place, True) for name, place in undecided.written])
+            yield _file_rows(
+                [(name, place, False) for name, place in files.written]
+                + [(name, place, True) for name, place in undecided.written]
+            )
 
     def _split_by_directory(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Split a batch by the directories of its rows."""
@@ -167,5 +169,5 @@ def _empty(count: int) -> pa.RecordBatch:
 def _file_rows(files: list[tuple[str, str, bool]]) -> pa.RecordBatch:
     columns = zip(*files, strict=True)
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, FILE_SCHEMA.types, strict=True)],
-        schema=FILE_SCHEMA)
+        [pa.array(column, kind) for column, kind in zip(columns, FILE_SCHEMA.types, strict=True)], schema=FILE_SCHEMA
+    )

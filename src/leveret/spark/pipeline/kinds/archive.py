@@ -18,9 +18,18 @@ def archive_flow(name: str, flow: ArchiveFlow) -> Flow:
     return Flow(name, flow.capture, flow.decode, tables=[flow.table], trigger=flow.trigger)
 
 
-def archive(spark: SparkSession, broker: Broker, capture: Capture, table: TableOutput, *, checkpoint: str,
-            decode: Decode | None = None, name: str = "archive", once: bool = False,
-            trigger: float = 10.0) -> list[StreamingQuery]:
+def archive(
+    spark: SparkSession,
+    broker: Broker,
+    capture: Capture,
+    table: TableOutput,
+    *,
+    checkpoint: str,
+    decode: Decode | None = None,
+    name: str = "archive",
+    once: bool = False,
+    trigger: float = 10.0,
+) -> list[StreamingQuery]:
     """Start writing every captured message into a table, exactly once.
 
     Args:

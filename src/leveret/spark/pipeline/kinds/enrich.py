@@ -30,13 +30,33 @@ def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
         reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
         return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
 
-    return Flow(name, flow.capture, flow.decode, mark, lambda rows: _with_merged_body(rows, flow), exchanges=[flow.to],
-                trigger=flow.trigger)
+    return Flow(
+        name,
+        flow.capture,
+        flow.decode,
+        mark,
+        lambda rows: _with_merged_body(rows, flow),
+        exchanges=[flow.to],
+        trigger=flow.trigger,
+    )
 
 
-def enrich(spark: SparkSession, broker: Broker, capture: Capture, decode: Decode, table: StaticTable, on: dict[str, str],
-           to: ExchangeOutput, *, checkpoint: str, add: list[str] | None = None, unmatched: str = "keep",
-           name: str = "enrich", once: bool = False, trigger: float = 1.0) -> list[StreamingQuery]:
+def enrich(
+    spark: SparkSession,
+    broker: Broker,
+    capture: Capture,
+    decode: Decode,
+    table: StaticTable,
+    on: dict[str, str],
+    to: ExchangeOutput,
+    *,
+    checkpoint: str,
+    add: list[str] | None = None,
+    unmatched: str = "keep",
+    name: str = "enrich",
+    once: bool = False,
+    trigger: float = 1.0,
+) -> list[StreamingQuery]:
     """Start publishing every captured message with columns of a table in its body, exactly once.
 
     Args:
@@ -56,8 +76,16 @@ def enrich(spark: SparkSession, broker: Broker, capture: Capture, decode: Decode
     """
     if unmatched not in ("keep", "quarantine", "drop"):
         raise PipelineError(f"enrich: unmatched is {unmatched!r}; expected keep, quarantine or drop")
-    flow = EnrichFlow(capture=capture, decode=decode, table=table, on=on, to=to, add=add or [],
-                      unmatched=unmatched, trigger=trigger)  # type: ignore[arg-type]
+    flow = EnrichFlow(
+        capture=capture,
+        decode=decode,
+        table=table,
+        on=on,
+        to=to,
+        add=add or [],
+        unmatched=unmatched,  # type: ignore[arg-type]
+        trigger=trigger,
+    )
     return start_flow(spark, enrich_flow(name, flow), broker, checkpoint, once)
 
 
@@ -68,10 +96,12 @@ def _join(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
     add = _columns_to_add(table, flow)
     # A message must stay a single message.
     table = table.dropDuplicates(list(flow.on.values()))
-    right = table.select(*(F.col(column).alias(f"__on_{index}") for index, column in enumerate(flow.on.values())),
-                         F.struct(*(F.col(column) for column in add)).alias("__added"), F.lit(True).alias(_MATCHED))
-    conditions = [F.col(f"{flow.decode.column}.{field}") == F.col(f"__on_{index}")
-                  for index, field in enumerate(flow.on)]
+    right = table.select(
+        *(F.col(column).alias(f"__on_{index}") for index, column in enumerate(flow.on.values())),
+        F.struct(*(F.col(column) for column in add)).alias("__added"),
+        F.lit(True).alias(_MATCHED),
+    )
+    conditions = [F.col(f"{flow.decode.column}.{field}") == F.col(f"__on_{index}") for index, field in enumerate(flow.on)]
     together = conditions[0]
     for condition in conditions[1:]:
         together = together & condition
@@ -100,5 +130,6 @@ def _with_merged_body(rows: DataFrame, flow: EnrichFlow) -> DataFrame:
     own = [field for field in data.names if field not in added.names]
     fields = [F.col(f"{flow.decode.column}.`{field}`").alias(field) for field in own]
     fields += [F.col(f"__added.`{field}`").alias(field) for field in added.names]
-    return (rows.withColumn("body", F.to_json(F.struct(*fields)).cast("binary"))
-            .withColumn("content_type", F.lit("application/json")))
+    return rows.withColumn("body", F.to_json(F.struct(*fields)).cast("binary")).withColumn(
+        "content_type", F.lit("application/json")
+    )

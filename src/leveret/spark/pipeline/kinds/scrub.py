@@ -28,15 +28,33 @@ def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
     key = _read_key(flow.key_file)
     # Masking headers and properties never fails.
     on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
-    return Flow(name, flow.capture, Decode(on_error=on_error, quarantine=flow.quarantine),
-                lambda both: _mask_messages(both, flow.rules, key), _use_masked_body, tables=flow.tables,
-                exchanges=flow.exchanges, trigger=flow.trigger)
+    return Flow(
+        name,
+        flow.capture,
+        Decode(on_error=on_error, quarantine=flow.quarantine),
+        lambda both: _mask_messages(both, flow.rules, key),
+        _use_masked_body,
+        tables=flow.tables,
+        exchanges=flow.exchanges,
+        trigger=flow.trigger,
+    )
 
 
-def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence[Rule], *, checkpoint: str,
-          tables: Sequence[TableOutput] = (), exchanges: Sequence[ExchangeOutput] = (), key_file: str | None = None,
-          quarantine: str | None = None, name: str = "scrub", once: bool = False,
-          trigger: float = 5.0) -> list[StreamingQuery]:
+def scrub(
+    spark: SparkSession,
+    broker: Broker,
+    capture: Capture,
+    rules: Sequence[Rule],
+    *,
+    checkpoint: str,
+    tables: Sequence[TableOutput] = (),
+    exchanges: Sequence[ExchangeOutput] = (),
+    key_file: str | None = None,
+    quarantine: str | None = None,
+    name: str = "scrub",
+    once: bool = False,
+    trigger: float = 5.0,
+) -> list[StreamingQuery]:
     """Start writing every captured message with masked values, exactly once.
 
     Args:
@@ -52,9 +70,16 @@ def scrub(spark: SparkSession, broker: Broker, capture: Capture, rules: Sequence
         once: Process what is available now, then stop.
         trigger: Seconds between batches.
     """
-    flow = ScrubFlow(capture=capture, rules=list(rules), key_file=key_file, quarantine=quarantine,
-                     on_error="quarantine" if quarantine else "fail", tables=list(tables), exchanges=list(exchanges),
-                     trigger=trigger)
+    flow = ScrubFlow(
+        capture=capture,
+        rules=list(rules),
+        key_file=key_file,
+        quarantine=quarantine,
+        on_error="quarantine" if quarantine else "fail",
+        tables=list(tables),
+        exchanges=list(exchanges),
+        trigger=trigger,
+    )
     return start_flow(spark, scrub_flow(name, flow), broker, checkpoint, once)
 
 
@@ -94,8 +119,9 @@ def _mask_messages(both: DataFrame, rules: Sequence[Rule], key: bytes) -> DataFr
             both = both.withColumn("headers", _map_masker(masks)(F.col("headers")))
         if "amqp10" in columns and "application_properties" in both.schema["amqp10"].dataType.names:  # type: ignore[attr-defined]
             inner = F.col("amqp10")
-            both = both.withColumn("amqp10", inner.withField("application_properties",
-                                                             masker(inner.getField("application_properties"))))
+            both = both.withColumn(
+                "amqp10", inner.withField("application_properties", masker(inner.getField("application_properties")))
+            )
     for rule in rules:
         if rule.property is not None:
             if rule.property not in columns:
@@ -121,8 +147,9 @@ def _body_masker(rules: Sequence[Rule], key: bytes) -> ArrowFunction:
             except ValueError as error:
                 masked.append(None)
                 errors.append(f"not JSON, but a rule names a field: {error}")
-        return pa.StructArray.from_arrays([pa.array(masked, pa.binary()), pa.array(errors, pa.string())],
-                                          fields=list(result))
+        return pa.StructArray.from_arrays(
+            [pa.array(masked, pa.binary()), pa.array(errors, pa.string())], fields=list(result)
+        )
 
     return arrow_function(mask, "body binary, error string")
 
@@ -143,8 +170,10 @@ def _map_masker(masks: dict[str, Mask]) -> ArrowFunction:
         found = []
         for entries in maps.to_pylist():
             if entries is not None:
-                entries = [(name, mask_text(value, masks[name]) if name in masks and value is not None else value)
-                           for name, value in entries]
+                entries = [
+                    (name, mask_text(value, masks[name]) if name in masks and value is not None else value)
+                    for name, value in entries
+                ]
                 entries = [(name, value) for name, value in entries if value is not None or name not in masks]
             found.append(entries)
         return pa.array(found, pa.map_(pa.string(), pa.string()))
@@ -160,6 +189,8 @@ def _read_key(path: str | None) -> bytes:
     except OSError as error:
         raise PipelineError(f"key_file {path} cannot be read: {error.strerror}") from None
     if not lines or len(lines[0]) < 16:
-        raise PipelineError(f"key_file {path}: the first line has fewer than 16 bytes; expected a key, such as the output "
-                            "of `openssl rand -hex 32`")
+        raise PipelineError(
+            f"key_file {path}: the first line has fewer than 16 bytes; expected a key, such as the output "
+            "of `openssl rand -hex 32`"
+        )
     return lines[0]

@@ -17,11 +17,26 @@ if TYPE_CHECKING:
 
 EVENTS = "amq.leveret.events"
 # Schema of an event.
-SCHEMA = ("event STRING NOT NULL, time BIGINT NOT NULL, vhost STRING, exchange STRING, routing_key STRING, queue STRING, "
-          "size BIGINT, age_ms DOUBLE, outcome STRING, reason STRING, sample BIGINT")
+SCHEMA = (
+    "event STRING NOT NULL, time BIGINT NOT NULL, vhost STRING, exchange STRING, routing_key STRING, queue STRING, "
+    "size BIGINT, age_ms DOUBLE, outcome STRING, reason STRING, sample BIGINT"
+)
 # Columns of a window; a published window also has body, routing_key and content_type.
-WINDOW = ("window_start", "window_end", "event", "vhost", "exchange", "queue", "messages", "rate", "octets", "mean_size",
-          "largest", "age_p50_ms", "age_p99_ms")
+WINDOW = (
+    "window_start",
+    "window_end",
+    "event",
+    "vhost",
+    "exchange",
+    "queue",
+    "messages",
+    "rate",
+    "octets",
+    "mean_size",
+    "largest",
+    "age_p50_ms",
+    "age_p99_ms",
+)
 # Accuracy of percentiles: their relative error is 1 / _ACCURACY.
 _ACCURACY = 1000
 # Prefix of the routing keys: it is followed by the event, and the queue or exchange.
@@ -44,20 +59,44 @@ def traffic_flow(name: str, flow: TrafficFlow) -> Flow:
 
     table, exchange = flow.table, flow.exchange
     if table is not None:
-        table = replace(table, partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
-                        columns=table.columns or list(WINDOW))
+        table = replace(
+            table,
+            partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
+            columns=table.columns or list(WINDOW),
+        )
     if exchange is not None:
         # Consumers of a topic exchange bind what they need; the rest is unroutable by design.
         exchange = replace(exchange, options={"onUnroutable": "drop", **exchange.options})
-    return Flow(name, flow.capture, Decode(format="json", schema=SCHEMA, on_error="drop"), None,
-                lambda events: windows(events, flow.window, flow.late), True, "append",
-                [table] if table is not None else [], [exchange] if exchange is not None else [], flow.trigger, after)
+    return Flow(
+        name,
+        flow.capture,
+        Decode(format="json", schema=SCHEMA, on_error="drop"),
+        None,
+        lambda events: windows(events, flow.window, flow.late),
+        True,
+        "append",
+        [table] if table is not None else [],
+        [exchange] if exchange is not None else [],
+        flow.trigger,
+        after,
+    )
 
 
-def traffic(spark: SparkSession, broker: Broker, table: TableOutput | None = None,
-            exchange: ExchangeOutput | None = None, *, checkpoint: str, capture: Capture | None = None,
-            window: float = 60.0, late: float = 30.0, report: str | None = None, name: str = "traffic",
-            once: bool = False, trigger: float = 5.0) -> list[StreamingQuery]:
+def traffic(
+    spark: SparkSession,
+    broker: Broker,
+    table: TableOutput | None = None,
+    exchange: ExchangeOutput | None = None,
+    *,
+    checkpoint: str,
+    capture: Capture | None = None,
+    window: float = 60.0,
+    late: float = 30.0,
+    report: str | None = None,
+    name: str = "traffic",
+    once: bool = False,
+    trigger: float = 5.0,
+) -> list[StreamingQuery]:
     """Start counting the broker's events by windows, to a table, a topic exchange, or both.
 
     Args:
@@ -73,8 +112,15 @@ def traffic(spark: SparkSession, broker: Broker, table: TableOutput | None = Non
         once: Process what is available now, then stop.
         trigger: Seconds between batches.
     """
-    flow = TrafficFlow(capture=capture or Capture(exchange=EVENTS), table=table, exchange=exchange, window=window,
-                       late=late, report=report, trigger=trigger)
+    flow = TrafficFlow(
+        capture=capture or Capture(exchange=EVENTS),
+        table=table,
+        exchange=exchange,
+        window=window,
+        late=late,
+        report=report,
+        trigger=trigger,
+    )
     return start_flow(spark, traffic_flow(name, flow), broker, checkpoint, once)
 
 
@@ -90,23 +136,42 @@ def windows(events: DataFrame, window: float, late: float) -> DataFrame:
 
     # Readers of streams and browsers get copies: these count as an event of their own, without latency.
     copy = F.coalesce(F.col("outcome") == "copy", F.lit(False))
-    data = (events.select("data.*").withColumn("at", F.timestamp_millis("time"))
-            .withColumn("event", F.when(copy, "read").otherwise(F.col("event")))
-            .withColumn("age_ms", F.when(~copy, F.col("age_ms"))))
+    data = (
+        events.select("data.*")
+        .withColumn("at", F.timestamp_millis("time"))
+        .withColumn("event", F.when(copy, "read").otherwise(F.col("event")))
+        .withColumn("age_ms", F.when(~copy, F.col("age_ms")))
+    )
     stands_for = F.coalesce("sample", F.lit(1))
     grouped = data.withWatermark("at", f"{late * 1000:.0f} milliseconds").groupBy(
-        F.window("at", f"{window * 1000:.0f} milliseconds").alias("window"), "event", "vhost", "exchange", "queue")
+        F.window("at", f"{window * 1000:.0f} milliseconds").alias("window"), "event", "vhost", "exchange", "queue"
+    )
     counted = grouped.agg(
-        F.sum(stands_for).alias("messages"), F.sum(stands_for * F.coalesce("size", F.lit(0))).alias("octets"),
-        F.percentile_approx("age_ms", [0.5, 0.99], _ACCURACY).alias("ages"), F.max("size").alias("largest"))
+        F.sum(stands_for).alias("messages"),
+        F.sum(stands_for * F.coalesce("size", F.lit(0))).alias("octets"),
+        F.percentile_approx("age_ms", [0.5, 0.99], _ACCURACY).alias("ages"),
+        F.max("size").alias("largest"),
+    )
     columns: list[Column | str] = [
-        F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end"),
-        "event", "vhost", "exchange", "queue", "messages", (F.col("messages") / window).alias("rate"), "octets",
-        (F.col("octets") / F.col("messages")).alias("mean_size"), "largest",
-        F.col("ages")[0].alias("age_p50_ms"), F.col("ages")[1].alias("age_p99_ms"),
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        "event",
+        "vhost",
+        "exchange",
+        "queue",
+        "messages",
+        (F.col("messages") / window).alias("rate"),
+        "octets",
+        (F.col("octets") / F.col("messages")).alias("mean_size"),
+        "largest",
+        F.col("ages")[0].alias("age_p50_ms"),
+        F.col("ages")[1].alias("age_p99_ms"),
     ]
     rows: DataFrame = counted.select(*columns)
     name = F.when(F.coalesce("queue", F.lit("")) != "", F.col("queue")).otherwise(F.coalesce("exchange", F.lit("")))
     body = F.to_json(F.struct(*rows.columns), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSX"})
-    return (rows.withColumn("routing_key", F.concat(F.lit(KEY), "event", F.lit("."), name))
-            .withColumn("content_type", F.lit("application/json")).withColumn("body", body.cast("binary")))
+    return (
+        rows.withColumn("routing_key", F.concat(F.lit(KEY), "event", F.lit("."), name))
+        .withColumn("content_type", F.lit("application/json"))
+        .withColumn("body", body.cast("binary"))
+    )

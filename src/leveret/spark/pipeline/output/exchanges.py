@@ -11,9 +11,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Columns that are published. Others are about the delivery of the message, or the user's.
-PUBLISHED = ("exchange", "routing_key", "content_type", "content_encoding", "durable", "priority", "correlation_id",
-             "reply_to", "ttl_ms", "message_id", "timestamp", "type", "user_id", "app_id", "headers", "headers_json",
-             "amqp10", "body")
+PUBLISHED = (
+    "exchange",
+    "routing_key",
+    "content_type",
+    "content_encoding",
+    "durable",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "ttl_ms",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "headers",
+    "headers_json",
+    "amqp10",
+    "body",
+)
 
 
 def broker_options(broker: Broker) -> dict[str, str]:
@@ -42,8 +59,9 @@ def publishable(df: DataFrame, output: ExchangeOutput) -> DataFrame:
             raise PipelineError(f"{target}: where: {str(error).strip().splitlines()[0]}") from None
     types = {field.name: field.dataType for field in df.schema.fields}
     if not isinstance(types.get("body"), (BinaryType, StringType)):
-        raise PipelineError(f"{target}: the rows need a column body of type binary or string; they have "
-                            f"{', '.join(df.columns)}")
+        raise PipelineError(
+            f"{target}: the rows need a column body of type binary or string; they have {', '.join(df.columns)}"
+        )
     if isinstance(types["body"], StringType):
         df = df.withColumn("body", df["body"].cast("binary"))
     for column, option in (("exchange", output.exchange), ("routing_key", output.routing_key)):

@@ -27,8 +27,10 @@ def check_directory(spark: SparkSession, path: str, key: str = "table") -> Files
     if files.is_file(""):
         raise PipelineError(f"{key} {path}: is a file; expected a directory, which may be missing")
     if files.exists(_SPARK_METADATA):
-        raise PipelineError(f"{key} {path}: was written by a query of Spark's own ({_SPARK_METADATA}), so Spark would "
-                            "ignore other files in it; use another directory")
+        raise PipelineError(
+            f"{key} {path}: was written by a query of Spark's own ({_SPARK_METADATA}), so Spark would "
+            "ignore other files in it; use another directory"
+        )
     return files
 
 
@@ -41,8 +43,10 @@ def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> N
     before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
     now = list(partition_columns(output, rows.names))
     if before != now and output.format == "parquet":
-        raise PipelineError(f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
-                            f"partition says {', '.join(now) or 'nothing'}; use the same partitions, or another directory")
+        raise PipelineError(
+            f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
+            f"partition says {', '.join(now) or 'nothing'}; use the same partitions, or another directory"
+        )
     mismatch = _type_mismatch(spark.read.parquet(escape_glob(files.url(found))).schema, rows, "")
     if mismatch is not None:
         raise PipelineError(f"table {output.path}: {mismatch}; use the same types, or another directory")
@@ -50,6 +54,7 @@ def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> N
 
 def _newest(files: Files) -> str | None:
     """Return a data file from the last directory that has some; None if there is none."""
+
     def within(directory: str) -> str | None:
         for name in reversed(files.listing(directory)):
             path = f"{directory}/{name}" if directory else name
@@ -81,8 +86,9 @@ def _type_mismatch(before: DataType, now: DataType, name: str) -> str | None:
         case t.ArrayType(), t.ArrayType():
             return _type_mismatch(before.elementType, now.elementType, f"{name}[]")
         case t.MapType(), t.MapType():
-            return (_type_mismatch(before.keyType, now.keyType, f"{name}.key")
-                    or _type_mismatch(before.valueType, now.valueType, f"{name}.value"))
+            return _type_mismatch(before.keyType, now.keyType, f"{name}.key") or _type_mismatch(
+                before.valueType, now.valueType, f"{name}.value"
+            )
     if before.simpleString() == now.simpleString():
         return None
     return f"its column {name} has type {before.simpleString()}, but the rows have {now.simpleString()}"

@@ -91,7 +91,7 @@ class Files:
         entries = self._system.listFiles(path, True)
         while entries.hasNext():
             entry = entries.next()
-            found.append((entry.getPath().toUri().getPath()[len(top) + 1:], int(entry.getLen())))
+            found.append((entry.getPath().toUri().getPath()[len(top) + 1 :], int(entry.getLen())))
         return sorted(found)
 
     def read_text(self, name: str) -> str:

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 BATCH = "leveret.batch"
 
 
-def add_to_table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]],
-                 paths: list[str], which: str) -> None:
+def add_to_table(
+    output: TableOutput,
+    files: Files,
+    batch: DataFrame,
+    partitions: dict[str, tuple[str, str]],
+    paths: list[str],
+    which: str,
+) -> None:
     """Add the files of a batch to the table, once, creating the table if necessary.
 
     Args:
@@ -33,8 +39,10 @@ def add_to_table(output: TableOutput, files: Files, batch: DataFrame, partitions
         which: Application and number of the batch.
     """
     table = _table(output, files, batch, partitions)
-    if any(snapshot.summary is not None and snapshot.summary.additional_properties.get(BATCH) == which
-           for snapshot in table.metadata.snapshots):
+    if any(
+        snapshot.summary is not None and snapshot.summary.additional_properties.get(BATCH) == which
+        for snapshot in table.metadata.snapshots
+    ):
         return
     table.add_files([files.url(path) for path in paths], snapshot_properties={BATCH: which}, check_duplicate_files=False)
 
@@ -44,8 +52,11 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
     from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 
     name = output.table or f"leveret.{output.path.rstrip('/').rpartition('/')[2]}".replace("-", "_")
-    settings = output.catalog or {"type": "sql", "uri": f"sqlite:///{_local(output)}/_leveret/catalog.sqlite",
-                                  "warehouse": files.url()}
+    settings = output.catalog or {
+        "type": "sql",
+        "uri": f"sqlite:///{_local(output)}/_leveret/catalog.sqlite",
+        "warehouse": files.url(),
+    }
     catalog = load_catalog("leveret", **settings)
     try:
         table = catalog.load_table(name)
@@ -62,14 +73,18 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
     return _create(catalog, name, output, files, batch, partitions)
 
 
-def _create(catalog: Any, name: str, output: TableOutput, files: Files, batch: DataFrame,
-            partitions: dict[str, tuple[str, str]]) -> Any:
+def _create(
+    catalog: Any, name: str, output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]
+) -> Any:
     plain = [name for name in batch.columns if partitions.get(name) == ("", name)]
     if plain:
-        raise PipelineError(f"table {output.path}: partition {plain[0]!r} is not supported for an Iceberg table; expected "
-                            "day(COLUMN), hour(COLUMN) or month(COLUMN)")
-    table = catalog.create_table(name, _schema(batch, partitions), location=files.url(),
-                                 properties={"write.parquet.compression-codec": "zstd"})
+        raise PipelineError(
+            f"table {output.path}: partition {plain[0]!r} is not supported for an Iceberg table; expected "
+            "day(COLUMN), hour(COLUMN) or month(COLUMN)"
+        )
+    table = catalog.create_table(
+        name, _schema(batch, partitions), location=files.url(), properties={"write.parquet.compression-codec": "zstd"}
+    )
     with table.update_spec() as update:
         for transform, source in partitions.values():
             update.add_field(source, transform, f"{source}_{transform}")
@@ -83,15 +98,20 @@ def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Spark declares every column of its files as nullable.
-    columns = [field for field in to_arrow_schema(batch.schema.toNullable(), timezone="UTC")
-               if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions]
+    columns = [
+        field
+        for field in to_arrow_schema(batch.schema.toNullable(), timezone="UTC")
+        if partitions.get(field.name, ("x", ""))[0] or field.name not in partitions
+    ]
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
 
 
 def _local(output: TableOutput) -> str:
     path = output.path.removeprefix("file://")
     if "://" in path:
-        raise PipelineError(f"table {output.path}: an Iceberg table on another machine needs catalog, such as "
-                            "{ type = \"rest\", uri = \"...\" }")
+        raise PipelineError(
+            f"table {output.path}: an Iceberg table on another machine needs catalog, such as "
+            '{ type = "rest", uri = "..." }'
+        )
     Path(path, "_leveret").mkdir(parents=True, exist_ok=True)
     return path

@@ -63,8 +63,14 @@ def ticks(highest: float, show: Show = number, count: int = 4) -> list[float]:
     return [step * index for index in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def line_chart(series: Sequence[tuple[str, Sequence[Point]]], show: Show = number, width: int = 860, height: int = 230,
-               area: bool = False, label: str = "") -> str:
+def line_chart(
+    series: Sequence[tuple[str, Sequence[Point]]],
+    show: Show = number,
+    width: int = 860,
+    height: int = 230,
+    area: bool = False,
+    label: str = "",
+) -> str:
     """Draw lines over time. Points are (seconds of Unix time, value or None for a gap); all series share their times."""
     times = sorted({at for _, points in series for at, _ in points})
     values = [value for _, points in series for _, value in points if value is not None]
@@ -85,32 +91,37 @@ def line_chart(series: Sequence[tuple[str, Sequence[Point]]], show: Show = numbe
     parts += [_grid_line(y(mark), show(mark), width) for mark in marks]
     for at in _time_ticks(first, last, 4 if width > 600 else 2):
         anchor = "start" if at == first and last > first else "end" if at == last and last > first else "middle"
-        parts.append(f'<text class="tick" x="{x(at):.1f}" y="{height - 8}" text-anchor="{anchor}">'
-                     f'{clock(at, span)}</text>')
+        parts.append(f'<text class="tick" x="{x(at):.1f}" y="{height - 8}" text-anchor="{anchor}">{clock(at, span)}</text>')
     for index, (_, points) in enumerate(series):
         kind = f"s{index % SERIES}"
         for run in _runs(points):
             path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
             if area:
-                parts.append(f'<polygon class="area {kind}" points="{x(run[0][0]):.1f},{y(0):.1f} {path} '
-                             f'{x(run[-1][0]):.1f},{y(0):.1f}"/>')
+                parts.append(
+                    f'<polygon class="area {kind}" points="{x(run[0][0]):.1f},{y(0):.1f} {path} '
+                    f'{x(run[-1][0]):.1f},{y(0):.1f}"/>'
+                )
             parts.append(f'<polyline class="line {kind}" points="{path}"/>')
     for index, (name, points) in enumerate(series):
         for at, value in points:
             if value is not None:
-                parts.append(f'<circle class="dot s{index % SERIES}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="5">'
-                             f'<title>{escape(name)}: {escape(show(value))}, {clock(at, 0)}</title></circle>')
+                parts.append(
+                    f'<circle class="dot s{index % SERIES}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="5">'
+                    f"<title>{escape(name)}: {escape(show(value))}, {clock(at, 0)}</title></circle>"
+                )
     return "".join([*parts, "</svg>"])
 
 
 def legend(names: Sequence[str]) -> str:
-    keys = "".join(f'<span class="key"><i class="s{index % SERIES}"></i>{escape(name)}</span>'
-                   for index, name in enumerate(names))
+    keys = "".join(
+        f'<span class="key"><i class="s{index % SERIES}"></i>{escape(name)}</span>' for index, name in enumerate(names)
+    )
     return f'<div class="legend">{keys}</div>'
 
 
-def bar_chart(bars: Sequence[tuple[str, float]], show: Show = number, width: int = 420, kind: int = 0,
-              label: str = "") -> str:
+def bar_chart(
+    bars: Sequence[tuple[str, float]], show: Show = number, width: int = 420, kind: int = 0, label: str = ""
+) -> str:
     """Draw horizontal bars, in the given order."""
     if not bars:
         return '<p class="none">Nothing to show yet.</p>'
@@ -124,15 +135,22 @@ def bar_chart(bars: Sequence[tuple[str, float]], show: Show = number, width: int
         shown = name if len(name) <= 26 else name[:25] + "…"
         text = escape(show(value))
         parts.append(
-            f'<g><title>{escape(name)}: {text}</title>'
+            f"<g><title>{escape(name)}: {text}</title>"
             f'<text class="name" x="{text_width - 8}" y="{top + 15}" text-anchor="end">{escape(shown)}</text>'
             f'<rect class="bar s{kind % SERIES}" x="{text_width}" y="{top + 2}" width="{length:.1f}" height="17" rx="3"/>'
-            f'<text class="value" x="{text_width + length + 7:.1f}" y="{top + 15}">{text}</text></g>')
+            f'<text class="value" x="{text_width + length + 7:.1f}" y="{top + 15}">{text}</text></g>'
+        )
     return "".join([*parts, "</svg>"])
 
 
-def column_chart(columns: Sequence[tuple[str, float]], show: Show = number, width: int = 420, height: int = 200,
-                  kind: int = 0, label: str = "") -> str:
+def column_chart(
+    columns: Sequence[tuple[str, float]],
+    show: Show = number,
+    width: int = 420,
+    height: int = 200,
+    kind: int = 0,
+    label: str = "",
+) -> str:
     """Draw vertical bars for ordered classes, such as ages."""
     if not columns:
         return '<p class="none">Nothing to show yet.</p>'
@@ -145,17 +163,20 @@ def column_chart(columns: Sequence[tuple[str, float]], show: Show = number, widt
         tall = inner_height * value / marks[-1]
         left = _LEFT + room * index + room * 0.14
         parts.append(
-            f'<g><title>{escape(name)}: {escape(show(value))}</title>'
+            f"<g><title>{escape(name)}: {escape(show(value))}</title>"
             f'<rect class="bar s{kind % SERIES}" x="{left:.1f}" y="{_TOP + inner_height - tall:.1f}" '
             f'width="{room * 0.72:.1f}" height="{tall:.1f}" rx="3"/>'
             f'<text class="tick" x="{left + room * 0.36:.1f}" y="{height - 8}" text-anchor="middle">{escape(name)}</text>'
-            '</g>')
+            "</g>"
+        )
     return "".join([*parts, "</svg>"])
 
 
 def _grid_line(at: float, text: str, width: int) -> str:
-    return (f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="tick" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+    return (
+        f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        f'<text class="tick" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+    )
 
 
 def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:

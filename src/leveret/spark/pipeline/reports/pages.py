@@ -109,7 +109,8 @@ def render(page: Page) -> str:
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.globals["numeric"] = _numeric
     return environment.from_string(_TEMPLATE).render(
-        page=page, version=__version__, generated=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()))
+        page=page, version=__version__, generated=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    )
 
 
 def write_page(page: Page, path: str) -> None:

@@ -18,8 +18,9 @@ EVENTS = ("published", "delivered", "read", "settled", "dead-lettered", "unrouta
 COLUMNS = ("event", "exchange", "queue", "messages", "rate", "octets", "mean_size", "age_p50_ms", "age_p99_ms")
 
 
-def write_traffic_report(spark: SparkSession, table: str, path: str, hours: float | None = None,
-                         title: str = "Traffic") -> bool:
+def write_traffic_report(
+    spark: SparkSession, table: str, path: str, hours: float | None = None, title: str = "Traffic"
+) -> bool:
     """Write the page about a table; returns False if the table has no rows yet.
 
     Args:
@@ -54,12 +55,27 @@ def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traf
     # If there are too many windows for a chart, adjacent ones are combined.
     step = window * max(1, -int(-(last - first) // (window * MAX_POINTS)))
     at = (F.floor((start - F.lit(first)) / step) * step + F.lit(first)).alias("at")
-    timed = rows.groupBy(at, "event").agg(
-        F.sum("messages").alias("messages"), F.sum("octets").alias("octets"), F.max("age_p50_ms").alias("p50"),
-        F.max("age_p99_ms").alias("p99")).collect()
-    totals = {row["event"]: row for row in rows.groupBy("event").agg(
-        F.sum("messages").alias("messages"), F.sum("octets").alias("octets"), F.max("age_p99_ms").alias("p99"),
-        F.expr("percentile_approx(age_p50_ms, 0.5)").alias("p50")).collect()}
+    timed = (
+        rows.groupBy(at, "event")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.sum("octets").alias("octets"),
+            F.max("age_p50_ms").alias("p50"),
+            F.max("age_p99_ms").alias("p99"),
+        )
+        .collect()
+    )
+    totals = {
+        row["event"]: row
+        for row in rows.groupBy("event")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.sum("octets").alias("octets"),
+            F.max("age_p99_ms").alias("p99"),
+            F.expr("percentile_approx(age_p50_ms, 0.5)").alias("p50"),
+        )
+        .collect()
+    }
     times = [first + step * index for index in range(max(1, round((last - first) / step)))]
     shown = [event for event in EVENTS if event in totals]
     shown += sorted(event for event in totals if event not in EVENTS and event != "routed")
@@ -75,19 +91,42 @@ def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traf
 
     page = Page(title, f"{charts.clock(first, 1e9)} to {charts.clock(last, 1e9)}, windows of {charts.duration(window)}")
     page.tiles = _tiles(totals, first, last, found, step)
-    shown = shown[:charts.SERIES]
-    page.panels.append(Panel(
-        "Messages per second", "By event.", charts.line_chart(
-            [(event, series(event, "messages", 1 / step, 0.0)) for event in shown], label="messages per second"),
-        charts.legend(shown), wide=True))
-    page.panels.append(Panel(
-        "Volume", "Bytes of published bodies per second.", charts.line_chart(
-            [("published", series("published", "octets", 1 / step, 0.0))], charts.byte_size, 420, 200, True, "volume")))
+    shown = shown[: charts.SERIES]
+    page.panels.append(
+        Panel(
+            "Messages per second",
+            "By event.",
+            charts.line_chart(
+                [(event, series(event, "messages", 1 / step, 0.0)) for event in shown], label="messages per second"
+            ),
+            charts.legend(shown),
+            wide=True,
+        )
+    )
+    page.panels.append(
+        Panel(
+            "Volume",
+            "Bytes of published bodies per second.",
+            charts.line_chart(
+                [("published", series("published", "octets", 1 / step, 0.0))], charts.byte_size, 420, 200, True, "volume"
+            ),
+        )
+    )
     aged = "delivered" if "delivered" in totals else "settled"
-    page.panels.append(Panel(
-        "Latency", "Time in the slowest queue until delivery.", charts.line_chart(
-            [("median", series(aged, "p50", 1.0, None)), ("99th percentile", series(aged, "p99", 1.0, None))],
-            charts.milliseconds, 420, 200, label="latency"), charts.legend(["median", "99th percentile"])))
+    page.panels.append(
+        Panel(
+            "Latency",
+            "Time in the slowest queue until delivery.",
+            charts.line_chart(
+                [("median", series(aged, "p50", 1.0, None)), ("99th percentile", series(aged, "p99", 1.0, None))],
+                charts.milliseconds,
+                420,
+                200,
+                label="latency",
+            ),
+            charts.legend(["median", "99th percentile"]),
+        )
+    )
     page.panels += _busiest(rows)
     return page
 
@@ -102,10 +141,16 @@ def _tiles(totals: dict[str, Any], first: float, last: float, found: dict[Any, A
     tiles = [
         ("Published", f"{messages:,}", f"{charts.number(messages / max(last - first, 1e-9))} per second on average"),
         ("Peak", f"{charts.number(peak)}/s", f"over {charts.duration(step)}"),
-        ("Volume", charts.byte_size(published["octets"] if published else 0),
-         f"{charts.byte_size(published['octets'] / messages)} per message" if published and messages else ""),
-        ("Delivered", f"{delivered['messages'] if delivered else 0:,}",
-         f"median {charts.milliseconds(delivered['p50'])}" if delivered and delivered["p50"] is not None else ""),
+        (
+            "Volume",
+            charts.byte_size(published["octets"] if published else 0),
+            f"{charts.byte_size(published['octets'] / messages)} per message" if published and messages else "",
+        ),
+        (
+            "Delivered",
+            f"{delivered['messages'] if delivered else 0:,}",
+            f"median {charts.milliseconds(delivered['p50'])}" if delivered and delivered["p50"] is not None else "",
+        ),
         ("Dead-lettered", f"{dead['messages'] if dead else 0:,}", f"{lost:,} unroutable or expired"),
     ]
     return tiles
@@ -115,27 +160,66 @@ def _busiest(rows: DataFrame) -> list[Panel]:
     """Build panels about exchanges and queues, busiest first."""
     from pyspark.sql import functions as F
 
-    sums = [F.sum(F.when(F.col("event") == event, F.col("messages")).otherwise(0)).alias(event.replace("-", "_"))
-            for event in EVENTS]
+    sums = [
+        F.sum(F.when(F.col("event") == event, F.col("messages")).otherwise(0)).alias(event.replace("-", "_"))
+        for event in EVENTS
+    ]
     # Requests to the broker and their replies are not counted as traffic.
     rows = rows.where("coalesce(exchange, '') != 'leveret.control'")
     rows = rows.where("NOT coalesce(queue, '') LIKE 'amq.rabbitmq.reply-to%'")
-    queues = (rows.where("coalesce(queue, '') != ''").groupBy("queue")
-              .agg(*sums, F.sum(F.when(F.col("event") == "routed", F.col("messages")).otherwise(0)).alias("routed"),
-                   F.sum("messages").alias("all"), F.max("age_p99_ms").alias("p99"))
-              .orderBy(F.desc("all"), "queue").limit(MAX_ROWS).collect())
-    exchanges = (rows.where("event = 'published'").groupBy("exchange")
-                 .agg(F.sum("messages").alias("messages"), F.sum("octets").alias("octets"))
-                 .orderBy(F.desc("messages"), "exchange").limit(MAX_ROWS).collect())
+    queues = (
+        rows.where("coalesce(queue, '') != ''")
+        .groupBy("queue")
+        .agg(
+            *sums,
+            F.sum(F.when(F.col("event") == "routed", F.col("messages")).otherwise(0)).alias("routed"),
+            F.sum("messages").alias("all"),
+            F.max("age_p99_ms").alias("p99"),
+        )
+        .orderBy(F.desc("all"), "queue")
+        .limit(MAX_ROWS)
+        .collect()
+    )
+    exchanges = (
+        rows.where("event = 'published'")
+        .groupBy("exchange")
+        .agg(F.sum("messages").alias("messages"), F.sum("octets").alias("octets"))
+        .orderBy(F.desc("messages"), "exchange")
+        .limit(MAX_ROWS)
+        .collect()
+    )
     return [
-        Panel("Busiest exchanges", "Messages published to them.", charts.bar_chart(
-            [(row["exchange"] or "(default exchange)", row["messages"]) for row in exchanges], label="exchanges")),
-        Panel("Busiest queues", "Messages routed to them, or delivered from them.", charts.bar_chart(
-            [(row["queue"], max(row["routed"], row["delivered"])) for row in queues], kind=2,
-            label="queues")),
-        Panel("Queues", "", wide=True,
-              headings=("Queue", "Routed", "Delivered", "Read", "Settled", "Dead-lettered", "Expired", "p99 latency"),
-              rows=[(row["queue"], f"{row['routed']:,}", f"{row['delivered']:,}", f"{row['read']:,}", f"{row['settled']:,}",
-                     f"{row['dead_lettered']:,}", f"{row['expired']:,}",
-                     charts.milliseconds(row["p99"]) if row["p99"] is not None else "") for row in queues]),
+        Panel(
+            "Busiest exchanges",
+            "Messages published to them.",
+            charts.bar_chart(
+                [(row["exchange"] or "(default exchange)", row["messages"]) for row in exchanges], label="exchanges"
+            ),
+        ),
+        Panel(
+            "Busiest queues",
+            "Messages routed to them, or delivered from them.",
+            charts.bar_chart(
+                [(row["queue"], max(row["routed"], row["delivered"])) for row in queues], kind=2, label="queues"
+            ),
+        ),
+        Panel(
+            "Queues",
+            "",
+            wide=True,
+            headings=("Queue", "Routed", "Delivered", "Read", "Settled", "Dead-lettered", "Expired", "p99 latency"),
+            rows=[
+                (
+                    row["queue"],
+                    f"{row['routed']:,}",
+                    f"{row['delivered']:,}",
+                    f"{row['read']:,}",
+                    f"{row['settled']:,}",
+                    f"{row['dead_lettered']:,}",
+                    f"{row['expired']:,}",
+                    charts.milliseconds(row["p99"]) if row["p99"] is not None else "",
+                )
+                for row in queues
+            ],
+        ),
     ]
