@@ -129,6 +129,7 @@ coverage: $(STAMPS)/dev $(STAMPS)/segments
 
 lint: $(STAMPS)/spark
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell

@@ -118,12 +118,18 @@ def obstacle() -> str:
 
 def toolchain() -> str:
     """What besides the sources decides what comes out."""
-    return json.dumps({
-        "mypy": importlib.metadata.version("mypy"),
-        "python": sys.version,
-        "flags": os.environ.get("CFLAGS", ""),
-        "compiler": os.environ.get("CC", ""),
-    }, indent=1) + "\n"
+    return (
+        json.dumps(
+            {
+                "mypy": importlib.metadata.version("mypy"),
+                "python": sys.version,
+                "flags": os.environ.get("CFLAGS", ""),
+                "compiler": os.environ.get("CC", ""),
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 def compile_here(modules: list[str]) -> None:
@@ -140,8 +146,11 @@ def compile_here(modules: list[str]) -> None:
 
             def compile_all(sources: list[str], **options: Any) -> list[str]:
                 with ThreadPoolExecutor(self.parallel) as threads:
-                    return [file for files in threads.map(lambda source: one_by_one([source], **options), sources)
-                            for file in files]
+                    return [
+                        file
+                        for files in threads.map(lambda source: one_by_one([source], **options), sources)
+                        for file in files
+                    ]
 
             self.compiler.compile = compile_all
             super().build_extensions()
@@ -150,7 +159,11 @@ def compile_here(modules: list[str]) -> None:
     files = [str(module_path(package, module)) for module in modules]
     extensions = mypycify(
         ["--config-file", "mypy.ini", *files],
-        opt_level="3", debug_level="0", multi_file=True, target_dir="c", group_name=f"{PACKAGE}_hot",
+        opt_level="3",
+        debug_level="0",
+        multi_file=True,
+        target_dir="c",
+        group_name=f"{PACKAGE}_hot",
     )
     for extension in extensions:
         # mypyc asks for -Werror; a warning of some other compiler is no reason to run at half the speed.
@@ -206,9 +219,16 @@ def build(package: Path, output: Path, listing: str) -> str:
         if not marker.is_file() or marker.read_text(encoding="utf-8") != toolchain():
             print(f"Compiling {len(modules)} hot modules, once for these sources; takes a few minutes", flush=True)
             Path(work, "mypy.ini").write_text(
-                "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8")
-            worker = subprocess.run([sys.executable, str(Path(__file__).resolve()), "--worker", *modules], cwd=work,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8"
+            )
+            worker = subprocess.run(
+                [sys.executable, str(Path(__file__).resolve()), "--worker", *modules],
+                cwd=work,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
             if worker.returncode != 0:
                 raise RuntimeError(errors_in(worker.stdout))
             built = Path(work, "lib")
@@ -233,8 +253,9 @@ def main() -> int:
     if not why:
         began = time.monotonic()
         try:
-            current = build(ROOT / "src" / PACKAGE, ROOT / "build" / "compiled",
-                            (ROOT / "hot_modules.txt").read_text(encoding="utf-8"))
+            current = build(
+                ROOT / "src" / PACKAGE, ROOT / "build" / "compiled", (ROOT / "hot_modules.txt").read_text(encoding="utf-8")
+            )
         except RuntimeError as error:
             why = f"the compilation failed:\n{error}"
             failed = True

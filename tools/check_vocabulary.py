@@ -53,8 +53,9 @@ class Vocabulary:
     def __init__(self, text: str) -> None:
         content = tomllib.loads(text)
         self.paths: list[str] = content["paths"]
-        self.words = [Word(re.compile(rf"\b(?:{entry['pattern']})\b", re.IGNORECASE), entry["instead"])
-                      for entry in content["words"]]
+        self.words = [
+            Word(re.compile(rf"\b(?:{entry['pattern']})\b", re.IGNORECASE), entry["instead"]) for entry in content["words"]
+        ]
         self.exceptions: list[tuple[str, re.Pattern[str]]] = []
         for entry in content.get("exceptions", []):
             if not entry.get("reason"):
@@ -94,8 +95,9 @@ def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of comments and strings with blanks, and the names of functions and classes in words."""
     previous = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string and token.string[0] not
-        in "bB"):
+        if token.type == tokenize.COMMENT or (
+            token.type == tokenize.STRING and " " in token.string and token.string[0] not in "bB"
+        ):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield number, CODE.sub("``", line)
         elif token.type == tokenize.NAME:
@@ -117,8 +119,9 @@ def main() -> int:
     chosen = parser.parse_args()
     vocabulary = Vocabulary((ROOT / "tools" / "vocabulary.toml").read_text(encoding="utf-8"))
     paths = [path for path in chosen.paths or tracked_files() if vocabulary.covers(path) and (ROOT / path).is_file()]
-    problems = [problem for path in paths
-                for problem in vocabulary.problems(path, (ROOT / path).read_text(encoding="utf-8"))]
+    problems = [
+        problem for path in paths for problem in vocabulary.problems(path, (ROOT / path).read_text(encoding="utf-8"))
+    ]
     for problem in problems:
         print(problem)
     print(f"{len(paths)} files checked, {len(problems)} retired words", file=sys.stderr)

@@ -39,14 +39,20 @@ def use_spark(directory: Path) -> None:
         for number in range(10):
             channel.publish(f'{{"id": {number}, "name": "n"}}', "in")
         session = (
-            SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.log.level", "ERROR")
             .config("spark.local.dir", str(directory / "local"))
-            .config("spark.sql.warehouse.dir", str(directory / "tables")).getOrCreate())
+            .config("spark.sql.warehouse.dir", str(directory / "tables"))
+            .getOrCreate()
+        )
         messages = session.readStream.format("amqp").options(url=broker.url, stream="in", startingOffsets="earliest").load()
-        decoded = messages.select("append_time", F.from_json(F.col("body").cast("string"), "id BIGINT, name STRING")
-                                  .alias("data")).select("append_time", "data.*")
+        decoded = messages.select(
+            "append_time", F.from_json(F.col("body").cast("string"), "id BIGINT, name STRING").alias("data")
+        ).select("append_time", "data.*")
         table = str(directory / "table")
 
         def unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,17 +63,26 @@ def use_spark(directory: Path) -> None:
             frame.withColumn("day", F.to_date("append_time")).write.mode("append").partitionBy("day").parquet(table)
             frame.unpersist()
 
-        counted = (decoded.withWatermark("append_time", "1 second").groupBy(F.window("append_time", "1 second"), "name")
-                   .agg(F.count("*"), F.percentile_approx("id", 0.5)))
+        counted = (
+            decoded.withWatermark("append_time", "1 second")
+            .groupBy(F.window("append_time", "1 second"), "name")
+            .agg(F.count("*"), F.percentile_approx("id", 0.5))
+        )
         bodies = decoded.select(F.to_json(F.struct("id")).cast("binary").alias("body"))
         plain = messages.select("body").mapInArrow(unchanged, "body BINARY")
-        for number, writer in enumerate((
+        for number, writer in enumerate(
+            (
                 decoded.writeStream.foreachBatch(write),
                 counted.writeStream.format("parquet").option("path", str(directory / "counted")),
                 plain.writeStream.format("parquet").option("path", str(directory / "plain")),
-                bodies.writeStream.format("amqp").options(url=broker.url, routingKey="out", guarantee="exactly-once"))):
-            query = (writer.option("checkpointLocation", str(directory / f"checkpoint-{number}"))
-                     .trigger(availableNow=True).start())
+                bodies.writeStream.format("amqp").options(url=broker.url, routingKey="out", guarantee="exactly-once"),
+            )
+        ):
+            query = (
+                writer.option("checkpointLocation", str(directory / f"checkpoint-{number}"))
+                .trigger(availableNow=True)
+                .start()
+            )
             query.awaitTermination()
         session.read.parquet(table).join(session.range(10), "id").groupBy("day").count().orderBy("day").collect()
         session.read.format("amqp").options(url=broker.url, queue="out").load().createOrReplaceTempView("out")
