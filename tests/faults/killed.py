@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 
 @pytest.fixture
@@ -21,7 +21,6 @@ def process(tmp_path: Path, configuration: str) -> Iterator[LeveretProcess]:
     """It is not started yet. At the end it is killed, and has logged nothing that it should not."""
     leveret_only("it is killed and started")
     process = LeveretProcess(tmp_path, config=configuration)
-    process.port = free_port()
     yield process
     process.kill()
     process.check_log()

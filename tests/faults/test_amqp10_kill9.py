@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess, leveret_only
 
 proton = pytest.importorskip("proton")
 
@@ -25,7 +25,6 @@ TOTAL = 300
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("it is killed and started")
     process = LeveretProcess(tmp_path)
-    process.port = free_port()
     with process.start():
         yield process
         process.check_log()

@@ -16,7 +16,7 @@ import pytest
 from leveret.wire.amqp10.messaging import Accepted, Source, Target
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
 from tests.conformance.peer1 import Closed, Peer, Receiver, Sender, Session, body_of, message
-from tests.support.broker import Broker, LeveretProcess, free_port, leveret_only
+from tests.support.broker import Broker, LeveretProcess, leveret_only
 
 TOTAL = 1500
 MANY = 1_000_000
@@ -27,7 +27,6 @@ KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("it is killed and started")
     process = LeveretProcess(tmp_path)
-    process.port = free_port()
     with process.start():
         yield process
         process.check_log()

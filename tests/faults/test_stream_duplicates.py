@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from leveret import sync
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess, leveret_only
 
 
 def test_queues_keep_messages_that_a_stream_skips(tmp_path: Path) -> None:
     leveret_only("it is stopped and started")
     process = LeveretProcess(tmp_path)
-    process.port = free_port()
     process.start()
     try:
         with sync.connect(process.url()) as connection, connection.channel() as channel:

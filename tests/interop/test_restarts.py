@@ -17,7 +17,7 @@ from kombu.mixins import ConsumerMixin
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
 from tests.interop.helpers import pump
-from tests.support.broker import LeveretProcess, free_port, leveret_only
+from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.polling import wait_until, wait_until_async
 
 WITHIN = 60.0
@@ -28,7 +28,6 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
     leveret_only("it is stopped and started")
     process = LeveretProcess(tmp_path)
     # Fixed, so that a restart is found where it was.
-    process.port = free_port()
     with process.start():
         yield process
         process.check_log()

@@ -1,6 +1,6 @@
 """Brokers under test, as real processes.
 
-`LeveretProcess` runs `python -m leveret serve` on a free loopback port with its own data directory. The same tests run
+`LeveretProcess` runs `python -m leveret serve` on its own loopback port with its own data directory. The same tests run
 against another broker if the environment says so:
 
 LEVERET_TEST_URL=amqp://...      a broker that runs already; tests that must start or stop it are skipped
@@ -9,16 +9,20 @@ LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`),
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -28,6 +32,8 @@ from tests.support.polling import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 60.0
+PORTS = range(10_000, 32_768)
+_reserved: set[int] = set()
 
 # Users of every test: `guest` with all permissions, `limited` with few. RabbitMQ gets the same by definitions.
 USERS = {
@@ -59,11 +65,31 @@ def basic_config() -> str:
     return "\n".join(lines)
 
 
+@cache
+def _port_locks() -> BinaryIO:
+    return open(Path(tempfile.gettempdir()) / f"leveret-tests-ports-{os.getuid()}", "ab")
+
+
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Reserve a port for the lifetime of this process, so that a broker finds it free again after a stop or a kill.
+
+    The port lies below the range from which the system picks the ports of outgoing connections and of port 0. A lock on
+    its byte of a file keeps other test processes from taking it.
+    """
+    choice = random.SystemRandom()
+    for _ in range(1000):
+        port = choice.choice(PORTS)
+        try:
+            fcntl.lockf(_port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        # A process can lock a byte again that it has locked.
+        if port not in _reserved:
+            _reserved.add(port)
+            return port
+    raise RuntimeError(f"no port between {PORTS.start} and {PORTS.stop} is free")
 
 
 class Broker:
@@ -143,7 +169,7 @@ class LeveretProcess(Broker):
         wrapper: list[str] | None = None,
         log_level: str = "info",
     ) -> None:
-        super().__init__()
+        super().__init__(port=free_port())
         self.directory = directory
         self.data_dir = data_dir or directory / "data"
         self.config = basic_config() if config is None else config
