@@ -20,6 +20,7 @@ from leveret.client import (
     Returned,
     TransactionLost,
 )
+from leveret.client.events import Disconnected, Event
 from tests.client.amqp09.conftest import QUICK, Connect09, Open, reconnected
 from tests.support.broker import Broker, LeveretProcess, basic_config
 from tests.support.polling import wait_until_async
@@ -243,14 +244,15 @@ async def test_unconfirmed_publishes_are_republished(through: Connect09, proxy: 
 
 
 async def test_transaction_lost_with_its_connection(through: Connect09, proxy: Proxy, name: str) -> None:
-    connection = await through(**QUICK)
+    events: list[Event] = []
+    connection = await through(on_event=events.append, **QUICK)
     channel = await connection.channel(transactional=True)
     await channel.declare_queue(name, exclusive=True)
     with pytest.raises(TransactionLost):
         async with channel.transaction():
             await channel.publish(b"1", name)
             proxy.cut()
-            await wait_until_async(lambda: connection.core.is_lost)
+            await wait_until_async(lambda: any(isinstance(event, Disconnected) for event in events))
             await channel.publish(b"2", name)
     assert await channel.get(name) is None
 

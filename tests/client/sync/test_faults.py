@@ -156,7 +156,7 @@ def test_half_open_connection_is_detected_by_heartbeats(proxy: Proxy, dial: Open
     channel.declare_queue(name, exclusive=True)
     pairs = proxy.half_open()
     channel.publish("x", name)
-    lost = next(event for event in events if isinstance(event, Disconnected))
+    lost = wait_until(lambda: next((event for event in events if isinstance(event, Disconnected)), None))
     assert "no data from the server" in str(lost.error)
     for pair in pairs:
         pair.cut()

@@ -126,8 +126,8 @@ def test_interrupt_leaves_the_connection_usable(connect: Open, name: str) -> Non
     try:
         for _ in range(20):
             consumer = queue.consume().start()
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(Interrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
                 consumer.next()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
