@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leveret.broker.branch import shown
+from leveret.broker.transactions.branch import shown
 from leveret.management import control_client
 from leveret.management.control_client import CallFailed, NoBroker
 

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.broker.branch import (
+from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.message import Entry
+from leveret.broker.queues.queue import Queue
+from leveret.broker.transactions.branch import (
     COMMITTED,
     ENDED,
     PREPARED,
@@ -16,12 +20,8 @@ from leveret.broker.branch import (
     meant,
     shown,
 )
-from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
-from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed, ResourceError, ResourceLocked
-from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE
+from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
+from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE
 from tests.broker.support import HeldLog, Taker, World, figures
 from tests.support.queues import classic
 

@@ -329,7 +329,7 @@ class TestSelective:
         assert len(picky.taken) == 1
 
     def test_a_transaction_after_skipped_messages_is_offered(self, world: World) -> None:
-        from leveret.broker.transactions import Transaction
+        from leveret.broker.transactions.transaction import Transaction
 
         log = world.held_log
         queue = world.queue(durable=True)

@@ -11,7 +11,7 @@ import pytest
 from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
 from leveret.broker.message import make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.transactions import ACCEPT, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, Transaction
 from tests.broker.support import Taker, World, body_of
 from tests.support.queues import classic
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from leveret.broker.transactions import ACCEPT, LARGE, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, LARGE, Transaction
 from tests.broker.queues.test_queues_on_disk import DiskWorld
 
 MANY = 3 * LARGE

@@ -7,7 +7,6 @@ from zlib import crc32
 
 import pytest
 
-from leveret.broker.batch_commit import DEAD_LETTER, DROP, FAIL, SLICE
 from leveret.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -18,8 +17,9 @@ from leveret.broker.errors import (
 )
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.sink_transactions import SinkTransactions
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions.batch_commit import DEAD_LETTER, DROP, FAIL, SLICE
+from leveret.broker.transactions.sink_transactions import SinkTransactions
+from leveret.broker.transactions.transaction import Transaction
 from tests.broker.support import HeldLog, Taker, World, deaths_in
 
 USER = "sink"

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE, Transaction
 from tests.broker.support import HeldLog, Taker, World, figures
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
-from leveret.broker.transactions import LARGE
+from leveret.broker.transactions.transaction import LARGE
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.support import Channel, Client, Site, bytes_of

@@ -14,7 +14,7 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message, make_address
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions.transaction import Transaction
 from leveret.storage.memory import MemoryLog
 from leveret.storage.sqlite import SqliteLog
 

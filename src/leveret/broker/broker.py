@@ -15,9 +15,8 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from leveret.broker import branch_recovery, metadata
+from leveret.broker import metadata
 from leveret.broker.bodies import Body
-from leveret.broker.branch import BranchSettings
 from leveret.broker.consumer import Holder, Output
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
@@ -32,10 +31,12 @@ from leveret.broker.queues import pending_dead_letters, removal, shares
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
-from leveret.broker.sink_transactions import SinkTransactionSettings
 from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
+from leveret.broker.transactions import branch_recovery
+from leveret.broker.transactions.branch import BranchSettings
+from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import Uploads
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import MIXED, Vhost

@@ -20,7 +20,6 @@ from leveret.broker.arguments import (
     inequivalent,
     parse_exchange_arguments,
 )
-from leveret.broker.branches import Branches
 from leveret.broker.dead_letter import DeadLetters, split_address
 from leveret.broker.errors import (
     AccessRefused,
@@ -43,7 +42,8 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
-from leveret.broker.sink_transactions import SinkTransactions
+from leveret.broker.transactions.branches import Branches
+from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:

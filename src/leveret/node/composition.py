@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leveret import __version__, build_info
-from leveret.broker.branch import BranchSettings
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
-from leveret.broker.sink_transactions import SinkTransactionSettings
+from leveret.broker.transactions.branch import BranchSettings
+from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import UploadSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import (

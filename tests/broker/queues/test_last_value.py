@@ -12,7 +12,7 @@ from leveret.broker.leases import operations
 from leveret.broker.message import Message
 from leveret.broker.queues.last_value import INSERT_WORK
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import LARGE, Transaction
+from leveret.broker.transactions.transaction import LARGE, Transaction
 from tests.broker.leases.support import restart
 from tests.broker.support import JsonReader, Taker, World, figures, text_of
 from tests.support.queues import classic

@@ -18,7 +18,7 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Recovery
 from leveret.broker.message import FORMAT_AMQP0, Entry
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import ACCEPT, REQUEUE, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.storage.sqlite import SqliteLog
 from tests.broker.support import Clock, JsonReader, Keeper, World, text_of
 from tests.support.queues import classic

@@ -11,7 +11,7 @@ from leveret.broker.message import Entry, Overlay
 from leveret.broker.streams import chunks
 from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.tracking import MAX_PUBLISHERS
-from leveret.broker.transactions import Transaction
+from leveret.broker.transactions.transaction import Transaction
 from tests.broker.support import HeldLog, Taker, World
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.branch import PREPARED, ROLLBACK_ONLY, BranchSettings
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.transactions import LARGE
+from leveret.broker.transactions.branch import PREPARED, ROLLBACK_ONLY, BranchSettings
+from leveret.broker.transactions.transaction import LARGE
 from tests.protocols.amqp09.support import Channel, Client, connect
 from tests.protocols.support import Site, bytes_of
 from tests.support.queues import classic

@@ -22,7 +22,7 @@ from leveret.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue
-    from leveret.broker.sink_transactions import SinkTransactions
+    from leveret.broker.transactions.sink_transactions import SinkTransactions
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.broker.branch import Branch, meant, shown
-from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound
+from leveret.broker.transactions.branch import Branch, meant, shown
+from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT
 from leveret.management.operations.operation import Context, Later, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from leveret.broker.batch_commit import DEAD_LETTER, DROP, FAIL
 from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed
+from leveret.broker.transactions.batch_commit import DEAD_LETTER, DROP, FAIL
 from leveret.management.operations.operation import (
     EACH,
     OWN,
@@ -27,7 +27,7 @@ from leveret.management.structs import InVhost, NamedInVhost, Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.queues.sink_transaction import SinkTransaction
-    from leveret.broker.sink_transactions import App
+    from leveret.broker.transactions.sink_transactions import App
 
 RULES: Final = {"fail": FAIL, "drop": DROP, "dead-letter": DEAD_LETTER}
 # The default of `sink_transactions.max_per_vhost`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.broker.branch import meant, shown
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.transactions.branch import meant, shown
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 

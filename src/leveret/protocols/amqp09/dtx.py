@@ -10,11 +10,11 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.branch import Branch
 from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
-from leveret.broker.transactions import REQUEUE
+from leveret.broker.transactions.branch import Branch
+from leveret.broker.transactions.transaction import REQUEUE
 from leveret.protocols.amqp091 import tx_methods
 from leveret.protocols.amqp091.channel import PendingPublish
 

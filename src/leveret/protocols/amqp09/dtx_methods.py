@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-from leveret.broker.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
-from leveret.broker.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
+from leveret.broker.transactions.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
+from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.protocols.amqp09 import tx_methods
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.dtx import DtxSession

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from leveret.broker.transactions import REQUEUE
+from leveret.broker.transactions.transaction import REQUEUE
 from leveret.protocols.amqp091 import tx_methods
 from leveret.protocols.amqp091.channel import Channel
 

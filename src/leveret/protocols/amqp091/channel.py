@@ -19,7 +19,7 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route, check_keys
-from leveret.broker.transactions import ACCEPT, REJECT, REQUEUE
+from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.consumers import ChannelConsumer

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry
-from leveret.broker.transactions import LARGE
+from leveret.broker.transactions.transaction import LARGE
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.messaging import Accepted, Rejected, Released
 from leveret.wire.amqp10.transactions import Discharge, TransactionalState

@@ -16,7 +16,7 @@ from leveret.broker.message import AT_ONCE, Message
 from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
-from leveret.broker.transactions import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.transaction import acquisition

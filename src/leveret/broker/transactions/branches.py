@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.branch import (
+from leveret.broker.consumer import Holder
+from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
+from leveret.broker.log import CommitWaiter
+from leveret.broker.message import Entry, Message
+from leveret.broker.metadata import Record
+from leveret.broker.queues.queue import Queue
+from leveret.broker.transactions.branch import (
     COMMITTED,
     PREPARED,
     ROLLBACK_ONLY,
@@ -16,16 +22,10 @@ from leveret.broker.branch import (
     Worker,
     shown,
 )
-from leveret.broker.consumer import Holder
-from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
-from leveret.broker.log import CommitWaiter
-from leveret.broker.message import Entry, Message
-from leveret.broker.metadata import Record
-from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions import LARGE, Transaction
+from leveret.broker.transactions.transaction import LARGE, Transaction
 
 if TYPE_CHECKING:
-    from leveret.broker.branch_recovery import Taken
+    from leveret.broker.transactions.branch_recovery import Taken
     from leveret.broker.vhost import Vhost
 
 logger = logging.getLogger("leveret.broker")

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
-from leveret.broker.batch_commit import FAIL, BatchCommit
 from leveret.broker.errors import INTERNAL_ERROR, AccessRefused, BrokerError, NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.control import RESERVED
@@ -23,6 +22,7 @@ from leveret.broker.metadata import Record
 from leveret.broker.queues.sink_transaction import SHARES, SinkTransaction, checksum_of
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
+from leveret.broker.transactions.batch_commit import FAIL, BatchCommit
 
 if TYPE_CHECKING:
     from leveret.broker.log import Recovery

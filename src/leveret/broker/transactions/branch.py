@@ -26,9 +26,9 @@ from leveret.broker.queues.queue import Queue, freeze, thaw
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.broker.branch_recovery import Taken
-    from leveret.broker.branches import Branches
-    from leveret.broker.transactions import Transaction
+    from leveret.broker.transactions.branch_recovery import Taken
+    from leveret.broker.transactions.branches import Branches
+    from leveret.broker.transactions.transaction import Transaction
     from leveret.broker.vhost import Vhost
 
 # States.

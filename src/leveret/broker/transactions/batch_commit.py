@@ -24,7 +24,7 @@ from leveret.broker.routing import resolve
 if TYPE_CHECKING:
     from leveret.broker.events import ExchangeWatch
     from leveret.broker.queues.sink_transaction import SinkTransaction, TransactionChunk
-    from leveret.broker.sink_transactions import App, SinkTransactions
+    from leveret.broker.transactions.sink_transactions import App, SinkTransactions
 
 logger = logging.getLogger("leveret.broker")
 
