@@ -14,7 +14,8 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
 from leveret.protocols.amqp09.content_policy import content_policies
-from leveret.protocols.amqp091.connection import Connection
+from leveret.protocols.amqp091.connection.base import BaseConnection
+from leveret.protocols.amqp091.connection.connection import Connection
 from leveret.protocols.header_readers import header_readers
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
@@ -221,7 +222,7 @@ class Client:
         self.engine = Engine(CLIENT, self.version)
         self.session = self.make_session()
 
-    def make_session(self) -> Connection:
+    def make_session(self) -> BaseConnection:
         """The broker's side of this connection."""
         return Connection(self.peer, self.site.services)
 
@@ -280,7 +281,7 @@ class Client:
 
     def _read(self) -> bool:
         """Process received data; return whether there was any."""
-        for other in [session for session in self.site.services.sessions if isinstance(session, Connection)]:
+        for other in [session for session in self.site.services.sessions if isinstance(session, BaseConnection)]:
             peer = other.peer
             if isinstance(peer, LinkedPeer) and peer.written and not peer.client.deaf:
                 data = b"".join(peer.written)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.errors import ContentTooLarge
-from leveret.protocols.amqp091 import connection as connections
+from leveret.protocols.amqp091.connection import base as connections
 from leveret.protocols.ingress_throttle import MAX_UNCOMMITTED
 from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from leveret.wire.amqp0.commands import Deliver

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.vhost import MAX_NOTED
-from leveret.protocols.amqp091.channel import MAX_CANCELLED_TAGS
+from leveret.protocols.amqp091.channel.channel import MAX_CANCELLED_TAGS
 from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
 from tests.support.queues import classic

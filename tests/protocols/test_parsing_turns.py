@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret.protocols.amqp091.connection import MAX_PARSED, MAX_WORK, OPEN_WORK
+from leveret.protocols.amqp091.connection.base import MAX_PARSED, MAX_WORK, OPEN_WORK
 from leveret.wire.amqp0.engine import FRAME_COST, SIZE_SHIFT
 from tests.protocols.support import Channel, Site
 

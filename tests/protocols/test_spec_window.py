@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from leveret.protocols.amqp091 import basic_methods
-from leveret.protocols.amqp091.channel import Channel as Endpoint
+from leveret.protocols.amqp091.channel.channel import Channel as Endpoint
+from leveret.protocols.amqp091.methods import basic as basic_methods
 from tests.protocols.support import Channel, Site
 
 

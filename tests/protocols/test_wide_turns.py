@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.protocols.amqp091.connection import MAX_WORK
+from leveret.protocols.amqp091.connection.base import MAX_WORK
 from tests.protocols.support import Channel, Site
 
 QUEUES = 100

@@ -16,9 +16,9 @@ import pika.exceptions
 import pytest
 
 from leveret.broker.broker import Broker, VhostSettings
-from leveret.protocols.amqp091.channel import Channel
-from leveret.protocols.amqp091.connection import Connection
-from leveret.protocols.amqp091.login import Login
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.connection.connection import Connection
+from leveret.protocols.amqp091.connection.login import Login
 from leveret.protocols.amqp10.connection.connection import Connection as Connection10
 from leveret.protocols.amqp10.connection.sasl import Login as Login10
 from leveret.protocols.detect import HEADER_1_0_TLS

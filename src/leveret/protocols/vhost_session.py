@@ -1,8 +1,9 @@
-"""What the sessions of all protocols have in their vhost: the user's permissions, and the routes of publishes."""
+"""A session in its vhost: the user's permissions and the routes of publishes, for all protocols."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import AccessRefused
 from leveret.broker.routing import Route
@@ -10,16 +11,20 @@ from leveret.protocols.ingress_throttle import IngressThrottle
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Vhost
+
 MAX_ROUTES: Final = 4096
 OPERATIONS: Final = ("configure", "write", "read")
 
 
 class VhostSession(Session):
-    """A session that publishes and consumes in one vhost. What was found is remembered until something changes.
+    """A session that publishes and consumes in one vhost. Routes and permissions are cached until they change.
 
-    vhost       None before the client has chosen it
-    routes      by canonical address; good for `topology` of the vhost and `generation` of the users
-    allowed     operations and resources that the user may, as of `generation`
+    Attributes:
+        vhost: None before the client has opened one.
+        routes: routes by canonical address, valid for `topology` of the vhost and `generation` of the users.
+        allowed: granted operations and resources, valid for `generation`.
     """
 
     services: Services
@@ -34,7 +39,11 @@ class VhostSession(Session):
         self.allowed: set[tuple[str, str]] = set()
 
     def find_route(self, address: bytes) -> Route:
-        """The route of a publish, with the user's permission to write to the exchange."""
+        """Return the route of a publish.
+
+        Raises:
+            AccessRefused: the user may not write to the exchange, or the exchange is internal.
+        """
         vhost = self.vhost
         users = self.services.users
         if self.topology != vhost.topology or self.generation != users.generation or len(self.routes) > MAX_ROUTES:
@@ -57,16 +66,39 @@ class VhostSession(Session):
         self.routes[address] = route
         return route
 
+    def enter_vhost(self, vhost: Vhost) -> None:
+        """Open a vhost for the client: count the connection there and for its user."""
+        self.vhost = vhost
+        self.vhost_name = vhost.name
+        vhost.connections += 1
+        by_user = self.services.by_user
+        by_user[self.user] = by_user.get(self.user, 0) + 1
+        self.opened = True
+        self.peer.opened()
+
+    def leave_vhost(self, done: Callable[[], None] | None = None) -> None:
+        """Leave the vhost, delete the exclusive queues of the connection, then call `done`."""
+        vhost = self.vhost
+        self.vhost = None
+        vhost.connections -= 1
+        by_user = self.services.by_user
+        count = by_user.get(self.user, 0) - 1
+        if count > 0:
+            by_user[self.user] = count
+        else:
+            by_user.pop(self.user, None)
+        vhost.remove_exclusive(self, done)
+
     @property
     def session(self) -> object:
-        """The owner of the exclusive queues that the session declares: itself."""
+        """The owner of the exclusive queues that the session declares: the session."""
         return self
 
     def check_peer(self) -> None:
         self.ingress.check_peer()
 
     def check_any(self, resource: str) -> None:
-        """Raise AccessRefused unless the user may do something with the exchange or queue."""
+        """Raise AccessRefused unless the user has a permission for the exchange or queue."""
         may = self.services.users.may
         if not any(may(self.user, self.vhost_name, operation, resource) for operation in OPERATIONS):
             raise AccessRefused(

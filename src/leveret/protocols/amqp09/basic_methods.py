@@ -12,7 +12,7 @@ from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import NO_CONSUME, BasicConsumer, is_set
 from leveret.protocols.amqp09.queue_methods import name_of
 from leveret.protocols.amqp09.realms import READ
-from leveret.protocols.amqp091 import basic_methods
+from leveret.protocols.amqp091.methods import basic as basic091
 from leveret.wire.amqp0.classes import BASIC
 
 
@@ -35,7 +35,7 @@ def consume(
     channel.make_way(name)
     if is_set(filter, NO_CONSUME):
         filter[BROWSE] = no_ack = True
-    basic_methods.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
+    basic091.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
@@ -51,7 +51,7 @@ def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
     """basic.get"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    basic_methods.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
+    basic091.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
 
 
 def recover(channel: Channel, requeue: bool) -> None:
@@ -59,7 +59,7 @@ def recover(channel: Channel, requeue: bool) -> None:
     if channel.transacted:
         raise PreconditionFailed("basic.recover is not for a transacted channel: roll back instead")
     if requeue or channel.active:
-        basic_methods.recover_async(channel, requeue)
+        basic091.recover_async(channel, requeue)
     else:
         channel.recovers = True  # the client takes no contents now
 
@@ -71,7 +71,7 @@ def recover_sync(channel: Channel, requeue: bool) -> None:
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    "basic.qos": basic_methods.qos,
+    "basic.qos": basic091.qos,
     "basic.consume": consume,
     "basic.cancel": cancel,
     "basic.get": get,

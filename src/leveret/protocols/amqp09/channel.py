@@ -12,7 +12,7 @@ from leveret.protocols.amqp09.files import Files
 from leveret.protocols.amqp09.messages import Messages
 from leveret.protocols.amqp09.realms import WRITE, Tickets
 from leveret.protocols.amqp09.streams import Pace
-from leveret.protocols.amqp091.channel import Channel as Channel091
+from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.ingress_throttle import ALARM
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of

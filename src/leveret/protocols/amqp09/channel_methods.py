@@ -10,8 +10,9 @@ from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
 from leveret.broker.log import CommitWaiter
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
-from leveret.protocols.amqp091 import basic_methods, channel_methods
-from leveret.protocols.amqp091.replies import reply_when_stored
+from leveret.protocols.amqp091.methods import basic as basic091
+from leveret.protocols.amqp091.methods import channel as channel091
+from leveret.protocols.amqp091.methods.replies import reply_when_stored
 from leveret.protocols.amqp091.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
 
@@ -23,14 +24,14 @@ def open_channel(connection: Connection, command: Method) -> None:
     """channel.open, channel.resume"""
     if connection.closing or connection.vhost is None:
         return
-    channel_methods.check_limit(connection)
+    channel091.check_limit(connection)
     if command.name == "channel.resume":
         _resume(connection, command)
         return
     if command.arguments["out_of_band"]:
         raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
     channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
-    channel_methods.add_channel(connection, channel)
+    channel091.add_channel(connection, channel)
     connection.shared.interrupted.open[channel.id] = channel
     connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
 
@@ -65,10 +66,10 @@ def _text(id: bytes | str) -> str:
 
 def flow(channel: Channel, active: bool) -> None:
     """channel.flow: what was to be recovered in a pause comes first when it ends."""
-    channel_methods.flow(channel, active)
+    channel091.flow(channel, active)
     if active and channel.recovers:
         channel.recovers = False
-        basic_methods.recover_async(channel, False)
+        basic091.recover_async(channel, False)
 
 
 def ping(channel: Channel) -> None:
@@ -112,9 +113,9 @@ def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     "channel.flow": flow,
-    "channel.flow-ok": channel_methods.flow_ok,
-    "channel.close": channel_methods.close,
-    "channel.close-ok": channel_methods.close_ok,
+    "channel.flow-ok": channel091.flow_ok,
+    "channel.close": channel091.close,
+    "channel.close-ok": channel091.close_ok,
     "channel.ping": ping,
     "channel.pong": pong,
     "channel.ok": ok,

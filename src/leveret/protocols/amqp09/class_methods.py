@@ -13,8 +13,8 @@ from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import ClassConsumer
 from leveret.protocols.amqp09.queue_methods import name_of
 from leveret.protocols.amqp09.realms import READ
-from leveret.protocols.amqp091 import basic_methods
-from leveret.protocols.amqp091.channel import WIDE_FANOUT
+from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT
+from leveret.protocols.amqp091.methods import basic as basic091
 
 
 def consume(
@@ -41,9 +41,7 @@ def consume(
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")
-    basic_methods.consume(
-        channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind, f"{name}.consume-ok"
-    )
+    basic091.consume(channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind, f"{name}.consume-ok")
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:

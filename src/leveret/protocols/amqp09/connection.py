@@ -9,9 +9,8 @@ from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import Realms, Tickets
 from leveret.protocols.amqp09.shared_state import Amqp09State
 from leveret.protocols.amqp09.streams import Pace
-from leveret.protocols.amqp091 import alarms
-from leveret.protocols.amqp091.channel import Channel as Channel091
-from leveret.protocols.amqp091.connection import Connection as Connection091
+from leveret.protocols.amqp091.channel.channel import Channel as Channel091
+from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.peer import Peer
 from leveret.wire.amqp0.commands import Command, ContentPart, Method
 from leveret.wire.amqp0.specs import V0_9
@@ -24,7 +23,7 @@ STAGE: Final = (70, 50)
 CHANNELS_SHIFT: Final = 3
 
 
-class Connection(Connection091):
+class Connection(BaseConnection):
     """One 0-9 connection.
 
     shared   the state of all connections of 0-9
@@ -63,12 +62,12 @@ class Connection(Connection091):
     def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
         if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
             return STAGE
-        return Connection091.ids_of(self, channel, command)
+        return BaseConnection.ids_of(self, channel, command)
 
     def published(self, channel: Channel091) -> None:
         """A content of another class than basic was published: alarms concern its publisher, too."""
         if not self.published_any:
-            alarms.first_publish(self, channel)
+            self.first_publish(channel)
 
     def channels_of_0_9(self) -> dict[int, Channel]:
         """Its channels, all of which are of this version."""
@@ -77,10 +76,10 @@ class Connection(Connection091):
     def connection_lost(self) -> None:
         if self.opened and not self.closing:
             self.shared.interrupted.interrupt(self)
-        Connection091.connection_lost(self)
+        BaseConnection.connection_lost(self)
 
     def _release(self) -> None:
-        Connection091._release(self)
+        BaseConnection._release(self)
         if self.pace is not None:
             self.pace.close(self.broker.timers)
 

@@ -13,15 +13,15 @@ from leveret.broker.message import AUDIENCE_SHIFT, CONNECTION, FORMAT_BASIC_AMQP
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
-from leveret.protocols.amqp091.consumers import ChannelConsumer
+from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
 from leveret.protocols.amqp10.link.outgoing import FILTER_WORK
 from leveret.protocols.amqp10.terminus.filters import VIEW
 from leveret.selectors import Filter, SelectorError, jms_selector
 from leveret.wire.amqp0.classes import BASIC, class_of
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.channel import Channel
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.channel.channel import Channel
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 # Filters of Qpid's clients: a selector as JMS has it, browsing, and the end of that.
 SELECTOR: Final = "x-filter-jms-selector"
@@ -41,7 +41,7 @@ def is_of_class(message: Message, kind: int) -> bool:
     return message.format != FORMAT_BASIC_AMQP09 or kind == BASIC
 
 
-def publisher_of(connection: Connection, kind: int) -> int:
+def publisher_of(connection: BaseConnection, kind: int) -> int:
     """`Message.publisher` of a content of this class: by it consumers know what they need not read back."""
     return kind << AUDIENCE_SHIFT | connection.number
 

@@ -15,8 +15,8 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
 from leveret.broker.transactions.branch import Branch
 from leveret.broker.transactions.transaction import REQUEUE
-from leveret.protocols.amqp091 import tx_methods
-from leveret.protocols.amqp091.channel import PendingPublish
+from leveret.protocols.amqp091.channel.channel import PendingPublish
+from leveret.protocols.amqp091.methods import tx as tx091
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
@@ -42,7 +42,7 @@ class Work:
             channel = self.session.channel
             publishes = channel.tx_publishes
             settlements = channel.tx_settlements
-            tx_methods.begin_transaction(channel)
+            tx091.begin_transaction(channel)
             channel.transaction_ended(True)
         return self._flushing(branch, publishes, settlements)
 
@@ -73,7 +73,7 @@ class Work:
         publishes.reverse()
         while publishes:
             pending = publishes.pop()
-            queues = tx_methods.queues_of(channel, pending)
+            queues = tx091.queues_of(channel, pending)
             branch.publish(pending.message, queues)
             yield 2 + len(queues)
 

@@ -10,7 +10,7 @@ from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE
-from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
+from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
 
 
 def declare(

@@ -14,9 +14,9 @@ from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import mix, publisher_of
 from leveret.protocols.amqp09.files import KIND, FileConsumer
 from leveret.protocols.amqp09.realms import WRITE
-from leveret.protocols.amqp091 import basic_methods
-from leveret.protocols.amqp091.channel import PendingPublish
-from leveret.protocols.amqp091.replies import reply_when_stored
+from leveret.protocols.amqp091.channel.channel import PendingPublish
+from leveret.protocols.amqp091.methods import basic as basic091
+from leveret.protocols.amqp091.methods.replies import reply_when_stored
 from leveret.protocols.amqp091.reply_codes import CODES
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
@@ -32,7 +32,7 @@ OPEN: Final = 40
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
     """file.qos: the windows are those of the channel, for all classes."""
-    basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
+    basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
 
 
 def consume(

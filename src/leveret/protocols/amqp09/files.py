@@ -27,7 +27,7 @@ from leveret.wire.amqp0.commands import ContentMethod
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
-    from leveret.protocols.amqp091.channel import Channel as Channel091
+    from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 KIND: Final = "file"
 # Deliveries of one channel whose open the client has not answered.

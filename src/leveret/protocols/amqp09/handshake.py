@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath
-from leveret.protocols.amqp091 import handshake
+from leveret.protocols.amqp091.connection import handshake as handshake091
 from leveret.wire.amqp0.commands import Method
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PRODUCT: Final = "Leveret (compatible with Apache Qpid)"
 def start(connection: Connection) -> None:
     """connection.start. Decoders of 2007 know texts and integers in a table, and die of anything else. Qpid's JMS client
     asks for bindings, which its addresses need, where the product's name has qpid in it only."""
-    handshake.start_with(connection, {**handshake.server_properties(connection), "product": PRODUCT})
+    handshake091.start_with(connection, {**handshake091.server_properties(connection), "product": PRODUCT})
 
 
 def perform(connection: Connection, command: Method) -> None:
@@ -30,7 +30,7 @@ def perform(connection: Connection, command: Method) -> None:
         if command.name == "connection.start-ok":
             product = command.arguments["client_properties"].get("product")
             connection.of_qpid = isinstance(product, str) and QPID in product.lower()
-        handshake.perform(connection, command)
+        handshake091.perform(connection, command)
         # There is no method to tell a client that its consumer has gone, whatever it says that it can do.
         connection.notify_cancel = False
 
@@ -46,9 +46,9 @@ def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
         virtual_host = virtual_host.removeprefix("/") or "/"
         if virtual_host not in vhosts:
             raise InvalidPath(f"vhost '{virtual_host}' not found")
-    handshake.open_vhost(connection, virtual_host)
+    handshake091.open_vhost(connection, virtual_host)
     connection.qos_spec = True
     realms = connection.shared.realms.get(virtual_host)
     if realms is not None:
         connection.realms = realms
-    handshake.opened(connection, {"known_hosts": settings.known_hosts})
+    handshake091.opened(connection, {"known_hosts": settings.known_hosts})

@@ -28,10 +28,10 @@ from leveret.protocols.amqp09.queue_methods import name_of
 from leveret.protocols.amqp09.realms import READ, WRITE
 from leveret.protocols.amqp09.references import find
 from leveret.protocols.amqp09.transfers import RESUMES, MessageConsumer
-from leveret.protocols.amqp091 import basic_methods
-from leveret.protocols.amqp091.basic_methods import REPLY_NAME
-from leveret.protocols.amqp091.channel import WIDE_FANOUT, PendingPublish
+from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT, PendingPublish
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
+from leveret.protocols.amqp091.methods import basic as basic091
+from leveret.protocols.amqp091.methods.basic import REPLY_NAME
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
 from leveret.wire.amqp0.values import Arguments
 
@@ -152,7 +152,7 @@ def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
     """message.qos: the windows are those of the channel, for all classes."""
-    basic_methods.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "")
+    basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "")
     channel.messages.answers.ok()
 
 
@@ -179,7 +179,7 @@ def consume(
     if no_ack and filter.get(RESUMES) is True:
         raise PreconditionFailed(f"message.consume: who keeps checkpoints ({RESUMES}) acknowledges: consume without no-ack")
     tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
-    basic_methods.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
+    basic091.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
     consumer = channel.consumers[tag]
     assert isinstance(consumer, MessageConsumer)
     consumer.destination = destination
@@ -261,7 +261,7 @@ def recover(channel: Channel, requeue: bool) -> None:
     """message.recover"""
     if channel.transacted:
         raise PreconditionFailed("message.recover is not for a transacted channel: roll back instead")
-    basic_methods.recover_async(channel, requeue)
+    basic091.recover_async(channel, requeue)
     channel.messages.answers.ok()
 
 

@@ -19,7 +19,7 @@ from leveret.protocols.amqp09 import (
     stream_methods,
     tunnel_methods,
 )
-from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -15,8 +15,8 @@ from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
 from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
-from leveret.protocols.amqp091 import queue_methods
-from leveret.protocols.amqp091.replies import reply_when_stored
+from leveret.protocols.amqp091.methods import queue as queue091
+from leveret.protocols.amqp091.methods.replies import reply_when_stored
 
 
 def name_of(channel: Channel, queue: str) -> str:
@@ -144,7 +144,7 @@ def purge(channel: Channel, ticket: int, queue: str, nowait: bool) -> None:
     """queue.purge"""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    queue_methods.purge(channel, name, nowait)
+    queue091.purge(channel, name, nowait)
 
 
 def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty: bool, nowait: bool) -> None:
@@ -154,7 +154,7 @@ def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty:
     find(channel, name)
     if channel.opened_on.of_qpid and not channel.connection.engine.uses_requests:
         nowait = False  # Qpid's brokers have always answered it, and clients up to 0.32 wait for that
-    queue_methods.delete(channel, name, if_unused, if_empty, nowait)
+    queue091.delete(channel, name, if_unused, if_empty, nowait)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -12,7 +12,7 @@ from leveret.protocols.amqp09.channel import Channel
 from leveret.protocols.amqp09.consumers import mix, publisher_of
 from leveret.protocols.amqp09.realms import WRITE
 from leveret.protocols.amqp09.streams import Pace, StreamConsumer
-from leveret.protocols.amqp091.channel import PendingPublish
+from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.wire.amqp0.classes import STREAM
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
 from leveret.wire.amqp0.dialects import QPID

@@ -21,7 +21,7 @@ from leveret.wire.amqp0.classes import STREAM
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel import Channel
-    from leveret.protocols.amqp091.channel import Channel as Channel091
+    from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 # Milliseconds that a client without prefetch windows may be ahead of its rate: the timers are as coarse as that.
 AHEAD: Final = 100

@@ -14,7 +14,7 @@ from leveret.broker.bodies import Body
 from leveret.broker.message import Entry, Message
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.consumers import ClassConsumer
-from leveret.protocols.amqp091.outgoing import Sending
+from leveret.protocols.amqp091.connection.outgoing import Sending
 from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
 from leveret.wire.amqp0.engine import Engine
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp09.channel import Channel
     from leveret.protocols.amqp09.messages import Messages
-    from leveret.protocols.amqp091.channel import Channel as Channel091
+    from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 # In the filter of a consumer that keeps checkpoints.
 RESUMES: Final = "x-resume"

@@ -7,27 +7,27 @@ from functools import partial
 from typing import Final
 
 from leveret.broker.transactions.transaction import REQUEUE
-from leveret.protocols.amqp091 import tx_methods
-from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.methods import tx as tx091
 
 
 def rollback(channel: Channel) -> None:
     """tx.rollback. Qpid's clients reject everything that they have before it, to get it again: the rejection does not
     count, so that it may come back to this channel, but the client has forgotten it all the same."""
-    tx_methods.check_transacted(channel, "rollback")
+    tx091.check_transacted(channel, "rollback")
     channel.run_steps(_rolling_back(channel), partial(_rolled_back, channel))
 
 
 def _rolling_back(channel: Channel) -> Iterator[int]:
     given_back = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
     yield len(channel.tx_settlements) >> 4
-    yield from tx_methods.rolling_back(channel)
+    yield from tx091.rolling_back(channel)
     yield from channel.requeuing_tags(given_back)
 
 
 def _rolled_back(channel: Channel) -> None:
-    tx_methods.rolled_back(channel)
+    tx091.rolled_back(channel)
     channel.wake()
 
 
-HANDLERS: Final[dict[str, Callable[..., None]]] = {**tx_methods.HANDLERS, "tx.rollback": rollback}
+HANDLERS: Final[dict[str, Callable[..., None]]] = {**tx091.HANDLERS, "tx.rollback": rollback}

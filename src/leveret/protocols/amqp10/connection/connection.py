@@ -456,7 +456,8 @@ class Connection(VhostSession):
             terminus.connection_closed()
         self.termini.clear()
         if self.vhost is not None:
-            opening.release(self)
+            exclusive_container.leave(self)
+            self.leave_vhost()
 
     def connection_lost(self) -> None:
         if self.lost:

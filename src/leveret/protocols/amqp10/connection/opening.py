@@ -84,11 +84,7 @@ def _enter(connection: Connection, name: str, alone: bool) -> None:
     connection.services.check_limits(connection.user, vhost, ResourceError)
     connection.vhost_name = name
     exclusive_container.enter(connection, alone)
-    connection.vhost = vhost
-    vhost.connections += 1
-    services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
-    connection.opened = True
-    connection.peer.opened()
+    connection.enter_vhost(vhost)
     connection.state = OPENED
 
 
@@ -106,18 +102,3 @@ def _watch(connection: Connection, remote_timeout: int) -> None:
     if remote_timeout:
         connection.keepalive = Keepalive(connection, remote_timeout)
         timers.at(timers.now() + connection.keepalive.part, connection.keepalive)
-
-
-def release(connection: Connection) -> None:
-    """Leave the vhost and delete the exclusive queues of the connection."""
-    vhost = connection.vhost
-    connection.vhost = None
-    exclusive_container.leave(connection)
-    vhost.connections -= 1
-    by_user = connection.services.by_user
-    count = by_user.get(connection.user, 0) - 1
-    if count > 0:
-        by_user[connection.user] = count
-    else:
-        by_user.pop(connection.user, None)
-    vhost.remove_exclusive(connection)

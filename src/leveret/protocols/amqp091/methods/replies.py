@@ -11,7 +11,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.channel import Channel
+    from leveret.protocols.amqp091.channel.channel import Channel
 
 log = logging.getLogger("leveret.connection")
 

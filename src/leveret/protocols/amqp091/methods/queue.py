@@ -10,9 +10,9 @@ from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
-from leveret.protocols.amqp091.channel import REPLY_TO, Channel
-from leveret.protocols.amqp091.names import without_line_ends
-from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
+from leveret.protocols.amqp091.channel.channel import REPLY_TO, Channel
+from leveret.protocols.amqp091.methods.names import without_line_ends
+from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
 
 REPLY_PREFIX: Final = REPLY_TO.decode()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 log = logging.getLogger("leveret.connection")
 
@@ -20,9 +20,9 @@ class Heartbeat(Timed):
     counts the checks since the last output. Output since the previous check may be as old as that check.
     """
 
-    def __init__(self, connection: Connection, interval: int) -> None:
+    def __init__(self, connection: BaseConnection, interval: int) -> None:
         super().__init__()
-        self.connection: Connection | None = connection
+        self.connection: BaseConnection | None = connection
         self.quarter = interval * 250
         self.silent = 0
         self.quiet_checks = 0

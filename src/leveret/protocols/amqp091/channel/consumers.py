@@ -13,7 +13,7 @@ from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.channel import Channel
+    from leveret.protocols.amqp091.channel.channel import Channel
 
 # Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10

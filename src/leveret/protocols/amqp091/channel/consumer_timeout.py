@@ -8,7 +8,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.channel import Channel
+    from leveret.protocols.amqp091.channel.channel import Channel
 
 
 class ConsumerTimeout(Timed):

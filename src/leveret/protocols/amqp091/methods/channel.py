@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotAllowed, PreconditionFailed
-from leveret.protocols.amqp091.channel import Channel
+from leveret.protocols.amqp091.channel.channel import Channel
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 
-def open_channel(connection: Connection, number: int) -> None:
+def open_channel(connection: BaseConnection, number: int) -> None:
     """channel.open"""
     if connection.closing or connection.vhost is None:
         return
@@ -29,14 +29,14 @@ def open_channel(connection: Connection, number: int) -> None:
     connection.engine.send(number, "channel.open-ok", {})
 
 
-def check_limit(connection: Connection) -> None:
+def check_limit(connection: BaseConnection) -> None:
     """Raise NotAllowed if the user has the maximum number of channels."""
     user = connection.services.users.get(connection.user)
     if user is not None and user.limits.max_channels:
         connection.services.check_channel_limit(connection.user, user.limits.max_channels)
 
 
-def add_channel(connection: Connection, channel: Channel) -> None:
+def add_channel(connection: BaseConnection, channel: Channel) -> None:
     connection.channels[channel.number] = channel
     channel.set_counted()
     connection.broker.holders[channel] = None
@@ -62,7 +62,7 @@ def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, met
     connection.close_channel(channel, partial(_closed, connection, channel.number))
 
 
-def _closed(connection: Connection, number: int) -> None:
+def _closed(connection: BaseConnection, number: int) -> None:
     """Answer channel.close: nothing of the channel is left in the queues."""
     if not connection.closing:
         connection.engine.send(number, "channel.close-ok", {})

@@ -20,10 +20,10 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols import direct_reply
 from leveret.protocols.amqp091 import content
-from leveret.protocols.amqp091.channel import REPLY_TO, Channel
-from leveret.protocols.amqp091.consumers import ChannelConsumer
-from leveret.protocols.amqp091.queue_methods import find, name_of
-from leveret.protocols.amqp091.timeouts import watch_timeout
+from leveret.protocols.amqp091.channel.channel import REPLY_TO, Channel
+from leveret.protocols.amqp091.channel.consumer_timeout import watch_timeout
+from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
+from leveret.protocols.amqp091.methods.queue import find, name_of
 from leveret.protocols.convert import to_amqp0
 
 REPLY_NAME: Final = REPLY_TO.decode()

@@ -1,4 +1,4 @@
-"""Connections: dispatch of commands to channels, output and flow control of the socket (0-9-1 class connection).
+"""Connections of 0-9-1 and 0-9: dispatch of commands to channels, output and flow control of the socket.
 
 `data_received` performs every complete command in the data. When all ready sockets have been read, the broker ends the
 turn: it delivers, commits and calls `flush`.
@@ -18,12 +18,12 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
-from leveret.protocols.amqp091 import alarms, handshake, methods
-from leveret.protocols.amqp091.channel import Channel
-from leveret.protocols.amqp091.consumers import QUANTUM
-from leveret.protocols.amqp091.heartbeat import Heartbeat
-from leveret.protocols.amqp091.login import Login
-from leveret.protocols.amqp091.outgoing import Outgoing, Sending
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.channel.consumers import QUANTUM
+from leveret.protocols.amqp091.connection.commands import ids_of, name_of, size_of
+from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
+from leveret.protocols.amqp091.connection.login import Login
+from leveret.protocols.amqp091.connection.outgoing import Outgoing, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG, OUTPUT, TURN
 from leveret.protocols.peer import Peer
@@ -44,7 +44,6 @@ from leveret.wire.amqp0.commands import (
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.model import Version
-from leveret.wire.amqp0.specs import V0_9_1
 
 log = logging.getLogger("leveret.connection")
 
@@ -73,8 +72,8 @@ CHANNEL_WORK: Final = 5
 MAX_REQUEST_BYTES: Final = 64 << 10
 
 
-class Connection(VhostSession):
-    """One 0-9-1 connection. The 0-9 connection is a subclass with other methods.
+class BaseConnection(VhostSession):
+    """A connection without the methods of its protocol, which a subclass dispatches.
 
     Attributes:
         number: identifies the connection within the process.
@@ -88,7 +87,7 @@ class Connection(VhostSession):
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, services: Services, version: Version = V0_9_1, protocol: str = "AMQP 0-9-1") -> None:
+    def __init__(self, peer: Peer, services: Services, version: Version, protocol: str) -> None:
         super().__init__()
         self.protocol = protocol
         self.peer = peer
@@ -165,23 +164,27 @@ class Connection(VhostSession):
         self.mark()
         self.broker.end_turn()
 
-    # Overridden by 0-9
+    # Methods of the protocol
 
     def start(self) -> None:
         """Send connection.start."""
-        handshake.start(self)
+        raise NotImplementedError
 
     def perform_on_connection(self, command: Method) -> None:
         """Perform a method of channel 0."""
-        handshake.perform(self, command)
+        raise NotImplementedError
 
     def open_channel(self, command: Method) -> None:
-        """Perform channel.open."""
-        methods.open_channel(self, command.channel)
+        """Perform a method that opens a channel."""
+        raise NotImplementedError
 
     def perform_method(self, channel: Channel, command: Method) -> None:
-        """Perform a method of a channel other than publish, ack and nack."""
-        methods.perform(channel, command)
+        """Perform a method of a channel other than publish, ack and nack.
+
+        Raises:
+            BrokerError: the method is refused.
+        """
+        raise NotImplementedError
 
     # Input
 
@@ -233,7 +236,7 @@ class Connection(VhostSession):
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
-            alarms.block(self, self.services.alarm)  # its first message is incomplete, but it publishes
+            self._block(self.services.alarm)  # its first message is incomplete, but it publishes
         if self.published_any:
             self.ingress.pause_for_commit(self.broker.log, self.spools)
         self.services.end_turn_soon()
@@ -254,7 +257,7 @@ class Connection(VhostSession):
         elif isinstance(command, Publish) and not command.spooled:
             channel.backlog_size += command.size
         elif isinstance(command, Method):
-            channel.backlog_size += methods.size_of(command)
+            channel.backlog_size += size_of(command)
         if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
             self.ingress.pause(BACKLOG)
 
@@ -264,7 +267,7 @@ class Connection(VhostSession):
             if isinstance(command, Publish):
                 channel.publish(command)
                 if not self.published_any:
-                    alarms.first_publish(self, channel)
+                    self.first_publish(channel)
             elif isinstance(command, Ack):
                 channel.ack(command.delivery_tag, command.multiple)
             elif isinstance(command, Nack):
@@ -290,13 +293,13 @@ class Connection(VhostSession):
             else:
                 self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
         except Exception:
-            log.exception("%s: internal error in %s", self.peer.name, methods.name_of(command))
-            class_id, method_id = methods.ids_of(command)
+            log.exception("%s: internal error in %s", self.peer.name, name_of(command))
+            class_id, method_id = ids_of(command)
             self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
 
     def ids_of(self, channel: Channel, command: Command) -> tuple[int, int]:
         """Return the class and method id of a refused command."""
-        return methods.ids_of(command)
+        return ids_of(command)
 
     def _control(self, command: Command) -> None:
         """Perform a command on channel 0 or on a channel that is not open."""
@@ -389,6 +392,15 @@ class Connection(VhostSession):
         # would cause a reset, which could overtake connection.close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
 
+    def close_received(self) -> None:
+        """Release the connection on connection.close, then send connection.close-ok."""
+        self.closing = True
+        self.drop_output()
+        self.owes_close_ok = True
+        self.releasing += 1  # until all parts are counted
+        self._release()
+        self._part_released()
+
     def _close_timed_out(self) -> None:
         """Close the socket of a client that did not answer connection.close in time."""
         if not self.lost:
@@ -407,7 +419,7 @@ class Connection(VhostSession):
             self._part_released()
         if self.vhost is not None:
             self.releasing += 1
-            handshake.release(self, self._part_released)
+            self.leave_vhost(self._part_released)
 
     def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
         """Close the channels one by one. Large ones close in steps of their own."""
@@ -603,10 +615,53 @@ class Connection(VhostSession):
     def channel_count(self) -> int:
         return len(self.channels)
 
-    # Back pressure
+    # Alarms
+    #
+    # As in RabbitMQ, a connection is blocked by its first publish during the alarm, which is accepted. Until then the
+    # broker reads it: its acknowledgements may end the alarm.
+
+    def first_publish(self, channel: Channel) -> None:
+        """Handle the first publish of the connection, or the first since an alarm began.
+
+        For clients without the capability `connection.blocked`, called for each channel. Requests to the broker do not
+        count.
+        """
+        if channel.requested:
+            channel.requested = False
+            return
+        if self.services.alarm and not self.notify_blocked:
+            channel.ask_to_pause()
+            self.mark()
+            return
+        self.published_any = True
+        if self.services.alarm:
+            self._block(self.services.alarm)
+
+    def _block(self, reason: str) -> None:
+        """Stop reading a publisher and send it `connection.blocked` with the reason."""
+        if self.notify_blocked and not self.blocked:
+            self.blocked = True
+            self.engine.send(0, "connection.blocked", {"reason": reason})
+            self.mark()
+        self.ingress.pause(ALARM)
 
     def alarm(self, reason: str) -> None:
-        alarms.changed(self, reason)
+        if not self.opened or self.closing:
+            return
+        if reason:
+            self.published_any = False
+            if not self.notify_blocked:
+                # Clients without connection.blocked get channel.flow. One that keeps publishing is not read any more.
+                for channel in self.channels.values():
+                    channel.ask_to_pause()
+        else:
+            if self.blocked:
+                self.blocked = False
+                self.engine.send(0, "connection.unblocked", {})
+            for channel in self.channels.values():
+                channel.ask_to_resume()
+            self.ingress.release(ALARM)
+        self.mark()
 
     # Statistics
 

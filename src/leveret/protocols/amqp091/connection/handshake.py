@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import platform
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath, NotAllowed
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp091.heartbeat import Heartbeat
-from leveret.protocols.amqp091.login import Login
+from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
+from leveret.protocols.amqp091.connection.login import Login
 from leveret.wire.amqp0.values import Arguments, ContentProperties
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
     from leveret.wire.amqp0.commands import Method
 
 log = logging.getLogger("leveret.connection")
@@ -33,7 +32,7 @@ CAPABILITIES: Final = {
 }
 
 
-def start(connection: Connection) -> None:
+def start(connection: BaseConnection) -> None:
     """Send connection.start with server properties and mechanisms."""
     start_with(
         connection,
@@ -41,7 +40,7 @@ def start(connection: Connection) -> None:
     )
 
 
-def server_properties(connection: Connection) -> FieldTable:
+def server_properties(connection: BaseConnection) -> FieldTable:
     """Return the server properties that are strings."""
     return {
         "product": "Leveret",
@@ -53,7 +52,7 @@ def server_properties(connection: Connection) -> FieldTable:
     }
 
 
-def start_with(connection: Connection, properties: ContentProperties) -> None:
+def start_with(connection: BaseConnection, properties: ContentProperties) -> None:
     login = Login(connection)
     connection.login = login
     connection.engine.send(
@@ -69,7 +68,7 @@ def start_with(connection: Connection, properties: ContentProperties) -> None:
     )
 
 
-def perform(connection: Connection, command: Method) -> None:
+def perform(connection: BaseConnection, command: Method) -> None:
     """Perform a method of class connection. The engine has checked that it is allowed in this state."""
     arguments = command.arguments
     name = command.name
@@ -84,12 +83,7 @@ def perform(connection: Connection, command: Method) -> None:
         open_vhost(connection, arguments["virtual_host"])
         opened(connection, {})
     elif name == "connection.close":
-        connection.closing = True
-        connection.drop_output()
-        connection.owes_close_ok = True
-        connection.releasing += 1  # until all parts are counted
-        connection._release()
-        connection._part_released()
+        connection.close_received()
     elif name == "connection.close-ok":
         connection.awaits_close_ok = False
         connection.peer.close()
@@ -99,7 +93,7 @@ def perform(connection: Connection, command: Method) -> None:
 
 
 def _start_ok(
-    connection: Connection, client_properties: FieldTable, mechanism: str, response: bytes | str, locale: str
+    connection: BaseConnection, client_properties: FieldTable, mechanism: str, response: bytes | str, locale: str
 ) -> None:
     connection.client_properties = client_properties
     capabilities = client_properties.get("capabilities")
@@ -115,7 +109,7 @@ def _encoded(response: bytes | str) -> bytes:
     return response.encode("utf-8", "surrogateescape") if isinstance(response, str) else response
 
 
-def open_vhost(connection: Connection, virtual_host: str) -> None:
+def open_vhost(connection: BaseConnection, virtual_host: str) -> None:
     """Open a vhost for the connection.
 
     Raises:
@@ -130,20 +124,15 @@ def open_vhost(connection: Connection, virtual_host: str) -> None:
     if not services.users.may_open(connection.user, virtual_host):
         raise NotAllowed(f"access to vhost '{virtual_host}' refused for user '{connection.user}'")
     connection.services.check_limits(connection.user, vhost, NotAllowed)
-    connection.vhost = vhost
-    connection.vhost_name = virtual_host
     settings = services.vhost_settings.get(virtual_host)
     if settings is not None:
         if settings.qos_spec is not None:
             connection.qos_spec = settings.qos_spec
         connection.consumer_timeout = settings.consumer_timeout
-    vhost.connections += 1
-    services.by_user[connection.user] = services.by_user.get(connection.user, 0) + 1
-    connection.opened = True
-    connection.peer.opened()
+    connection.enter_vhost(vhost)
 
 
-def opened(connection: Connection, arguments: Arguments) -> None:
+def opened(connection: BaseConnection, arguments: Arguments) -> None:
     """Send connection.open-ok and start heartbeats."""
     services = connection.services
     connection.engine.send(0, "connection.open-ok", arguments)
@@ -154,17 +143,3 @@ def opened(connection: Connection, arguments: Arguments) -> None:
         timers.at(timers.now() + connection.heartbeat.quarter, connection.heartbeat)
     if services.alarm:
         connection.alarm(services.alarm)
-
-
-def release(connection: Connection, done: Callable[[], None]) -> None:
-    """Leave the vhost, delete the exclusive queues of the connection, then call `done`."""
-    vhost = connection.vhost
-    connection.vhost = None
-    vhost.connections -= 1
-    by_user = connection.services.by_user
-    count = by_user.get(connection.user, 0) - 1
-    if count > 0:
-        by_user[connection.user] = count
-    else:
-        by_user.pop(connection.user, None)
-    vhost.remove_exclusive(connection, done)

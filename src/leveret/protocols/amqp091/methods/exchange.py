@@ -8,9 +8,9 @@ from typing import Final
 from leveret.broker.errors import AccessRefused
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
-from leveret.protocols.amqp091.channel import Channel
-from leveret.protocols.amqp091.names import without_line_ends
-from leveret.protocols.amqp091.replies import reply_when_removed, reply_when_stored
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.methods.names import without_line_ends
+from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
 
 
 def declare(

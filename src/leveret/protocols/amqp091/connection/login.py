@@ -12,7 +12,7 @@ from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.fieldtable import decode_table
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 log = logging.getLogger("leveret.connection")
 
@@ -31,7 +31,7 @@ class Login(Authentication):
         proven: name of the authenticated user while the reply to the last challenge is missing.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BaseConnection) -> None:
         services = connection.services
         super().__init__(connection.peer, services, services.mechanisms, services.anonymous_user, _read_pairs)
         self.connection = connection

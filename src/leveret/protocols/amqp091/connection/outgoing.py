@@ -14,7 +14,7 @@ from leveret.broker.bodies import Body
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 log = logging.getLogger("leveret.connection")
 
@@ -66,7 +66,7 @@ class Outgoing:
 
     __slots__ = ("_due", "connection", "items")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BaseConnection) -> None:
         self.connection = connection
         self.items: deque[bytes | Sending] = deque()
         self._due = False

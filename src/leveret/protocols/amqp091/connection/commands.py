@@ -1,41 +1,8 @@
-"""Dispatch of methods to the functions that perform them."""
+"""Ids, names and sizes of commands, for close methods, the log and the limits of a backlog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
-from leveret.broker.errors import NotImplementedByBroker
-from leveret.protocols.amqp091 import basic_methods, channel_methods, exchange_methods, queue_methods, tx_methods
 from leveret.wire.amqp0.commands import Ack, Command, ContentPart, ContentStart, Error, Method, Nack, Publish
-
-if TYPE_CHECKING:
-    from leveret.protocols.amqp091.channel import Channel
-    from leveret.protocols.amqp091.connection import Connection
-
-HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **channel_methods.HANDLERS,
-    **exchange_methods.HANDLERS,
-    **queue_methods.HANDLERS,
-    **basic_methods.HANDLERS,
-    **tx_methods.HANDLERS,
-}
-
-
-def perform(channel: Channel, command: Method) -> None:
-    """Perform a method other than publish, ack and nack.
-
-    Raises:
-        BrokerError: the method is refused.
-    """
-    handler = HANDLERS.get(command.name)
-    if handler is None:
-        raise NotImplementedByBroker(f"{command.name} is not implemented by the broker")
-    handler(channel, **command.arguments)
-
-
-def open_channel(connection: Connection, number: int) -> None:
-    channel_methods.open_channel(connection, number)
 
 
 def ids_of(command: Command) -> tuple[int, int]:

@@ -22,16 +22,16 @@ from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
-from leveret.protocols.amqp091.consumers import ChannelConsumer
+from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
+from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
 from leveret.protocols.amqp091.reply_codes import FAILURE
-from leveret.protocols.amqp091.timeouts import ConsumerTimeout
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp091.connection import Connection
+    from leveret.protocols.amqp091.connection.base import BaseConnection
 
 log = logging.getLogger("leveret.connection")
 
@@ -84,7 +84,7 @@ class Channel(Holder):
         nacks: sequence numbers of refused publishes.
     """
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: BaseConnection, number: int) -> None:
         self.connection = connection
         self.vhost: Vhost = connection.vhost
         self.broker = connection.broker

@@ -11,7 +11,7 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions.transaction import LARGE, REQUEUE, Transaction
-from leveret.protocols.amqp091.channel import Channel, PendingPublish
+from leveret.protocols.amqp091.channel.channel import Channel, PendingPublish
 from leveret.protocols.amqp091.reply_codes import CODES
 
 # Class and method id of tx.commit.

@@ -1,0 +1,1 @@
+"""Channels of 0-9-1 and 0-9: publishes, confirms, consumers, acknowledgements."""
