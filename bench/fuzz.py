@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from leveret.protocols.amqp09.connection import Connection as Connection09  # noqa: E402
+from leveret.protocols.amqp09.connection.connection import Connection as Connection09  # noqa: E402
 from leveret.protocols.amqp091.connection.connection import Connection as Connection091  # noqa: E402
 from leveret.protocols.amqp10.connection.connection import Connection as Connection10  # noqa: E402
 from leveret.protocols.session import Session  # noqa: E402

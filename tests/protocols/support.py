@@ -13,7 +13,7 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
-from leveret.protocols.amqp09.content_policy import content_policies
+from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.amqp091.connection.connection import Connection
 from leveret.protocols.header_readers import header_readers

@@ -37,7 +37,7 @@ from leveret.node.listening import listen
 from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
-from leveret.protocols.amqp09.content_policy import content_policies
+from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.protocols.amqp10.settings import Amqp10Settings

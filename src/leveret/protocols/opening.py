@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.protocols.amqp09.connection import Connection as Connection09
+from leveret.protocols.amqp09.connection.connection import Connection as Connection09
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.protocols.amqp09.shared_state import Amqp09State
 from leveret.protocols.amqp091.connection.connection import Connection as Connection091

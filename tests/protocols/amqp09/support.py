@@ -6,7 +6,7 @@ from typing import Any
 
 from leveret.broker.message import make_address
 from leveret.broker.timers import Timers
-from leveret.protocols.amqp09.connection import Connection
+from leveret.protocols.amqp09.connection.connection import Connection
 from leveret.wire.amqp0.commands import TICKET_SHIFT
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9

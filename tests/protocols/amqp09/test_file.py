@@ -13,7 +13,7 @@ from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.uploads import IN_MEMORY, SyncCallback, UploadSettings
 from leveret.broker.vhost import MIXED
-from leveret.protocols.amqp09.files import MAX_OPEN
+from leveret.protocols.amqp09.contents.files import MAX_OPEN
 from leveret.protocols.amqp09.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
 from leveret.storage.upload_files import UploadFile, UploadFiles

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from leveret.protocols.amqp09.connection import Connection
+from leveret.protocols.amqp09.connection.connection import Connection
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from tests.protocols.census import census

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.amqp09.channel import Channel as BrokersChannel
+from leveret.protocols.amqp09.channel.channel import Channel as BrokersChannel
 from leveret.protocols.amqp09.realms import Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.security.users import UserLimits

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from leveret.protocols.amqp09.contents.streams import AHEAD, Pace
 from leveret.protocols.amqp09.realms import Realm, Realms
-from leveret.protocols.amqp09.streams import AHEAD, Pace
 from leveret.storage.memory import MemoryLog
 from leveret.wire.amqp0.commands import ContentMethod
 from tests.protocols.amqp09.streaming import consume, delivered, deliveries, properties_of, publish, qos

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.message import make_address
-from leveret.protocols.amqp09 import tunnel_methods, tunnels
+from leveret.protocols.amqp09 import tunnels
+from leveret.protocols.amqp09.methods import tunnel as tunnel_methods
 from leveret.security.permissions import Permission
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.protocols.amqp09.connection import CHANNELS_SHIFT
+from leveret.protocols.amqp09.connection.base import CHANNELS_SHIFT
 from tests.protocols.amqp09.support import Client
 from tests.protocols.support import Site
 

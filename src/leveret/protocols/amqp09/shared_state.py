@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from leveret.protocols.amqp09.interrupted import Interrupted
+from leveret.protocols.amqp09.connection.interrupted import Interrupted
 from leveret.protocols.amqp09.realms import Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.protocols.amqp09.tunnels import Tunnels

@@ -6,26 +6,26 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import BrokerError
-from leveret.protocols.amqp09.answers import Answer
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.message_methods import publish
-from leveret.protocols.amqp09.references import KIND, Reference, check_new, find, leave
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.contents.answers import Answer
+from leveret.protocols.amqp09.contents.references import KIND, leave
+from leveret.protocols.amqp09.methods.message import publish
 from leveret.protocols.amqp091.reply_codes import CODES
 from leveret.wire.amqp0.classes import MESSAGE
 
 
 def open_reference(channel: Channel, reference: str) -> None:
     """message.open"""
-    check_new(channel, reference)
+    channel.messages.check_new_reference(reference)
     connection = channel.opened_on
     staged = channel.broker.uploads.begin(channel.vhost.name, connection.user, KIND, connection)
-    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.open_reference(reference, staged)
     channel.messages.answers.ok()
 
 
 def append(channel: Channel, reference: str, bytes: bytes) -> None:
     """message.append"""
-    found = find(channel, reference)
+    found = channel.messages.find_reference(reference)
     channel.opened_on.published(channel)
     channel.check_pause()
     found.staged.append(bytes)
@@ -57,7 +57,7 @@ class _Checkpoint:
 def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
     """message.checkpoint: answered when everything up to here is on disk. The channel does nothing else until then, or it
     could have others wait behind any number of syncs."""
-    found = find(channel, reference)
+    found = channel.messages.find_reference(reference)
     answer = Answer("message.ok", {}, channel.request, deferred=True)
     channel.messages.answers.add(answer)
     channel.stall()
@@ -70,21 +70,21 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
 
 def resume(channel: Channel, reference: str, identifier: str) -> None:
     """message.resume: reopen a reference at its checkpoint. An unknown one begins at 0."""
-    check_new(channel, reference)
+    channel.messages.check_new_reference(reference)
     connection = channel.opened_on
     uploads = channel.broker.uploads
     vhost = channel.vhost.name
     staged = uploads.resume(vhost, connection.user, KIND, identifier, connection)
     if staged is None:
         staged = uploads.begin(vhost, connection.user, KIND, connection)
-    channel.messages.references[reference] = Reference(reference, staged)
+    channel.messages.open_reference(reference, staged)
     channel.messages.answers.add(Answer("message.offset", {"value": staged.size}, channel.request))
 
 
 def close(channel: Channel, reference: str) -> None:
     """message.close: everything is here, and what refers to it is published."""
     messages = channel.messages
-    found = find(channel, reference)
+    found = messages.find_reference(reference)
     del messages.references[reference]
     messages.answers.ok()
     staged = found.staged

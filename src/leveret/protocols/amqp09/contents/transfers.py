@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.bodies import Body
 from leveret.broker.message import Entry, Message
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.consumers import ClassConsumer
+from leveret.protocols.amqp09.channel.consumers import ClassConsumer
 from leveret.protocols.amqp091.connection.outgoing import Sending
 from leveret.wire.amqp0.classes import MESSAGE, decode_transfer, encode_transfer
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
-    from leveret.protocols.amqp09.channel import Channel
-    from leveret.protocols.amqp09.messages import Messages
+    from leveret.protocols.amqp09.channel.channel import Channel
+    from leveret.protocols.amqp09.contents.messages import Messages
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 # In the filter of a consumer that keeps checkpoints.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.broker.bodies import StoredBody
+from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import ResourceLocked
 from leveret.broker.uploads import Upload
 
@@ -42,3 +42,14 @@ class Tail(StoredBody):
 
     def read(self, at: int, length: int) -> bytes:
         return self._body.read(self._at + at, length)
+
+
+def tail(body: Body, at: int) -> Body:
+    """A body from the byte `at` on."""
+    if not at:
+        return body
+    if isinstance(body, bytes):
+        return body[at:]
+    if isinstance(body, StoredBody):
+        return Tail(body, at)
+    return b"".join(body)[at:]

@@ -8,9 +8,9 @@ from typing import Final
 from leveret.broker.arguments import BROWSE
 from leveret.broker.errors import NotAllowed, PreconditionFailed
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.consumers import NO_CONSUME, BasicConsumer, is_set
-from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.consumers import NO_CONSUME, BasicConsumer, is_set
+from leveret.protocols.amqp09.methods.queue import name_of
 from leveret.protocols.amqp09.realms import READ
 from leveret.protocols.amqp091.methods import basic as basic091
 from leveret.wire.amqp0.classes import BASIC

@@ -8,7 +8,7 @@ from typing import Final
 from leveret.broker.errors import NotAllowed, NotFound
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
-from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE
 from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09 import class_methods
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.consumers import mix, publisher_of
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.consumers import mix, publisher_of
+from leveret.protocols.amqp09.contents.streams import Pace, StreamConsumer
+from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
-from leveret.protocols.amqp09.streams import Pace, StreamConsumer
 from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.wire.amqp0.classes import STREAM
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
@@ -50,14 +50,14 @@ def consume(
     filter: FieldTable,
 ) -> None:
     """stream.consume"""
-    class_methods.consume(
+    contents.consume(
         channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer, "stream"
     )
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
     """stream.cancel"""
-    class_methods.cancel(channel, consumer_tag, nowait, "stream.cancel-ok")
+    contents.cancel(channel, consumer_tag, nowait, "stream.cancel-ok")
 
 
 def publish(channel: Channel, command: ContentMethod) -> None:
@@ -89,7 +89,7 @@ def publish(channel: Channel, command: ContentMethod) -> None:
         channel.grow_transaction(message.size + PENDING_PUBLISH_BYTES)
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
     else:
-        for queue in class_methods.publish(channel, route, message, flags):
+        for queue in contents.publish(channel, route, message, flags):
             queue.note_droppable()
     connection.published(channel)
 

@@ -4,15 +4,12 @@ are closed. They belong to their channel; what has a checkpoint outlives it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from leveret.broker.errors import CommandInvalid, PreconditionFailed, ResourceLocked
+from leveret.broker.errors import PreconditionFailed, ResourceLocked
 from leveret.broker.uploads import Upload
 from leveret.wire.amqp0.classes import encode_transfer
 from leveret.wire.amqp0.values import Arguments
-
-if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
 
 KIND: Final = "message"
 # Transfers whose body is the same reference.
@@ -47,23 +44,6 @@ class Reference:
                 f" with {MAX_FIELD_BYTES} bytes of fields, refer to it before it is closed"
             )
         self.transfers.append((arguments, request))
-
-
-def find(channel: Channel, name: str) -> Reference:
-    """A reference that is open on the channel. CommandInvalid where it is not."""
-    reference = channel.messages.references.get(name)
-    if reference is None:
-        raise CommandInvalid(f"reference '{name}' is not open on this channel; message.open or message.resume comes first")
-    reference.check()
-    return reference
-
-
-def check_new(channel: Channel, name: str) -> None:
-    """Refuse to open a reference that is open, or has too long a name."""
-    if name in channel.messages.references:
-        raise CommandInvalid(f"reference '{name}' is open already on this channel")
-    if len(name) > MAX_NAME_BYTES:
-        raise PreconditionFailed(f"the name of a reference has at most {MAX_NAME_BYTES} bytes, not {len(name)}")
 
 
 def leave(staged: Upload) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
 from leveret.broker.log import CommitWaiter
-from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
 from leveret.protocols.amqp091.methods import basic as basic091
 from leveret.protocols.amqp091.methods import channel as channel091
@@ -17,10 +17,10 @@ from leveret.protocols.amqp091.reply_codes import CODES, reply_text
 from leveret.wire.amqp0.commands import Method
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.connection import Connection
+    from leveret.protocols.amqp09.connection.base import BaseConnection
 
 
-def open_channel(connection: Connection, command: Method) -> None:
+def open_channel(connection: BaseConnection, command: Method) -> None:
     """channel.open, channel.resume"""
     if connection.closing or connection.vhost is None:
         return
@@ -36,7 +36,7 @@ def open_channel(connection: Connection, command: Method) -> None:
     connection.engine.send(command.channel, "channel.open-ok", {"channel_id": channel.id})
 
 
-def _resume(connection: Connection, command: Method) -> None:
+def _resume(connection: BaseConnection, command: Method) -> None:
     """channel.resume"""
     number = command.channel
     engine = connection.engine

@@ -14,7 +14,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.channel.channel import Channel
 
 
 class Answer:

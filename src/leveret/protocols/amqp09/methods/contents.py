@@ -9,9 +9,9 @@ from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.consumers import ClassConsumer
-from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.consumers import ClassConsumer
+from leveret.protocols.amqp09.methods.queue import name_of
 from leveret.protocols.amqp09.realms import READ
 from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT
 from leveret.protocols.amqp091.methods import basic as basic091

@@ -21,13 +21,12 @@ from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.answers import Answer
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.consumers import NO_CONSUME, is_set, mix, publisher_of
-from leveret.protocols.amqp09.queue_methods import name_of
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.consumers import NO_CONSUME, is_set, mix, publisher_of
+from leveret.protocols.amqp09.contents.answers import Answer
+from leveret.protocols.amqp09.contents.transfers import RESUMES, MessageConsumer
+from leveret.protocols.amqp09.methods.queue import name_of
 from leveret.protocols.amqp09.realms import READ, WRITE
-from leveret.protocols.amqp09.references import find
-from leveret.protocols.amqp09.transfers import RESUMES, MessageConsumer
 from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT, PendingPublish
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.amqp091.methods import basic as basic091
@@ -62,7 +61,7 @@ def transfer(channel: Channel, **arguments: Any) -> None:
     kind, data = arguments["body"]
     if kind != INLINE:
         # It is published when everything is here.
-        find(channel, data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
+        channel.messages.find_reference(data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
         return
     limit = channel.connection.settings.max_message_size
     if len(data) > limit:

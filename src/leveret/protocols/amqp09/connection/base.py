@@ -1,18 +1,17 @@
-"""A connection of 0-9: the dispatch of its methods, over what 0-9-1 has for everything else."""
+"""Connections of 0-9: what they add to those of 0-9-1."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from leveret.protocols.amqp09 import channel_methods, handshake, methods
-from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.contents.streams import Pace
 from leveret.protocols.amqp09.realms import Realms, Tickets
 from leveret.protocols.amqp09.shared_state import Amqp09State
-from leveret.protocols.amqp09.streams import Pace
 from leveret.protocols.amqp091.channel.channel import Channel as Channel091
-from leveret.protocols.amqp091.connection.base import BaseConnection
+from leveret.protocols.amqp091.connection.base import BaseConnection as BaseConnection091
 from leveret.protocols.peer import Peer
-from leveret.wire.amqp0.commands import Command, ContentPart, Method
+from leveret.wire.amqp0.commands import Command, ContentPart
 from leveret.wire.amqp0.specs import V0_9
 
 # Class and method id of file.stage.
@@ -23,8 +22,8 @@ STAGE: Final = (70, 50)
 CHANNELS_SHIFT: Final = 3
 
 
-class Connection(BaseConnection):
-    """One 0-9 connection.
+class BaseConnection(BaseConnection091):
+    """A connection without the methods of 0-9, which a subclass dispatches.
 
     shared   the state of all connections of 0-9
     realms   those of its vhost
@@ -43,26 +42,10 @@ class Connection(BaseConnection):
         self.pace: Pace | None = None
         self.of_qpid = False
 
-    def start(self) -> None:
-        handshake.start(self)
-
-    def perform_on_connection(self, command: Method) -> None:
-        handshake.perform(self, command)
-
-    def open_channel(self, command: Method) -> None:
-        channel_methods.open_channel(self, command)
-
-    def perform_method(self, channel: Channel091, command: Method) -> None:
-        if isinstance(channel, Channel):
-            channel.request = command.request
-            channel.answers_from = command.answers_from
-            channel.answers_to = command.answers_to
-        methods.perform(channel, command)
-
     def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
         if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
             return STAGE
-        return BaseConnection.ids_of(self, channel, command)
+        return BaseConnection091.ids_of(self, channel, command)
 
     def published(self, channel: Channel091) -> None:
         """A content of another class than basic was published: alarms concern its publisher, too."""
@@ -76,10 +59,10 @@ class Connection(BaseConnection):
     def connection_lost(self) -> None:
         if self.opened and not self.closing:
             self.shared.interrupted.interrupt(self)
-        BaseConnection.connection_lost(self)
+        BaseConnection091.connection_lost(self)
 
     def _release(self) -> None:
-        BaseConnection._release(self)
+        BaseConnection091._release(self)
         if self.pace is not None:
             self.pace.close(self.broker.timers)
 

@@ -6,39 +6,28 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import NotImplementedByBroker
-from leveret.protocols.amqp09 import (
-    basic_methods,
-    channel_methods,
-    dtx_methods,
-    exchange_methods,
-    file_methods,
-    message_methods,
-    qpid_methods,
-    queue_methods,
-    reference_methods,
-    stream_methods,
-    tunnel_methods,
-)
+from leveret.protocols.amqp09.methods import basic, dtx, exchange, file, message, qpid, queue, reference, stream, tunnel
+from leveret.protocols.amqp09.methods import channel as channel_methods
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.wire.amqp0.commands import ContentMethod, Method
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **channel_methods.HANDLERS,
-    **exchange_methods.HANDLERS,
-    **queue_methods.HANDLERS,
-    **basic_methods.HANDLERS,
-    **dtx_methods.HANDLERS,
-    **file_methods.HANDLERS,
-    **qpid_methods.HANDLERS,
-    **stream_methods.HANDLERS,
-    **message_methods.HANDLERS,
-    **reference_methods.HANDLERS,
+    **exchange.HANDLERS,
+    **queue.HANDLERS,
+    **basic.HANDLERS,
+    **dtx.HANDLERS,
+    **file.HANDLERS,
+    **qpid.HANDLERS,
+    **stream.HANDLERS,
+    **message.HANDLERS,
+    **reference.HANDLERS,
 }
 # Those with a content get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
-    **file_methods.CONTENT_HANDLERS,
-    **stream_methods.CONTENT_HANDLERS,
-    **tunnel_methods.CONTENT_HANDLERS,
+    **file.CONTENT_HANDLERS,
+    **stream.CONTENT_HANDLERS,
+    **tunnel.CONTENT_HANDLERS,
 }
 
 

@@ -9,10 +9,10 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09 import class_methods
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.consumers import mix, publisher_of
-from leveret.protocols.amqp09.files import KIND, FileConsumer
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.consumers import mix, publisher_of
+from leveret.protocols.amqp09.contents.files import KIND, FileConsumer
+from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
 from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.protocols.amqp091.methods import basic as basic091
@@ -47,14 +47,12 @@ def consume(
     filter: FieldTable,
 ) -> None:
     """file.consume"""
-    class_methods.consume(
-        channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer, KIND
-    )
+    contents.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer, KIND)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
     """file.cancel. What is being staged is still delivered."""
-    class_methods.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
+    contents.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
 
 
 class _Opening:
@@ -146,7 +144,7 @@ def publish(
         files.pending.append(staged)
         files.slow_down(route.queues)
         return
-    queues = class_methods.publish(channel, route, message, flags)
+    queues = contents.publish(channel, route, message, flags)
     if isinstance(message.body, StoredBody):
         connection.spools = True
     staged.published()

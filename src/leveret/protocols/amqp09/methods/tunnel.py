@@ -9,7 +9,7 @@ from typing import Final
 from leveret.broker.bodies import whole
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotFound, NotImplementedByBroker, ResourceLocked
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.tunnels import MAX_WAITING, Refused, Request
 from leveret.wire.amqp0.commands import CONNECTION_SCOPE, Command, ContentMethod, Error, Method
 from leveret.wire.amqp0.constants import FRAME_END, FRAME_ERROR, FRAME_METHOD, FRAME_OVERHEAD, PRECONDITION_FAILED

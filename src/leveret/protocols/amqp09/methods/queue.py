@@ -13,7 +13,7 @@ from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFoun
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
-from leveret.protocols.amqp09.channel import Channel
+from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
 from leveret.protocols.amqp091.methods import queue as queue091
 from leveret.protocols.amqp091.methods.replies import reply_when_stored

@@ -15,12 +15,12 @@ from leveret.broker.message import Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed, Timers
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.consumers import ClassConsumer
-from leveret.protocols.amqp09.content import address_of, as_class
+from leveret.protocols.amqp09.channel.consumers import ClassConsumer
+from leveret.protocols.amqp09.contents.content import address_of, as_class
 from leveret.wire.amqp0.classes import STREAM
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.channel.channel import Channel
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 # Milliseconds that a client without prefetch windows may be ahead of its rate: the timers are as coarse as that.

@@ -13,9 +13,9 @@ from typing import Any, Final
 from leveret.broker.errors import BrokerError, CommandInvalid, PreconditionFailed, ResourceError
 from leveret.broker.transactions.branch import ROLLBACK_ONLY, ROLLED_BACK, Branch
 from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
-from leveret.protocols.amqp09 import tx_methods
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.dtx import DtxSession
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.channel.dtx import DtxSession
+from leveret.protocols.amqp09.methods import tx
 
 Handler = Callable[..., None]
 
@@ -211,7 +211,7 @@ def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
 
 
 HANDLERS: Final[dict[str, Handler]] = {
-    **{name: _unless_distributed(handler) for name, handler in tx_methods.HANDLERS.items()},
+    **{name: _unless_distributed(handler) for name, handler in tx.HANDLERS.items()},
     "dtx.select": select,
     "dtx.start": start,
     **{

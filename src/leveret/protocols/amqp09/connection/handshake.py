@@ -9,20 +9,20 @@ from leveret.protocols.amqp091.connection import handshake as handshake091
 from leveret.wire.amqp0.commands import Method
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.connection import Connection
+    from leveret.protocols.amqp09.connection.base import BaseConnection
 
 # In the name of the client's product: "qpid", "Qpid Java Client", "Apache Qpid JMS".
 QPID: Final = "qpid"
 PRODUCT: Final = "Leveret (compatible with Apache Qpid)"
 
 
-def start(connection: Connection) -> None:
+def start(connection: BaseConnection) -> None:
     """connection.start. Decoders of 2007 know texts and integers in a table, and die of anything else. Qpid's JMS client
     asks for bindings, which its addresses need, where the product's name has qpid in it only."""
     handshake091.start_with(connection, {**handshake091.server_properties(connection), "product": PRODUCT})
 
 
-def perform(connection: Connection, command: Method) -> None:
+def perform(connection: BaseConnection, command: Method) -> None:
     """A method of class connection from the client."""
     if command.name == "connection.open":
         _open(connection, command.arguments["virtual_host"], command.arguments["insist"])
@@ -35,7 +35,7 @@ def perform(connection: Connection, command: Method) -> None:
         connection.notify_cancel = False
 
 
-def _open(connection: Connection, virtual_host: str, insist: bool) -> None:
+def _open(connection: BaseConnection, virtual_host: str, insist: bool) -> None:
     settings = connection.shared.settings
     if settings.redirect and not insist:
         connection.engine.send(0, "connection.redirect", {"host": settings.redirect, "known_hosts": settings.known_hosts})

@@ -8,8 +8,8 @@ from typing import Final
 from leveret.broker.exchanges.base import Binding, Exchange, freeze
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.channel import Channel
-from leveret.protocols.amqp09.queue_methods import find
+from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.methods.queue import find
 from leveret.protocols.amqp09.realms import PASSIVE
 from leveret.wire.amqp0.values import Arguments
 

@@ -16,8 +16,8 @@ from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
-    from leveret.protocols.amqp09.channel import Channel
-    from leveret.protocols.amqp09.connection import Connection
+    from leveret.protocols.amqp09.channel.channel import Channel
+    from leveret.protocols.amqp09.connection.base import BaseConnection
     from leveret.security.users import UserStore
 
 log = logging.getLogger("leveret.connection")
@@ -26,7 +26,7 @@ log = logging.getLogger("leveret.connection")
 class Interruption(Timed):
     """What is left of one connection: its channels, by id."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BaseConnection) -> None:
         super().__init__()
         self.connection = connection
         self.vhost: Vhost = connection.vhost
@@ -55,7 +55,7 @@ class Interrupted:
         self.kept: dict[str, Interruption] = {}
         self.of_user: dict[str, dict[str, Interruption]] = {}
 
-    def interrupt(self, connection: Connection) -> None:
+    def interrupt(self, connection: BaseConnection) -> None:
         """A connection was lost: keep its channels for a while, as many as the user may have."""
         settings = connection.shared.settings
         if settings.resume_timeout <= 0 or settings.resume_channels <= 0 or not connection.channels:
@@ -85,7 +85,7 @@ class Interrupted:
             timers = connection.broker.timers
             timers.at(timers.now() + round(settings.resume_timeout * 1000), interruption)
 
-    def resume(self, connection: Connection, number: int, id: str) -> None:
+    def resume(self, connection: BaseConnection, number: int, id: str) -> None:
         """Resume an interrupted channel as channel `number` of a connection.
 
         Raises the same NotFound for a channel that never existed, no longer exists, or belongs to another user or vhost.
@@ -106,7 +106,7 @@ class Interrupted:
         connection.channels[number] = channel
         channel.move(connection, number)
 
-    def _find(self, connection: Connection, id: str) -> Channel:
+    def _find(self, connection: BaseConnection, id: str) -> Channel:
         there = self.open.get(id)
         if there is not None and there.opened_on.user == connection.user and there.vhost is connection.vhost:
             other = there.opened_on

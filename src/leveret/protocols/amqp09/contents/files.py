@@ -11,7 +11,6 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
 from leveret.broker.message import Entry, Message
@@ -19,14 +18,14 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 from leveret.broker.uploads import Upload
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp09.bodies import Incoming, Tail
-from leveret.protocols.amqp09.consumers import ClassConsumer
-from leveret.protocols.amqp09.content import address_of, as_class
+from leveret.protocols.amqp09.channel.consumers import ClassConsumer
+from leveret.protocols.amqp09.contents.bodies import Incoming, tail
+from leveret.protocols.amqp09.contents.content import address_of, as_class
 from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import ContentMethod
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.channel.channel import Channel
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 KIND: Final = "file"
@@ -37,17 +36,6 @@ OVERFLOW_CHECK_INTERVAL: Final = 50
 _SIZE: Final = struct.Struct(">Q").pack
 _SIZE_AT: Final = 4
 _SIZE_END: Final = 12
-
-
-def tail(body: Body, at: int) -> Body:
-    """A body from the byte `at` on."""
-    if not at:
-        return body
-    if isinstance(body, bytes):
-        return body[at:]
-    if isinstance(body, StoredBody):
-        return Tail(body, at)
-    return b"".join(body)[at:]
 
 
 def with_size(header: bytes, size: int) -> bytes:

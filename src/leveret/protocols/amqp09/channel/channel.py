@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
-from leveret.protocols.amqp09.consumers import publisher_of
-from leveret.protocols.amqp09.files import Files
-from leveret.protocols.amqp09.messages import Messages
+from leveret.protocols.amqp09.channel.consumers import publisher_of
+from leveret.protocols.amqp09.contents.files import Files
+from leveret.protocols.amqp09.contents.messages import Messages
+from leveret.protocols.amqp09.contents.streams import Pace
 from leveret.protocols.amqp09.realms import WRITE, Tickets
-from leveret.protocols.amqp09.streams import Pace
 from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.ingress_throttle import ALARM
@@ -19,8 +19,8 @@ from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.connection import Connection
-    from leveret.protocols.amqp09.dtx import DtxSession
+    from leveret.protocols.amqp09.channel.dtx import DtxSession
+    from leveret.protocols.amqp09.connection.base import BaseConnection
 
 log = logging.getLogger("leveret.connection")
 
@@ -42,7 +42,7 @@ class Channel(Channel091):
                 look for what is awaited among them, not the other way round
     """
 
-    def __init__(self, connection: Connection, number: int, id: str) -> None:
+    def __init__(self, connection: BaseConnection, number: int, id: str) -> None:
         super().__init__(connection, number)
         self.format = FORMAT_BASIC_AMQP09
         self.publisher = publisher_of(connection, BASIC)
@@ -145,7 +145,7 @@ class Channel(Channel091):
         self.files.interrupt()
         self.messages.interrupt()
 
-    def move(self, connection: Connection, number: int) -> None:
+    def move(self, connection: BaseConnection, number: int) -> None:
         """Resume as a channel of another connection."""
         self.messages.interrupt()
         if self.connection.engine.uses_requests or connection.engine.uses_requests:

@@ -11,14 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker.bodies import whole
-from leveret.broker.errors import CommandInvalid, NotAllowed
+from leveret.broker.errors import CommandInvalid, NotAllowed, PreconditionFailed
 from leveret.broker.message import Entry
 from leveret.broker.uploads import Upload
-from leveret.protocols.amqp09.answers import Answers
-from leveret.protocols.amqp09.content import as_class
-from leveret.protocols.amqp09.files import tail
-from leveret.protocols.amqp09.references import Reference, leave
-from leveret.protocols.amqp09.transfers import (
+from leveret.protocols.amqp09.contents.answers import Answers
+from leveret.protocols.amqp09.contents.bodies import tail
+from leveret.protocols.amqp09.contents.content import as_class
+from leveret.protocols.amqp09.contents.references import MAX_NAME_BYTES, Reference, leave
+from leveret.protocols.amqp09.contents.transfers import (
     BODY_OVERHEAD,
     BY_REFERENCE,
     INLINE,
@@ -32,7 +32,7 @@ from leveret.protocols.amqp09.transfers import (
 from leveret.wire.amqp0.classes import MESSAGE
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.channel.channel import Channel
 
 
 class Messages:
@@ -57,6 +57,39 @@ class Messages:
         self.unanswered: deque[Transfer] = deque()
         self.incomplete = 0
         self.answered: list[Transfer] = []
+
+    # From the client
+
+    def find_reference(self, name: str) -> Reference:
+        """Return an open reference.
+
+        Raises:
+            CommandInvalid: it is not open on this channel.
+            ResourceLocked: another connection has resumed its content.
+        """
+        reference = self.references.get(name)
+        if reference is None:
+            raise CommandInvalid(
+                f"reference '{name}' is not open on this channel: send message.open or message.resume first"
+            )
+        reference.check()
+        return reference
+
+    def open_reference(self, name: str, staged: Upload) -> None:
+        """Open a reference whose body goes to an upload."""
+        self.references[name] = Reference(name, staged)
+
+    def check_new_reference(self, name: str) -> None:
+        """Check the name of a reference that is to be opened.
+
+        Raises:
+            CommandInvalid: it is open already.
+            PreconditionFailed: the name is too long.
+        """
+        if name in self.references:
+            raise CommandInvalid(f"reference '{name}' is already open on this channel")
+        if len(name) > MAX_NAME_BYTES:
+            raise PreconditionFailed(f"the name of a reference has {len(name)} bytes; expected at most {MAX_NAME_BYTES}")
 
     # To the client
 

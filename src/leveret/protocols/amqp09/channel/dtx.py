@@ -19,7 +19,7 @@ from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.protocols.amqp091.methods import tx as tx091
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel import Channel
+    from leveret.protocols.amqp09.channel.channel import Channel
 
 logger = logging.getLogger("leveret.broker")
 

@@ -1,0 +1,1 @@
+"""Channels of 0-9: tickets, consumers by content class, distributed transactions."""

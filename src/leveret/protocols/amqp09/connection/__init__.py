@@ -1,0 +1,1 @@
+"""Connections of 0-9: handshake, redirection, interrupted channels."""

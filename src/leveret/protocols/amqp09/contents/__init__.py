@@ -1,0 +1,1 @@
+"""Content classes of 0-9 other than basic: file, stream and message."""
