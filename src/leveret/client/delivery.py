@@ -23,8 +23,8 @@ from leveret.wire.amqp10.values import Checked
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.receiver import ReceiverCore
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.link.receiver import ReceiverCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
     from leveret.client.engine.amqp10.transactions import TransactionCore
     from leveret.client.message import AnyTransaction
 

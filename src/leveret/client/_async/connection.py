@@ -18,7 +18,7 @@ from leveret.client._async.transaction import Transaction
 from leveret.client.amqp10 import Filters
 from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
-from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
 from leveret.client.options import Option
 from leveret.client.parameters import Parameters

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from leveret.client._async.consumer import Consumer
 from leveret.client.delivery import Delivery
-from leveret.client.engine.amqp10.receiver import ReceiverCore
+from leveret.client.engine.amqp10.link.receiver import ReceiverCore
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from leveret.client._async.receiver import Receiver
 from leveret.client._async.sender import Sender
 from leveret.client.amqp10 import Filters
 from leveret.client.delivery import Delivery
-from leveret.client.engine.amqp10 import links
-from leveret.client.engine.amqp10.session import SessionCore
+from leveret.client.engine.amqp10.link import links
+from leveret.client.engine.amqp10.session.session import SessionCore
 from leveret.client.engine.common.encoding import Body, name_of
 from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Limit

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.amqp10 import AnyBody
-from leveret.client.engine.amqp10 import links
-from leveret.client.engine.amqp10.sender import SenderCore
+from leveret.client.engine.amqp10.link import links
+from leveret.client.engine.amqp10.link.sender import SenderCore
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import ConnectionClosed
 from leveret.client.properties import PropertyValue

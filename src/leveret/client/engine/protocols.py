@@ -6,7 +6,7 @@ from typing import Final
 
 from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
-from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd
 from leveret.client.errors import ProtocolMismatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp10.addresses import choose
-from leveret.client.engine.amqp10.outgoing import Transfer
+from leveret.client.engine.amqp10.link.outgoing import Transfer
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
@@ -16,7 +16,7 @@ from leveret.wire.amqp0.commands import MANDATORY
 
 if TYPE_CHECKING:
     from leveret.client._sync.session import Session
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 
 class _Window(PublisherCore):

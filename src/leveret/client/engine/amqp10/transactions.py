@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.engine.amqp10.conditions import text_of
-from leveret.client.engine.amqp10.outgoing import Transfer
-from leveret.client.engine.amqp10.sender import SenderCore
+from leveret.client.engine.amqp10.link.outgoing import Transfer
+from leveret.client.engine.amqp10.link.sender import SenderCore
 from leveret.client.engine.common.frontend import Procedure
 from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.waiters import Waiters
@@ -20,7 +20,7 @@ from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Dis
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 OnOutcome = Callable[[Composite | None, Error | None], None]
 _LOST = "the connection was lost during the transaction: none of it took effect"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.amqp10 import no_local as no_local_filter
 from leveret.client.engine.amqp10.conditions import publish_error
-from leveret.client.engine.amqp10.operations import Amqp10Operations
-from leveret.client.engine.amqp10.outgoing import Amqp10Encoder, Transfer
-from leveret.client.engine.amqp10.receiver import Getter, ReceiverCore
-from leveret.client.engine.amqp10.replies import Replies
-from leveret.client.engine.amqp10.sender import OUTCOMES, SenderCore
+from leveret.client.engine.amqp10.link.outgoing import Amqp10Encoder, Transfer
+from leveret.client.engine.amqp10.link.receiver import Getter, ReceiverCore
+from leveret.client.engine.amqp10.link.replies import Replies
+from leveret.client.engine.amqp10.link.sender import OUTCOMES, SenderCore
+from leveret.client.engine.amqp10.management.operations import Amqp10Operations
+from leveret.client.engine.amqp10.session.wire_session import WireSession
 from leveret.client.engine.amqp10.transactions import ChannelTransactions, TransactionCore
-from leveret.client.engine.amqp10.wire_session import WireSession
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import Procedure, Waiter
 from leveret.client.engine.common.waiters import Waiters
@@ -35,7 +35,7 @@ from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 
 # Maximum number of links for publishes and for gets that a channel keeps open.
 MAX_SENDERS: Final = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.client.engine.amqp10.receiver import ReceiverCore
+from leveret.client.engine.amqp10.link.receiver import ReceiverCore
 from leveret.client.engine.common.channel import RepliesCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import ChannelClosed, Error, InvalidMessage
@@ -13,7 +13,7 @@ from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 # RabbitMQ 4 sends these replies directly to the requesting session, without a queue.
 _VOLATILE: Final = "rabbitmq:volatile-queue"

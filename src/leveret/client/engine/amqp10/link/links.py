@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leveret.client.amqp10 import Filters, Message, filter_map
+from leveret.client.engine.amqp10.link.outgoing import Transfer
+from leveret.client.engine.amqp10.link.receiver import ReceiverCore
+from leveret.client.engine.amqp10.link.sender import OUTCOMES, SenderCore
 from leveret.client.engine.amqp10.messages import encode_message
-from leveret.client.engine.amqp10.outgoing import Transfer
-from leveret.client.engine.amqp10.receiver import ReceiverCore
-from leveret.client.engine.amqp10.sender import OUTCOMES, SenderCore
-from leveret.client.engine.amqp10.session import SessionCore
+from leveret.client.engine.amqp10.session.session import SessionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import InvalidMessage

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.delivery import Delivery
-from leveret.client.engine.amqp10.link import Link
+from leveret.client.engine.amqp10.link.link import Link
 from leveret.client.engine.common.channel import BaseConsumerCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.results import Result
@@ -21,7 +21,7 @@ from leveret.wire.amqp10.values import Checked
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
 # Credit of a receiver without a prefetch limit; it is renewed as messages are taken.

@@ -13,8 +13,8 @@ from leveret.wire.amqp10.transport import Transfer as Performative
 from leveret.wire.amqp10.values import Checked, Map
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.outgoing import Transfer
-    from leveret.client.engine.amqp10.sender import SenderCore
+    from leveret.client.engine.amqp10.link.outgoing import Transfer
+    from leveret.client.engine.amqp10.link.sender import SenderCore
 
 _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.addresses import quoted
-from leveret.client.engine.amqp10.requests import PENDING, OnAnswer
+from leveret.client.engine.amqp10.management.requests import PENDING, OnAnswer
 from leveret.client.engine.common.channel import Operations
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.results import Result
@@ -14,7 +14,7 @@ from leveret.wire.amqp0.values import Arguments, FieldMapping
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 BINDINGS: Final = "/bindings"
 

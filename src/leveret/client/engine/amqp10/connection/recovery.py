@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp091.recovery import MAX_LOCKED_ATTEMPTS
-from leveret.client.engine.amqp10.operations import (
+from leveret.client.engine.amqp10.management.operations import (
     BINDINGS,
     binding_body,
     exchange_body,
@@ -21,8 +21,8 @@ from leveret.client.events import Recovered, RecoveryFailed
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 
 def recover(connection: Amqp10ConnectionCore) -> Procedure:

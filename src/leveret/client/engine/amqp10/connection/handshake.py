@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
 from leveret.client.engine.amqp091.handshake import CLOSED_DURING_LOGIN
-from leveret.client.engine.amqp10.engine import AMQP, SASL
+from leveret.client.engine.amqp10.connection.engine import AMQP, SASL
 from leveret.client.engine.common.frontend import Procedure
 from leveret.client.engine.common.login import Login
 from leveret.client.errors import (
@@ -28,7 +28,7 @@ from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
     from leveret.client.parameters import Parameters
 
 DEFAULT_VHOST: Final = "/"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.engine.amqp10.conditions import publish_error, session_error
-from leveret.client.engine.amqp10.link import NO_HANDLE, Link
-from leveret.client.engine.amqp10.outgoing import Transfer
+from leveret.client.engine.amqp10.link.link import NO_HANDLE, Link
+from leveret.client.engine.amqp10.link.outgoing import Transfer
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error, InvalidMessage
@@ -19,8 +19,8 @@ from leveret.wire.amqp10.transport import Transfer as TransferFrame
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
-    from leveret.client.engine.amqp10.sender import SenderCore
+    from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.link.sender import SenderCore
 
 _MASK: Final = 0xFFFFFFFF
 # Maximum session window: credit limits incoming messages instead.

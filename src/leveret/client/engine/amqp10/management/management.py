@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.client.amqp10 import Message, Value
 from leveret.client.engine.amqp10.addresses import MANAGEMENT
+from leveret.client.engine.amqp10.link.outgoing import Transfer
+from leveret.client.engine.amqp10.link.receiver import ReceiverCore
+from leveret.client.engine.amqp10.link.sender import SenderCore
+from leveret.client.engine.amqp10.management.requests import PENDING, OnAnswer, Request
 from leveret.client.engine.amqp10.messages import encode_message
-from leveret.client.engine.amqp10.outgoing import Transfer
-from leveret.client.engine.amqp10.receiver import ReceiverCore
-from leveret.client.engine.amqp10.requests import PENDING, OnAnswer, Request
-from leveret.client.engine.amqp10.sender import SenderCore
-from leveret.client.engine.amqp10.session import SessionCore
+from leveret.client.engine.amqp10.session.session import SessionCore
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.errors import (
     AccessRefused,
@@ -30,7 +30,7 @@ from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
-    from leveret.client.engine.amqp10.connection import Amqp10ConnectionCore
+    from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 
 _LINK: Final = "management-link-pair"
 _CREDIT: Final = 100

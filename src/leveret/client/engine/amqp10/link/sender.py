@@ -6,9 +6,9 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.client.engine.amqp10.link import Link
-from leveret.client.engine.amqp10.outgoing import Transfer
-from leveret.client.engine.amqp10.resumption import resume
+from leveret.client.engine.amqp10.link.link import Link
+from leveret.client.engine.amqp10.link.outgoing import Transfer
+from leveret.client.engine.amqp10.link.resumption import resume
 from leveret.client.errors import Error, LinkClosed, NotFound, Returned, copy_error
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Source
@@ -19,7 +19,7 @@ from leveret.wire.amqp10.values import Checked
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.session import SessionCore
+    from leveret.client.engine.amqp10.session.session import SessionCore
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 _PACK_TAG: Final = struct.Struct(">I").pack

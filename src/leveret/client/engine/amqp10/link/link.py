@@ -12,7 +12,7 @@ from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.wire_session import WireSession
+    from leveret.client.engine.amqp10.session.wire_session import WireSession
 
 NO_HANDLE: Final = -1
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp10.addresses import Addresses, choose
 from leveret.client.engine.amqp10.conditions import RETRYABLE_CONDITIONS, connection_error, protocol_error
-from leveret.client.engine.amqp10.engine import Engine
-from leveret.client.engine.amqp10.handshake import handshake
-from leveret.client.engine.amqp10.management import Management
-from leveret.client.engine.amqp10.recovery import recover
-from leveret.client.engine.amqp10.session import SessionCore
+from leveret.client.engine.amqp10.connection.engine import Engine
+from leveret.client.engine.amqp10.connection.handshake import handshake
+from leveret.client.engine.amqp10.connection.recovery import recover
+from leveret.client.engine.amqp10.management.management import Management
+from leveret.client.engine.amqp10.session.session import SessionCore
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.connection import OPENED, OPENING, RECOVERING, BaseConnectionCore
 from leveret.client.engine.common.frontend import FrontEnd, Procedure, Waiter
@@ -27,7 +27,7 @@ from leveret.wire.amqp10.transport import Begin, Close, Open
 from leveret.wire.amqp10.transport import Error as Condition
 
 if TYPE_CHECKING:
-    from leveret.client.engine.amqp10.wire_session import WireSession
+    from leveret.client.engine.amqp10.session.wire_session import WireSession
 
 
 class Amqp10ConnectionCore(BaseConnectionCore):

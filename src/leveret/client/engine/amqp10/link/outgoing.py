@@ -17,7 +17,7 @@ from leveret.wire.amqp10.sections import split
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.addresses import Addresses
-    from leveret.client.engine.amqp10.sender import SenderCore
+    from leveret.client.engine.amqp10.link.sender import SenderCore
     from leveret.client.engine.amqp10.transactions import TransactionCore
 
 # The header section of messages whose only property is persistence.

@@ -1,0 +1,1 @@
+"""Links of AMQP 1.0: senders, receivers, credit, transfers, resumption."""

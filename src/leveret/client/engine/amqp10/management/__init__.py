@@ -1,0 +1,1 @@
+"""The management node: requests over a link pair, and the operations that use them."""

@@ -1,0 +1,1 @@
+"""Sessions of AMQP 1.0: windows and dispositions on the wire, and operations of the application."""
