@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,7 @@ class Services:
         self.anonymous_user = anonymous_user
         self.external_name = external_name
         self.server_properties = server_properties or {}
+        self.node_name = f"leveret@{socket.gethostname()}"
         self.sessions: dict[Session, None] = {}
         self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}

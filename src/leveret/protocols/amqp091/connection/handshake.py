@@ -36,7 +36,7 @@ def start(connection: BaseConnection) -> None:
     """Send connection.start with server properties and mechanisms."""
     start_with(
         connection,
-        {**server_properties(connection), "cluster_name": f"leveret@{socket.gethostname()}", "capabilities": CAPABILITIES},
+        {**server_properties(connection), "cluster_name": connection.services.node_name, "capabilities": CAPABILITIES},
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import socket
 from typing import Final
 
 from leveret.broker import values
@@ -137,7 +136,6 @@ class Connection(VhostSession):
         self.detaching_links: list[OutgoingLink] | None = None
         # Bytes of unsent replies of the management node.
         self.answer_bytes = 0
-        self.node_name = f"leveret@{socket.gethostname()}"
         self.next_work = 1
         # Transactions whose discharge is answered once their acquired deliveries are aborted.
         self.aborting: list[LocalTransaction] = []
@@ -394,15 +392,15 @@ class Connection(VhostSession):
             "version": own.version,
             "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
             f" (Python {platform.python_version()})",
-            "node": self.node_name,
-            "cluster_name": self.node_name,
+            "node": self.services.node_name,
+            "cluster_name": self.services.node_name,
         }
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         timeout = min(int(own.idle_timeout * 500), MAX_UINT)
         self.output.send(
             Open(
-                self.node_name,
+                self.services.node_name,
                 None,
                 own.max_frame_size,
                 own.sessions - 1,

@@ -35,7 +35,7 @@ from leveret.protocols.amqp10.management.messages import (
 from leveret.protocols.convert.values import text_of
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 FIELDS: Final[dict[str, type]] = {
     "source": str,
@@ -52,7 +52,7 @@ DESTINATIONS: Final[dict[str, tuple[Literal["queue", "exchange"], str]]] = {
 EXPECTED: Final = "src=EXCHANGE;dstq=QUEUE;key=KEY;args=HASH (or dste=EXCHANGE)"
 
 
-def bind(connection: Connection, request: Request) -> Answer:
+def bind(connection: VhostSession, request: Request) -> Answer:
     fields = fields_of(request, "binding", FIELDS)
     source = fields.get("source")
     queue = fields.get("destination_queue")
@@ -73,7 +73,7 @@ def bind(connection: Connection, request: Request) -> Answer:
     return Answer(204, kept=True)
 
 
-def unbind(connection: Connection, request: Request, segment: str) -> Answer:
+def unbind(connection: VhostSession, request: Request, segment: str) -> Answer:
     parts = dict(part.partition("=")[::2] for part in segment.split(";"))
     wanted = [name for name in DESTINATIONS if name in parts]
     if set(parts) != {"src", "key", "args", *wanted} or len(wanted) != 1:
@@ -98,7 +98,7 @@ def unbind(connection: Connection, request: Request, segment: str) -> Answer:
     return Answer(204, kept=True)
 
 
-def show(connection: Connection, request: Request) -> Answer:
+def show(connection: VhostSession, request: Request) -> Answer:
     query = request.query
     wanted = [name for name in DESTINATIONS if name in query]
     if "src" not in query or "key" not in query or len(wanted) != 1:

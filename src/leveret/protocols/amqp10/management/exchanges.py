@@ -22,12 +22,12 @@ from leveret.protocols.amqp10.management.messages import (
 )
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 FIELDS: Final[dict[str, type]] = kinds_of(DeclareExchange)
 
 
-def declare(connection: Connection, request: Request, quoted: str) -> Answer:
+def declare(connection: VhostSession, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "an exchange")
     wanted = DeclareExchange(name=name, **fields_of(request, "exchange", FIELDS))
     existed = name in connection.vhost.exchanges
@@ -38,6 +38,6 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
     return Answer(204, kept=found.stored)
 
 
-def delete(connection: Connection, request: Request, quoted: str) -> Answer:
+def delete(connection: VhostSession, request: Request, quoted: str) -> Answer:
     perform_now(EXCHANGE_DELETE, context_of(connection), OneExchange(name=name_in(quoted, "an exchange")))
     return Answer(204, kept=True, removed=True)

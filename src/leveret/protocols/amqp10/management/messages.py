@@ -24,7 +24,7 @@ from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.values import Checked, Described, Int, Map, Table, Value
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 REPLY_TO: Final = "$me"
 # Descriptors of the body, by number and by name, and those of the other kinds of body.
@@ -159,7 +159,7 @@ def name_in(part: str, what: str) -> str:
     return name
 
 
-def context_of(connection: Connection) -> operation.VhostContext:
+def context_of(connection: VhostSession) -> operation.VhostContext:
     """Return the context of an operation that a connection requests."""
     return operation.VhostContext(connection.vhost, operation.User(connection.user, connection.services.users), connection)
 

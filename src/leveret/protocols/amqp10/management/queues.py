@@ -36,12 +36,12 @@ from leveret.protocols.convert.values import text_of
 from leveret.wire.amqp10.values import Array, UInt, ULong
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 FIELDS: Final[dict[str, type]] = kinds_of(DeclareQueue)
 
 
-def declare(connection: Connection, request: Request, quoted: str) -> Answer:
+def declare(connection: VhostSession, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
     if not name:
         raise RequestRefused(400, "a queue without a name: expected /queues/NAME")
@@ -54,26 +54,26 @@ def declare(connection: Connection, request: Request, quoted: str) -> Answer:
     return Answer(200 if existed else 201, describe(connection, found), found.stored)
 
 
-def show(connection: Connection, request: Request, quoted: str) -> Answer:
+def show(connection: VhostSession, request: Request, quoted: str) -> Answer:
     wanted = OneQueue(name=name_in(quoted, "a queue"))
     return Answer(200, describe(connection, perform_now(QUEUE_SHOW, context_of(connection), wanted)))
 
 
-def delete(connection: Connection, request: Request, quoted: str) -> Answer:
+def delete(connection: VhostSession, request: Request, quoted: str) -> Answer:
     wanted = OneQueue(name=name_in(quoted, "a queue"))
     reply = perform_now(QUEUE_DELETE, context_of(connection), wanted)
     return Answer(200, {"message_count": ULong(reply.messages)}, reply.stored, removed=True)
 
 
-def purge(connection: Connection, request: Request, quoted: str) -> Answer:
+def purge(connection: VhostSession, request: Request, quoted: str) -> Answer:
     wanted = OneQueue(name=name_in(quoted, "a queue"))
     reply = perform_now(QUEUE_PURGE, context_of(connection), wanted)
     return Answer(200, {"message_count": ULong(reply.messages)}, reply.stored, removed=True)
 
 
-def describe(connection: Connection, queue: QueueDefinition) -> Answered:
+def describe(connection: VhostSession, queue: QueueDefinition) -> Answered:
     """Return the map of a queue for responses. The broker is the only node, and leads every queue."""
-    node = connection.node_name
+    node = connection.services.node_name
     return {
         "name": text_of(queue.name),
         "vhost": queue.vhost,

@@ -23,7 +23,7 @@ from leveret.protocols.amqp10.management.messages import Answer, Request, Reques
 from leveret.wire.amqp10.errors import EncodeError
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 log = logging.getLogger("leveret.connection")
 
@@ -47,7 +47,7 @@ PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 }
 
 
-def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
+def answer(connection: VhostSession, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
     """Perform a request. Return the encoded response, and the response. If `busy` has a reason, refuse the request."""
     request = Request()
     try:
@@ -68,7 +68,7 @@ def answer(connection: Connection, payload: bytes, busy: str = "") -> tuple[byte
         return encode(request, refusal(500, f"the response cannot be encoded: {failed}")), found
 
 
-def _perform(connection: Connection, request: Request) -> Answer:
+def _perform(connection: VhostSession, request: Request) -> Answer:
     segments = request.segments
     for pattern, methods in PATHS.items():
         if len(pattern) == len(segments) and all(
@@ -85,6 +85,6 @@ def _perform(connection: Connection, request: Request) -> Answer:
     raise RequestRefused(404, f"'{request.target}' does not exist: expected {', '.join(known)}")
 
 
-def _refused(connection: Connection, request: Request, status: int, text: str) -> Answer:
+def _refused(connection: VhostSession, request: Request, status: int, text: str) -> Answer:
     log.info("%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status, text)
     return refusal(status, text)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.vhost_session import VhostSession
 
 
-def put(connection: Connection, request: Request) -> Answer:
+def put(connection: VhostSession, request: Request) -> Answer:
     """Accept a new token of the client and ignore it: logins do not expire (as with `update-secret` of 0-9-1)."""
     if not isinstance(request.body, bytes):
         raise RequestRefused(400, "the body was expected to be the bytes of a token")
