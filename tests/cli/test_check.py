@@ -62,6 +62,7 @@ def test_an_intact_directory(data: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "everything is intact" in result.output
     assert "rows of an earlier format have no checksum" in result.output
+    assert "\nuploads   1 files\n" in result.output
     assert contents(data) == before
     found = json.loads(check(data, "--json").output)
     assert found["sound"] is True and found["damaged"] == []
@@ -127,7 +128,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
     assert result.exit_code == 1, result.output
     (line,) = [line for line in result.output.splitlines() if line.startswith("DAMAGED")]
     assert expected in line
-    assert "1 findings" in result.output
+    assert "damaged or missing parts: 1" in result.output
 
 
 def test_directories_that_cannot_be_checked(tmp_path: Path, data: Path) -> None:

@@ -311,6 +311,8 @@ def test_status(broker: LeveretProcess, commands: Commands) -> None:
     lines = {line[:22].strip(): line[22:].strip() for line in commands.ok("status").splitlines()}
     assert lines["pid"] == str(broker.pid)
     assert lines["memory"].endswith("MiB")
+    assert lines["log file bytes"].endswith("iB")
+    assert not any("octets" in label for label in lines)
 
 
 def test_options_may_precede_the_subcommand(broker: LeveretProcess) -> None:

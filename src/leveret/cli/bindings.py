@@ -18,7 +18,7 @@ from leveret.cli.remote import (
 COLUMNS = (
     ("vhost", "vhost"),
     ("source", "source"),
-    ("kind", "to"),
+    ("kind", "type"),
     ("destination", "destination"),
     ("routing_key", "routing key"),
     ("arguments", "arguments"),

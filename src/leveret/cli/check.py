@@ -10,8 +10,11 @@ from pathlib import Path
 import click
 
 from leveret.cli.failed import NOT_ALL, REFUSED, Failed
-from leveret.cli.output import show_json, size
+from leveret.cli.output import label, show_json, size
 from leveret.config.values import Setting
+
+# Labels for the parts of a data directory.
+_PARTS = {"log": "log", "segments": "segments", "staged": "uploads"}
 
 
 @click.command()
@@ -41,18 +44,20 @@ def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
         show_json({"sound": not found.damaged, "damaged": found.damaged, "notes": found.notes, **found.counts})
     else:
         for part, counts in found.counts.items():
-            click.echo(f"{part:<10}" + ", ".join(_figure(name, value) for name, value in counts.items()))
+            click.echo(f"{_PARTS[part]:<10}" + ", ".join(_figure(name, value) for name, value in counts.items()))
         for note in found.notes:
             click.echo(f"note      {note}")
         for text in found.damaged:
             click.echo(f"DAMAGED   {text}")
-        click.echo(f"{len(found.damaged)} findings" if found.damaged else "everything is intact")
+        click.echo(f"damaged or missing parts: {len(found.damaged)}" if found.damaged else "everything is intact")
     if found.damaged:
         raise SystemExit(NOT_ALL)
 
 
 def _figure(name: str, value: int) -> str:
-    return size(value) if name == "octets" else f"{value} {name.replace('_', ' ')}"
+    if name == "octets":
+        return size(value)
+    return f"{value} {'files' if name == 'contents' else label(name)}"
 
 
 def _segments_location(config_path: Path | None) -> tuple[str | None, Mapping[str, Setting] | None]:

@@ -18,8 +18,8 @@ CONNECTIONS: Columns = (
     ("tls", "TLS"),
     ("state", "state"),
     ("channels", "channels"),
-    ("octets_in", "in", size),
-    ("octets_out", "out", size),
+    ("octets_in", "received", size),
+    ("octets_out", "sent", size),
 )
 CHANNELS: Columns = (
     ("connection", "connection"),

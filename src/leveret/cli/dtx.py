@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, Reply
+from leveret.cli.output import Columns, Reply, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -15,7 +15,7 @@ COLUMNS: Columns = (
     ("state", "state"),
     ("channels", "channels"),
     ("publishes", "publishes"),
-    ("octets", "bytes"),
+    ("octets", "size", size),
     ("settlements", "settlements"),
     ("age", "age"),
     ("timeout", "timeout"),
@@ -26,7 +26,7 @@ remember_option = click.option(
 )
 
 
-@listing("List and resolve branches of distributed transactions, for coordinators or in their place.", vhost_option)
+@listing("List and resolve branches of distributed transactions.", vhost_option)
 def dtx(vhost: str | None) -> None:
     """List branches with their contents. Prepared branches wait for a decision, even across restarts."""
     current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)

@@ -46,6 +46,18 @@ def text(value: Reply) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
+# Words in the names of fields that people know by another word.
+_LABELS = {"octets": "bytes", "unsealed because": "not sealed because"}
+
+
+def label(name: str) -> str:
+    """Return the label of a field, such as "file bytes" for `file_octets`."""
+    shown = name.replace("_", " ")
+    for word, known in _LABELS.items():
+        shown = shown.replace(word, known)
+    return shown
+
+
 def show_json(value: Reply) -> None:
     """Print a value as JSON."""
     shown = json.dumps(value, indent=2, ensure_ascii=False)

@@ -13,12 +13,12 @@ COLUMNS = (
     ("configure", "configure"),
     ("write", "write"),
     ("read", "read"),
-    ("source", "from"),
+    ("source", "source"),
 )
 
 
 @listing(
-    "List, set and delete permissions. Change those of users in the configuration file there.",
+    "List, set and delete permissions. Those in the configuration file can only be changed there.",
     vhost_option,
     click.option("--user", help="Only this user."),
 )

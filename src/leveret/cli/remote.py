@@ -11,7 +11,7 @@ import click
 
 from leveret.cli.failed import NO_BROKER, Failed
 from leveret.cli.options import together
-from leveret.cli.output import Columns, Item, Reply, show_json, show_table
+from leveret.cli.output import Columns, Item, Reply, label, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
@@ -103,7 +103,7 @@ class Remote:
             show_json(found)
         else:
             show_table(
-                [{"detail": key.replace("_", " "), "value": value} for key, value in found.items()],
+                [{"detail": label(key), "value": value} for key, value in found.items()],
                 (("detail", "detail"), ("value", "value")),
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns
+from leveret.cli.output import Columns, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 COLUMNS: Columns = (
@@ -15,7 +15,7 @@ COLUMNS: Columns = (
     ("user", "user"),
     ("state", "state"),
     ("messages", "messages"),
-    ("octets", "bytes"),
+    ("octets", "size", size),
     ("idle", "idle"),
 )
 APP_COLUMNS: Columns = (
@@ -25,7 +25,7 @@ APP_COLUMNS: Columns = (
     ("batch", "batch"),
     ("promoting", "committing"),
     ("moved", "moved"),
-    ("waits_for", "waits for"),
+    ("waits_for", "waiting for"),
 )
 
 

@@ -6,7 +6,7 @@ import datetime
 
 import click
 
-from leveret.cli.output import Item, show_json, size, text
+from leveret.cli.output import Item, label, show_json, size, text
 from leveret.cli.remote import current, remote_options
 
 # Names of fields that are sizes contain one of these words.
@@ -23,7 +23,7 @@ def status() -> None:
         show_json(found)
         return
     for name, value in _flat(found):
-        click.echo(f"{name.replace('_', ' '):<22} {value}")
+        click.echo(f"{label(name):<22} {value}")
 
 
 def _flat(table: Item, prefix: str = "") -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ def erase(
 ) -> None:
     """Rewrite the sealed segments of a stream, or of all partitions of a super stream, by rules.
 
-    Offsets do not change. The old files are removed after the grace period and after the read leases on them end.
+    Offsets do not change. The old files are removed after `streams.grace`, when no reader pins them.
     """
     rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
     _check(rules)

@@ -31,7 +31,7 @@ SEGMENTS: Final = (
     ("octets", "file", size),
     ("first_time", "from", moment),
     ("last_time", "to", moment),
-    ("held_by", "read leases"),
+    ("held_by", "pins"),
     ("path", "path"),
 )
 

@@ -23,7 +23,7 @@ COLUMNS = (
     ("octets", "size", size),
     ("first_offset", "first offset"),
     ("next_offset", "next offset"),
-    ("since", "since"),
+    ("since", "oldest"),
     ("segments", "segments"),
     ("segment_octets", "on disk", size),
     ("unsealed", "unsealed"),

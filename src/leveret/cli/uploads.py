@@ -15,7 +15,7 @@ COLUMNS: Columns = (
     ("kind", "kind"),
     ("user", "user"),
     ("state", "state"),
-    ("octets", "bytes"),
+    ("octets", "size", size),
     ("announced", "announced"),
     ("checkpoints", "checkpoints"),
     ("idle", "idle"),

@@ -14,16 +14,16 @@ from leveret.cli.remote import current, remote_options
 COLUMNS = (
     ("name", "name"),
     ("tags", "tags", ", ".join),
-    ("source", "from"),
+    ("source", "source"),
     ("vhosts", "vhosts", ", ".join),
     ("max_connections", "max connections", limit),
     ("max_channels", "max channels", limit),
-    ("scram", "scram"),
+    ("scram", "SCRAM"),
     ("loopback_only", "loopback only"),
 )
 
 
-@listing("List, add, change and delete users. Change users in the configuration file there.")
+@listing("List, add, change and delete users. Those in the configuration file can only be changed there.")
 def users() -> None:
     """List users."""
     current().show_list("users.list", COLUMNS)
@@ -74,7 +74,7 @@ def change(
     max_connections: int | None,
     max_channels: int | None,
 ) -> None:
-    """Change a user. Settings that are not given stay."""
+    """Change a user. Settings without an option do not change."""
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
     new_tags = [] if no_tags else list(tags) or None

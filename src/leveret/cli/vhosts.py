@@ -11,7 +11,7 @@ from leveret.cli.remote import current, remote_options
 
 COLUMNS = (
     ("name", "name"),
-    ("source", "from"),
+    ("source", "source"),
     ("queues", "queues"),
     ("exchanges", "exchanges"),
     ("ready", "ready"),
@@ -32,7 +32,7 @@ _settings = together(
 )
 
 
-@listing("List, add, change and delete vhosts. Change vhosts in the configuration file there.")
+@listing("List, add, change and delete vhosts. Those in the configuration file can only be changed there.")
 def vhosts() -> None:
     """List vhosts."""
     current().show_list("vhosts.list", COLUMNS)
@@ -75,7 +75,7 @@ def change(
     qos_global: str | None,
     consumer_timeout: float | None,
 ) -> None:
-    """Change a vhost. Settings that are not given stay."""
+    """Change a vhost. Settings without an option do not change."""
     current().call(
         "vhosts.change",
         name=name,
