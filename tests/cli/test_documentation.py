@@ -1,4 +1,4 @@
-"""The page about the command line knows every command and every option."""
+"""The pages about the command line have every command and every option."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from click.testing import CliRunner
 from leveret.cli.app import COMMANDS, leveret
 from leveret.cli.renamed import RENAMED_COMMANDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text("utf-8")
+CLIENTS_PAGE = (DOCS / "cli-clients.md").read_text("utf-8")
 CLIENTS = {"publish", "consume", "get", "purge", "bench"}
-COMMON = {"--help", "--json", "--data-dir", "--config"}
+# Options that the page describes once for all commands to a running broker.
+COMMON = {"--help", "--json", "--data-dir", "--config", "--vhost"}
 
 
 def leaves() -> list[tuple[str, click.Command]]:
@@ -33,6 +36,15 @@ def within(path: str, command: click.Command) -> list[tuple[str, click.Command]]
     return [leaf for name, inner in command.commands.items() for leaf in within(f"{path} {name}", inner)]
 
 
+def shared_options(path: str) -> str:
+    """The rows of the table of options that several pipelines share, for one of them."""
+    group, _, name = path.partition(" ")
+    if group != "pipeline":
+        return ""
+    rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `--")]
+    return "".join(row[0] for row in rows if name in row[1].split(", "))
+
+
 @pytest.mark.parametrize(("path", "command"), leaves())
 def test_the_page_has_the_command_and_its_options(path: str, command: click.Command) -> None:
     if path == "serve":
@@ -40,11 +52,12 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
     elif path == "check":
         text = PAGE.split("## check")[1].split("## Commands")[0]
     elif path in CLIENTS:
-        text = PAGE.split("## Clients of any broker")[1].split("### Formats")[0]
-        text += PAGE.split(f"\n## {path}\n")[1].split("\n## ")[0]
+        text = CLIENTS_PAGE.split("## Common options")[1].split("## Formats")[0]
+        text += CLIENTS_PAGE.split(f"\n## {path}\n")[1].split("\n## ")[0]
     else:
         written = path.replace(" list", " [list]")
         [text] = [line for line in PAGE.splitlines() if line.startswith("| `") and f"`leveret {written}" in line]
+        text += shared_options(path)
     options = {
         option
         for parameter in command.params

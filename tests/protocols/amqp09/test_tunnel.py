@@ -265,7 +265,7 @@ def test_a_caller_that_has_disconnected(site: Site, channel: Channel, plugin: Pl
 def test_the_example_of_the_documentation(
     tmp_path: Path, channel: Channel, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "amqp-0-9.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "amqp-0-9-classes.md").read_text("utf-8")
     found = re.search(r"```python\n([^`]*?amqp09\.tunnels.*?)```", page, re.DOTALL)
     assert found is not None and 'greeting = "greetings:take"' in page
     install(tmp_path, "greetings_" + plugin.name, found.group(1), greeting="take")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 PAGE = DOCS / "spark-sinks.md"
+QUEUES_PAGE = DOCS / "spark-queues.md"
 # Columns that the broker sets for each message.
 NOT_COMPARED = ("queue", "offset", "append_time", "exchange", "routing_key", "protocol")
 
@@ -248,7 +249,7 @@ def test_the_documented_examples(
 ) -> None:
     programs = [
         block.text.replace('"/data/spool/orders"', repr(str(tmp_path / "spool"))).replace('"orders"', repr(name))
-        for block in blocks(PAGE, "python")
+        for block in blocks(PAGE, "python") + blocks(QUEUES_PAGE, "python")
     ]
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True)
