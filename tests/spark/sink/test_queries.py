@@ -271,7 +271,7 @@ def test_the_documented_examples(
         "orders": spark.readStream.schema("id string, country string").json(str(tmp_path / "in")),
     }
     write, each, lease, finish, spool = programs
-    exec(write.replace(".start())", ".trigger(availableNow=True).start().awaitTermination())"), known)
+    exec(write.replace(".start()", ".trigger(availableNow=True).start().awaitTermination()"), known)
     assert [(message.body, message.routing_key) for message in drain(connection, name)] == [
         (b'{"id":"1","country":"eu"}', "order.eu"),
         (b'{"id":"2","country":"uk"}', "order.uk"),
