@@ -1,8 +1,8 @@
 """Realms and access tickets (0-9 class access).
 
-A realm is a set of exchanges and queues of a vhost, with what users may do there. A client asks for a ticket onto a realm,
-which holds on one channel; a channel has one ticket for each realm, the newest. A vhost without configured realms grants
-every ticket that is asked for, onto whatever realm, for old clients ask for one before they do anything.
+A realm is a set of exchanges and queues of a vhost, with the rights of its users. A client requests a ticket for a realm,
+which is valid on one channel. A channel has at most one ticket for each realm; a new one replaces it. A vhost without
+configured realms grants every ticket for any realm, because old clients request one before they do anything else.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ WRITE: Final = "write"
 READ: Final = "read"
 EXCLUSIVE: Final = "exclusive"
 RIGHTS: Final = (EXCLUSIVE, PASSIVE, ACTIVE, WRITE, READ)
-# In the place of a user: all of them.
-EVERYBODY: Final = "*"
+# In place of a user: every user.
+ANY_USER: Final = "*"
 LAST_TICKET: Final = 0xFFFF
 
 
 class Realm:
     """A configured realm.
 
-    resources  a pattern of the whole names of exchanges and queues
-    rights     those of each user
+    Attributes:
+        resources: pattern for the full names of exchanges and queues.
+        rights: rights by user.
     """
 
     def __init__(self, name: str, resources: str, rights: dict[str, frozenset[str]]) -> None:
@@ -36,11 +37,11 @@ class Realm:
         self.rights = rights
 
     def rights_of(self, user: str) -> frozenset[str]:
-        return self.rights.get(user, frozenset()) | self.rights.get(EVERYBODY, frozenset())
+        return self.rights.get(user, frozenset()) | self.rights.get(ANY_USER, frozenset())
 
 
 class Ticket:
-    """The access of one channel to one realm. `realm` is None for a realm that is not configured."""
+    """The access of one channel to one realm. `realm` is None if the realm is not configured."""
 
     def __init__(self, number: int, name: str, realm: Realm | None, rights: frozenset[str]) -> None:
         self.number = number
@@ -50,9 +51,11 @@ class Ticket:
 
 
 class Realms:
-    """The realms of one vhost, and who has tickets onto them: by realm, then by channel.
+    """The realms of one vhost.
 
-    configured  by name; none means that tickets are granted freely, and that 0 will do
+    Attributes:
+        configured: realms by name. If there are none, every ticket is granted, and none is required.
+        active: tickets by realm, then by channel.
     """
 
     def __init__(self, configured: dict[str, Realm]) -> None:
@@ -60,7 +63,7 @@ class Realms:
         self.active: dict[str, dict[object, Ticket]] = {}
 
     def leave(self, name: str, channel: object) -> None:
-        """A channel's ticket onto a realm ends."""
+        """Remove a channel's ticket for a realm."""
         tickets = self.active.get(name)
         if tickets is not None:
             tickets.pop(channel, None)
@@ -69,7 +72,7 @@ class Realms:
 
 
 class Tickets:
-    """The tickets of one channel, by number. `siblings` are those of all channels of the connection."""
+    """The tickets of one channel, by number. `siblings` has the tickets of all channels of the connection."""
 
     def __init__(self, realms: Realms, user: str, channel: object, siblings: list[Tickets]) -> None:
         self.realms = realms
@@ -82,12 +85,16 @@ class Tickets:
 
     @property
     def required(self) -> bool:
-        """Whether ticket 0 does not do."""
+        """Whether methods need a ticket other than 0."""
         return bool(self.realms.configured)
 
     def request(self, name: str, wanted: frozenset[str]) -> Ticket:
-        """A ticket onto a realm, in the place of the channel's one before. AccessRefused, in the same words, for realms
-        that do not exist and for those that the user may not enter so."""
+        """Grant a ticket for a realm. It replaces the channel's previous one.
+
+        Raises:
+            AccessRefused: the user does not have these rights, the realm does not exist (with the same text), or exclusive
+                access conflicts with another channel.
+        """
         realms = self.realms
         realm = realms.configured.get(name)
         if realms.configured and (realm is None or not wanted <= realm.rights_of(self.user)):
@@ -95,7 +102,7 @@ class Tickets:
         others = [ticket for channel, ticket in realms.active.get(name, {}).items() if channel is not self.channel]
         if others and (EXCLUSIVE in wanted or any(EXCLUSIVE in ticket.rights for ticket in others)):
             raise AccessRefused(
-                f"realm '{name}' is in use by other channels, exclusive access to it cannot be had", closes_connection=True
+                f"realm '{name}' is in use by other channels, which excludes exclusive access", closes_connection=True
             )
         before = realms.active.get(name, {}).get(self.channel)
         if before is not None:
@@ -106,7 +113,7 @@ class Tickets:
         return ticket
 
     def _new_number(self) -> int:
-        """A number that no channel of the connection has: so that another one's ticket is known as such."""
+        """Return a number that no channel of the connection has, so that a ticket of another channel is recognized."""
         number = max((tickets._last for tickets in self.siblings), default=0)
         for _ in range(LAST_TICKET):
             number = number % LAST_TICKET + 1
@@ -116,12 +123,16 @@ class Tickets:
         raise NotAllowed(f"the connection has {LAST_TICKET} access tickets, the maximum")
 
     def check(self, number: int, right: str, resource: str) -> None:
-        """Raise unless the ticket gives this right onto a queue or exchange: AccessRefused, or NotAllowed where it is
-        another channel's."""
+        """Check that a ticket grants a right to a queue or exchange.
+
+        Raises:
+            AccessRefused: it does not.
+            NotAllowed: it is the ticket of another channel.
+        """
         if number == 0:
             if self.realms.configured:
                 raise AccessRefused(
-                    f"{right} access to '{resource}' needs a ticket: vhosts with realms take access.request first"
+                    f"{right} access to '{resource}' requires a ticket: the vhost has realms, send access.request first"
                 )
             return
         ticket = self.by_number.get(number)
@@ -131,20 +142,20 @@ class Tickets:
             raise AccessRefused(f"ticket {number} was not granted on this channel")
         realm = ticket.realm
         if realm is None:
-            return  # of a vhost without realms, which looks at nothing but whose ticket it is
+            return  # the vhost has no realms
         if right not in ticket.rights:
-            raise AccessRefused(f"ticket {number} onto realm '{ticket.name}' does not give {right} access")
+            raise AccessRefused(f"ticket {number} for realm '{ticket.name}' does not grant {right} access")
         if not matches(realm.resources, resource, True):
             raise AccessRefused(f"'{resource}' is not in realm '{ticket.name}'")
 
     def move(self, siblings: list[Tickets]) -> None:
-        """Resume as a channel of another connection."""
+        """Move the tickets to the connection that resumes the channel."""
         self.siblings.remove(self)
         self.siblings = siblings
         siblings.append(self)
 
     def close(self) -> None:
-        """The channel is gone, and its tickets with it."""
+        """Remove the tickets of a closed channel."""
         for ticket in self.by_number.values():
             self.realms.leave(ticket.name, self.channel)
         self.by_number.clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 
 class Amqp09Settings:
-    """What the configuration decides for AMQP 0-9.
+    """Settings of AMQP 0-9.
 
-    known_hosts  of connection.open-ok, for clients that reconnect
-    redirect     where clients are sent that do not insist, "" for nowhere
-    resume_timeout  seconds that interrupted channels wait for channel.resume, 0 for not at all
-    resume_channels  how many of each user do
+    Attributes:
+        known_hosts: field of connection.open-ok, for clients that reconnect.
+        redirect: host for connection.redirect, sent to clients that do not insist; "" for none.
+        resume_timeout: seconds for which interrupted channels can be resumed; 0 disables it.
+        resume_channels: maximum number of interrupted channels of a user.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the connections of AMQP 0-9 share."""
+"""State shared by all AMQP 0-9 connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Amqp09State(SharedState):
-    """The channels of AMQP 0-9, which may outlive their connections, the tunnels, and the realms by vhost."""
+    """Channels that can be resumed, tunnel handlers, and realms by vhost."""
 
     def __init__(self, services: Services, settings: Amqp09Settings | None = None) -> None:
         self.services = services

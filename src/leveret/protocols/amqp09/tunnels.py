@@ -1,8 +1,7 @@
 """Handlers of tunnelled requests by name, found as entry points of the group `leveret.tunnel`.
 
-A handler is a callable that takes a `Request`; its result is ignored. It processes one request at a time in its own thread,
-so that a handler that is slow, or never returns, only delays its own callers. The name of its entry point is the
-`data-name` of its requests.
+A handler is a callable that takes a `Request`; its result is ignored. It runs in its own thread, one request at a time, so
+that a slow handler delays only its own callers. The name of its entry point is the `data-name` of its requests.
 """
 
 from __future__ import annotations
@@ -21,27 +20,32 @@ from leveret.broker.values import FieldTable
 log = logging.getLogger("leveret.tunnel")
 
 GROUP: Final = "leveret.tunnel"
-# Requests that may wait for one handler.
+# Maximum number of requests that wait for one handler.
 MAX_WAITING: Final = 100
 
 Post = Callable[[Callable[[], None]], object]
-# Called on the broker's loop with what the handler raised, None where all went well.
+# Called on the broker's event loop with the exception of the handler, or None.
 Done = Callable[[Exception | None], None]
 
 
 class Refused(Exception):
-    """Raised by a handler that refuses a request; the client gets the text, with reply code 406."""
+    """Raised by a handler to refuse a request. The client gets the text with reply code 406."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One `tunnel.request`.
 
-    user, vhost  who has sent it, and in which virtual host
-    meta_data    of the method: whatever the sender has to tell the handler
-    headers, proxy_name, data_name  properties of the content, empty where it has none of them
-    durable, broadcast  the same, 0 where it has none
-    body         what was tunnelled
+    Attributes:
+        user: user who sent it.
+        vhost: vhost of the connection.
+        meta_data: field of the method, for use by the handler.
+        headers: property of the content; empty if absent.
+        proxy_name: property of the content; "" if absent.
+        data_name: property of the content; "" if absent.
+        durable: property of the content; 0 if absent.
+        broadcast: property of the content; 0 if absent.
+        body: body of the content.
     """
 
     user: str
@@ -56,7 +60,7 @@ class Request:
 
 
 class Worker:
-    """A handler and its thread. waiting: requests that it is not done with."""
+    """A handler and its thread. `waiting` counts the requests that it has not finished."""
 
     def __init__(self, entry_point: EntryPoint, post: Post) -> None:
         self.name = f"{entry_point.name} of {_origin(entry_point)}"
@@ -67,15 +71,15 @@ class Worker:
         self._thread: Thread | None = None
 
     def is_busy(self) -> bool:
-        """Whether as many requests wait as may."""
+        """Return whether the maximum number of requests wait."""
         return self.waiting >= MAX_WAITING
 
     def submit(self, request: Request, done: Done) -> None:
-        """Have a request handled; `done` is called once it was."""
+        """Pass a request to the handler, and call `done` when it has finished."""
         self.waiting += 1
         self._jobs.put((request, done))
         if self._thread is None:
-            # The broker does not wait for it when it stops.
+            # A daemon thread: the broker does not wait for it when it stops.
             self._thread = Thread(target=self._run, name=f"{GROUP}: {self._entry_point.name}", daemon=True)
             self._thread.start()
 
@@ -87,10 +91,10 @@ class Worker:
 
     def _handle(self, request: Request) -> Exception | None:
         try:
-            self._entry_point.load()(request)  # loaded once; one that could not be is tried again
+            self._entry_point.load()(request)  # cached; a failed import is tried again
         except Refused as error:
             return error
-        # Also SystemExit: whatever it is, it ends neither the thread nor the broker.
+        # Also SystemExit, which must end neither the thread nor the broker.
         except BaseException as error:
             log.exception("the tunnel handler %s failed", self.name)
             return RuntimeError(type(error).__name__)
@@ -102,18 +106,18 @@ class Worker:
 
 
 class Tunnels:
-    """The handlers of a broker, by data-name. They are looked for once, when the first request comes."""
+    """The handlers of a broker, by data-name. They are searched for at the first request."""
 
     def __init__(self) -> None:
         self._post: Post | None = None
         self._workers: dict[str, list[Worker]] | None = None
 
     def start(self, post: Post) -> None:
-        """`post` has something run on the broker's loop, from any thread."""
+        """Start. `post` runs a callback on the broker's event loop, from any thread."""
         self._post = post
 
     def find(self, name: str) -> list[Worker]:
-        """The handlers of a name, in the order of the distributions that have them."""
+        """Return the handlers with a name, in the order of their distributions."""
         if self._workers is None:
             assert self._post is not None
             self._workers = {}
@@ -123,5 +127,5 @@ class Tunnels:
 
 
 def _origin(entry_point: EntryPoint) -> str:
-    """The distribution that an entry point is of, "" where that is not known."""
+    """Return the distribution of an entry point; "" if it is unknown."""
     return "" if entry_point.dist is None else entry_point.dist.name

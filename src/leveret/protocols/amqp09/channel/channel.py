@@ -1,4 +1,4 @@
-"""A channel of 0-9: tickets, an identity that can be resumed, and what its classes differ in from 0-9-1."""
+"""Channels of 0-9: tickets, resumption, and the state of the content classes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Of an expiration that is a point in time.
+# Digits of an expiration that is a point in time.
 MAX_DIGITS: Final = 16
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
-# By class; messages of class message are returned by its own means.
+# Return methods by class; class message uses message.reject instead.
 _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 
 
 class Channel(Channel091):
-    """One channel. `id` is what channel.open-ok says, for channel.resume; `opened_on` is its connection; `pace` what
-    stream.qos asked for; `recovers`: basic.recover came in a pause by channel.flow, and is for the end of that.
+    """One channel.
 
-    With methods in requests and responses, of the method that is being carried out, and 0 otherwise:
-    request     the id of the request that it came in: what answers it later than the next one names it
-    answers_from, answers_to
-                the first and the last of the broker's requests that it answers; as a client may name millions at once,
-                look for what is awaited among them, not the other way round
+    The last three attributes describe the method being performed if methods are sent in requests and responses;
+    otherwise they are 0.
+
+    Attributes:
+        id: the identity in channel.open-ok, for channel.resume.
+        opened_on: the connection of the channel.
+        pace: limits set by stream.qos.
+        recovers: basic.recover was received while the client had paused deliveries by channel.flow; it is performed
+            when they resume.
+        request: id of the request. A reply that is not sent at once names it.
+        answers_from: first one of the broker's requests that the method answers.
+        answers_to: last one of them. A client may name millions, so search the pending requests for those in the
+            range, not the range for pending ones.
     """
 
     def __init__(self, connection: BaseConnection, number: int, id: str) -> None:
@@ -67,15 +74,15 @@ class Channel(Channel091):
         Channel091.publish(self, command)
 
     def tag_owner(self, tag: str) -> Channel091 | None:
-        """The channel that has the consumer of this tag."""
+        """Return the channel that has the consumer with this tag."""
         return self if tag in self.consumers else self.opened_on.tag_owner(tag)
 
     def expiry(self, expiration: bytes) -> int:
-        # Old ones of Qpid's clients send it empty, or 0, where there is none.
+        # Old Qpid clients send an empty string or 0 if there is no expiration.
         if not expiration or (expiration == b"0" and self.opened_on.of_qpid):
             return 0
-        # They say when, in milliseconds since 1970, and not after how long: later than 1980, that is beyond what is taken
-        # for a time to live.
+        # Qpid clients send a point in time, in milliseconds since 1970, instead of a time to live. Times after 1980 exceed
+        # the maximum time to live, which distinguishes them.
         if len(expiration) < MAX_DIGITS and expiration.isdigit() and int(expiration) > MAX_EXPIRATION:
             return int(expiration)
         return Channel091.expiry(self, expiration)
@@ -96,7 +103,7 @@ class Channel(Channel091):
         )
 
     def check_pause(self) -> None:
-        """Who publishes although it was asked to pause, and should know, is not read any more."""
+        """Stop reading a client that publishes although it has been asked to pause and has had time to comply."""
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
             self.connection.ingress.pause(ALARM)
 
@@ -125,20 +132,23 @@ class Channel(Channel091):
         for requeue_pending in (self.files.requeue_pending, self.messages.requeue_pending):
             try:
                 requeue_pending()
-            except Exception:  # the rest goes back all the same
-                log.exception("%s: channel %d failed to give deliveries back", self.connection.peer.name, self.number)
+            except Exception:  # requeue the rest nevertheless
+                log.exception("%s: channel %d failed to requeue deliveries", self.connection.peer.name, self.number)
         yield from Channel091.requeuing_all(self)
 
     # Interruption
 
     def make_way(self, queue: str) -> None:
-        """A queue is to be used again by a user who may have lost the connection that had it to itself."""
+        """Release an exclusive queue that a lost connection of the same user still holds."""
         self.vhost.make_way(queue)
         self.opened_on.shared.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
 
     def interrupt(self) -> None:
-        """The connection is lost, and the channel may be resumed on another one. What its consumers hold stays theirs; what
-        was under way is not: contents in part, staging in both directions, commands that wait behind others."""
+        """Handle the loss of the connection: the channel may be resumed on another one.
+
+        Its consumers keep their unacknowledged deliveries. Incomplete contents, staging in both directions and queued
+        commands are dropped.
+        """
         self.incoming = []
         self.backlog.clear()
         self.backlog_size = 0
@@ -157,7 +167,7 @@ class Channel(Channel091):
         self.tickets.move(connection.tickets)
         for consumer in self.consumers.values():
             consumer.owner = connection
-        # The new connection knows nothing of our asking to pause.
+        # The new connection has not been asked to pause.
         self.paused = False
         if self.files.full:
             self.ask_to_pause()

@@ -1,7 +1,7 @@
-"""Consumers of 0-9: each class is given contents of its own class, and those that came over 0-9-1 and 1.0.
+"""Consumers of 0-9. Each receives contents of its own class, and messages published over 0-9-1 and 1.0.
 
-`ClassConsumer` is the base of those of all classes. Class basic looks only where contents of other classes have been
-published in the vhost (`Vhost.mixed`): until then everything is for it.
+Consumers of class basic check the class only after contents of other classes have been published in the vhost
+(`Vhost.mixed`).
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-# Filters of Qpid's clients: a selector as JMS has it, browsing, and the end of that.
+# Filters of Qpid clients: a JMS selector, browsing, and whether the consumer is cancelled after it.
 SELECTOR: Final = "x-filter-jms-selector"
 NO_CONSUME: Final = "x-filter-no-consume"
 AUTO_CLOSE: Final = "x-filter-auto-close"
 
 
 def is_set(filter: FieldTable, name: str) -> bool:
-    """Whether a filter of Qpid's clients asks for something that is asked for or not."""
+    """Return whether a boolean filter of a Qpid client is set."""
     return filter.get(name) in (True, 1, "true")
 
 
 def is_of_class(message: Message, kind: int) -> bool:
-    """Whether a consumer of this class is given the message."""
+    """Return whether consumers of this class receive the message."""
     if message.format == FORMAT_CLASS_AMQP09:
         return class_of(message.header) == kind
     return message.format != FORMAT_BASIC_AMQP09 or kind == BASIC
 
 
 def publisher_of(connection: BaseConnection, kind: int) -> int:
-    """`Message.publisher` of a content of this class: by it consumers know what they need not read back."""
+    """Return `Message.publisher` for a content of this class, from which consumers see its class and connection."""
     return kind << AUDIENCE_SHIFT | connection.number
 
 
 class ClassConsumer(ChannelConsumer):
-    """A consumer of one class. Subclasses set `kind`. `selector` is what it wants of that, None for everything."""
+    """A consumer of one class, which subclasses set as `kind`. `selector` filters its messages; None accepts all."""
 
     kind: int = BASIC
 
@@ -86,7 +86,11 @@ class ClassConsumer(ChannelConsumer):
 
 
 def _selector(filter: FieldTable) -> Filter | None:
-    """That of Qpid's clients in the filter of a consume method. PreconditionFailed where it is malformed."""
+    """Return the selector of a Qpid client in the filter of a consume method.
+
+    Raises:
+        PreconditionFailed: it is malformed.
+    """
     text = filter.get(SELECTOR)
     if not isinstance(text, str) or not text:
         return None
@@ -97,7 +101,7 @@ def _selector(filter: FieldTable) -> Filter | None:
 
 
 class BasicConsumer(ClassConsumer):
-    """A consumer of class basic. One that browses and `closes` is cancelled once it has seen everything."""
+    """A consumer of class basic. If it browses and `closes`, it is cancelled at the end of the queue."""
 
     def __init__(
         self,
@@ -118,20 +122,20 @@ class BasicConsumer(ClassConsumer):
             self.on_channel.connection.peer.call_soon(self._end)
 
     def _end(self) -> None:
-        """Cancelled by the broker, which Qpid's clients learn from an answer that they have not asked for."""
+        """Cancel the consumer. Qpid clients are notified by a basic.cancel-ok that they did not request."""
         channel = self.on_channel
         connection = channel.connection
         if channel.consumers.get(self.tag) is not self:
             return
         channel.cancel(self.tag)
-        if not connection.engine.uses_requests:  # there an answer names what it answers
+        if not connection.engine.uses_requests:  # their responses name a request, and there is none
             connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": self.tag})
             connection.mark()
         connection.broker.end_turn()
 
 
 def mix(vhost: Vhost) -> None:
-    """A content of another class than basic is about to be published in a vhost."""
+    """Prepare a vhost for contents of classes other than basic."""
     if vhost.mixed:
         return
     vhost.mix()

@@ -1,7 +1,7 @@
-"""What a channel of 0-9 does in branches of distributed transactions.
+"""A channel's work in branches of distributed transactions (0-9 classes dtx and dtx-demarcation).
 
-While it works in a branch it collects publishes and acknowledgements as in a transaction, and hands them over when that
-work ends. Outside of branches they take effect at once.
+While a channel works in a branch, it collects publishes and acknowledgements as in a local transaction, and passes them to
+the branch when its work there ends. Outside branches, they take effect at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Work:
     def _flushing(
         self, branch: Branch, publishes: list[PendingPublish], settlements: list[tuple[int, Entry, int]]
     ) -> Iterator[int]:
-        """Put publishes and settlements into the branch. If that fails, it can only be rolled back."""
+        """Add publishes and settlements to the branch. If that fails, the branch can only be rolled back."""
         wakes = bool(settlements)
         try:
             yield from self._publishing(branch, publishes)
@@ -95,7 +95,7 @@ class Work:
             # The client is notified when it ends its work.
             self.session.channel.broker.jobs.removals.add(branch.flushing(self))
         else:
-            # Nothing else would tell it.
+            # No later reply would report it.
             channel = self.session.channel
             channel.connection.refuse(channel, PRECONDITION_FAILED, reason, 0, 0)
 
@@ -103,9 +103,12 @@ class Work:
 class DtxSession:
     """The branches that one channel works in.
 
-    demarcated  its client says where its work in a branch ends (class dtx-demarcation); otherwise it ends when the branch
-                is prepared or decided (class dtx)
-    current     the one that it works in now, None outside of all; works: this one, and those that are suspended, by name
+    Attributes:
+        demarcated: the client ends its work in a branch (class dtx-demarcation). Otherwise, it ends when the branch is
+            prepared, committed or rolled back (class dtx).
+        current: the active work; None outside branches.
+        works: active and suspended work by name of the branch.
+        started: the channel has worked in a branch.
     """
 
     def __init__(self, channel: Channel, demarcated: bool) -> None:
@@ -116,11 +119,15 @@ class DtxSession:
         self.started = False
 
     def start(self, name: str, join: bool = False) -> None:
-        """Begin a branch, or join one that others work in."""
+        """Start work in a new branch, or in one that other channels work in.
+
+        Raises:
+            PreconditionFailed: the channel already works in a branch, or has suspended its work in this one.
+        """
         if self.current is not None:
-            raise PreconditionFailed(f"the channel works in {self.current.branch} already")
+            raise PreconditionFailed(f"the channel already works in {self.current.branch}")
         if name in self.works:
-            raise PreconditionFailed(f"the channel's work in {self.works[name].branch} is suspended: resume it")
+            raise PreconditionFailed(f"the channel has suspended its work in {self.works[name].branch}: resume it")
         channel = self.channel
         branches = channel.vhost.branches
         work = Work(self)
@@ -134,7 +141,7 @@ class DtxSession:
         self._enter(work)
 
     def suspend(self, name: str) -> tuple[Branch, Iterator[int]]:
-        """Work outside of the branch until it is resumed. Returns what ends the work until then, in steps."""
+        """Suspend work in the branch. Return the steps that add the work done so far to the branch."""
         work = self.current
         if work is None or self.works.get(name) is not work or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch of this name")
@@ -148,12 +155,12 @@ class DtxSession:
         if work is None or not work.suspended:
             raise PreconditionFailed("the channel has not suspended a branch of this name")
         if self.current is not None:
-            raise PreconditionFailed(f"the channel works in {self.current.branch} already")
+            raise PreconditionFailed(f"the channel already works in {self.current.branch}")
         work.suspended = False
         self._enter(work)
 
     def end(self, name: str, failed: bool) -> tuple[Branch, Iterator[int]]:
-        """The work in a branch is over, well or not. Returns what ends it, in steps."""
+        """End the work in a branch, successfully or not. Return the steps that add it to the branch."""
         work = self.works.get(name)
         if work is None or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch of this name")
@@ -169,7 +176,7 @@ class DtxSession:
             self._outside()
 
     def close(self) -> None:
-        """The channel is gone: what it worked in can only be rolled back."""
+        """Handle the end of the channel: its branches can only be rolled back."""
         works = self.works
         self.works = {}
         self.current = None

@@ -18,18 +18,19 @@ from leveret.wire.amqp0.specs import V0_9
 STAGE: Final = (70, 50)
 
 
-# So many channels, as a power of two, are asked for a consumer tag in 1 µs.
+# Channels (as a power of two) that are searched for a consumer tag in 1 µs.
 CHANNELS_SHIFT: Final = 3
 
 
 class BaseConnection(BaseConnection091):
     """A connection without the methods of 0-9, which a subclass dispatches.
 
-    shared   the state of all connections of 0-9
-    realms   those of its vhost
-    tickets  of each of its channels
-    pace     what stream.qos asked for, for all of them together
-    of_qpid  the client is one of Qpid's, which have ways of their own (docs/amqp-0-9.md, Dialects)
+    Attributes:
+        shared: state of all 0-9 connections.
+        realms: realms of the vhost.
+        tickets: tickets of each channel.
+        pace: limits set by stream.qos for all channels together.
+        of_qpid: the client is a Qpid client, whose behaviour differs (docs/amqp-0-9.md, Dialects).
     """
 
     def __init__(self, peer: Peer, shared: Amqp09State) -> None:
@@ -48,12 +49,12 @@ class BaseConnection(BaseConnection091):
         return BaseConnection091.ids_of(self, channel, command)
 
     def published(self, channel: Channel091) -> None:
-        """A content of another class than basic was published: alarms concern its publisher, too."""
+        """Apply alarms to the publisher of a content of a class other than basic."""
         if not self.published_any:
             self.first_publish(channel)
 
     def channels_of_0_9(self) -> dict[int, Channel]:
-        """Its channels, all of which are of this version."""
+        """Return the channels with their type."""
         return {number: channel for number, channel in self.channels.items() if isinstance(channel, Channel)}
 
     def connection_lost(self) -> None:
@@ -67,8 +68,10 @@ class BaseConnection(BaseConnection091):
             self.pace.close(self.broker.timers)
 
     def tag_owner(self, tag: str) -> Channel091 | None:
-        """The channel that has the consumer of this tag: tags are local to the connection here, but for Qpid's clients,
-        which begin with 1 on each channel."""
+        """Return the channel that has the consumer with this tag.
+
+        Tags are unique in the connection, except for Qpid clients, which number them per channel.
+        """
         if not self.of_qpid:
             self.broker.work += len(self.channels) >> CHANNELS_SHIFT
             for channel in self.channels.values():

@@ -1,4 +1,4 @@
-"""Class connection of 0-9: start with plain texts only, known hosts, redirection."""
+"""Class connection of 0-9: negotiation, known hosts, redirection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ PRODUCT: Final = "Leveret (compatible with Apache Qpid)"
 
 
 def start(connection: BaseConnection) -> None:
-    """connection.start. Decoders of 2007 know texts and integers in a table, and die of anything else. Qpid's JMS client
-    asks for bindings, which its addresses need, where the product's name has qpid in it only."""
+    """Send connection.start.
+
+    Its properties are strings, because decoders of 2007 fail on field types other than strings and integers. The product
+    name contains "qpid", because Qpid's JMS client queries bindings, which its addresses need, only then.
+    """
     handshake091.start_with(connection, {**handshake091.server_properties(connection), "product": PRODUCT})
 
 
 def perform(connection: BaseConnection, command: Method) -> None:
-    """A method of class connection from the client."""
+    """Perform a method of class connection."""
     if command.name == "connection.open":
         _open(connection, command.arguments["virtual_host"], command.arguments["insist"])
     else:
@@ -31,7 +34,7 @@ def perform(connection: BaseConnection, command: Method) -> None:
             product = command.arguments["client_properties"].get("product")
             connection.of_qpid = isinstance(product, str) and QPID in product.lower()
         handshake091.perform(connection, command)
-        # There is no method to tell a client that its consumer has gone, whatever it says that it can do.
+        # 0-9 has no method for cancel notifications, whatever capabilities the client declares.
         connection.notify_cancel = False
 
 
@@ -39,10 +42,10 @@ def _open(connection: BaseConnection, virtual_host: str, insist: bool) -> None:
     settings = connection.shared.settings
     if settings.redirect and not insist:
         connection.engine.send(0, "connection.redirect", {"host": settings.redirect, "known_hosts": settings.known_hosts})
-        return  # the client closes the socket, or opens after all
+        return  # the client closes the socket, or insists
     vhosts = connection.services.broker.vhosts
     if virtual_host not in vhosts:
-        # A path begins with a slash, and vhosts have names without it, but for the one that is called so.
+        # Paths begin with a slash, which names of vhosts omit, except that of '/'.
         virtual_host = virtual_host.removeprefix("/") or "/"
         if virtual_host not in vhosts:
             raise InvalidPath(f"vhost '{virtual_host}' not found")

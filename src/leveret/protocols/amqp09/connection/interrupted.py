@@ -1,8 +1,8 @@
-"""Channels whose connection was lost without a close: for a while they wait for `channel.resume`.
+"""Channels whose connection was lost without a close. They can be resumed by `channel.resume` until a timeout.
 
-An interrupted channel keeps its state, but gets no deliveries: its connection still exists, like one whose socket stays
-full. The exclusive queues of a lost connection belong to this rest of it, and pass to the connection that resumes a
-channel.
+An interrupted channel keeps its state but gets no deliveries: its connection object remains, as if its socket were full.
+The exclusive queues of the lost connection belong to its `Interruption`, and pass to the connection that resumes one of its
+channels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("leveret.connection")
 
 
 class Interruption(Timed):
-    """What is left of one connection: its channels, by id."""
+    """The interrupted channels of one lost connection, by id."""
 
     def __init__(self, connection: BaseConnection) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Interruption(Timed):
         self.end()
 
     def end(self) -> None:
-        """What is left of the connection goes, too."""
+        """Close the channels that have not been resumed."""
         for channel in list(self.channels.values()):
             channel.close()
 
@@ -46,8 +46,10 @@ class Interruption(Timed):
 class Interrupted:
     """The channels of all connections of 0-9, by id.
 
-    open     those whose connection is not known to be lost
-    kept     what those belong to that are interrupted, oldest first; of each user, too
+    Attributes:
+        open: channels whose connection is not known to be lost.
+        kept: interruptions by id of their channels, oldest first.
+        of_user: the same for each user.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class Interrupted:
         self.of_user: dict[str, dict[str, Interruption]] = {}
 
     def interrupt(self, connection: BaseConnection) -> None:
-        """A connection was lost: keep its channels for a while, as many as the user may have."""
+        """Keep the channels of a lost connection until the timeout, up to the limit of the user."""
         settings = connection.shared.settings
         if settings.resume_timeout <= 0 or settings.resume_channels <= 0 or not connection.channels:
             return
@@ -67,7 +69,7 @@ class Interrupted:
             interruption.channels[channel.id] = channel
             self.open.pop(channel.id, None)
             self.kept[channel.id] = of_user[channel.id] = interruption
-        # From now on nothing goes out, not even by what finds its socket free.
+        # Nothing is delivered from now on, as if the socket were full.
         connection.full = connection.paused = True
         interruption.vhost.transfer_exclusive(connection, interruption)
         for channel in list(interruption.channels.values()):
@@ -88,15 +90,19 @@ class Interrupted:
     def resume(self, connection: BaseConnection, number: int, id: str) -> None:
         """Resume an interrupted channel as channel `number` of a connection.
 
-        Raises the same NotFound for a channel that never existed, no longer exists, or belongs to another user or vhost.
+        Raises:
+            NotFound: the channel never existed, no longer exists, or belongs to another user or vhost; the error is the
+                same, so that it reveals nothing.
+            ResourceLocked: the channel is open on this connection, or is still performing a command.
+            NotAllowed: another consumer of the connection has the tag of one of the channel's.
         """
         channel = self._find(connection, id)
         if channel.stalled:
-            raise ResourceLocked("the channel still carries out what came last: resume it again")
+            raise ResourceLocked("the channel is still performing its last command: resume it again later")
         for tag in channel.consumers:
             if connection.tag_owner(tag) is not None:
                 raise NotAllowed(
-                    f"the channel has a consumer '{tag}', as another one of this connection: tags are unique"
+                    f"another consumer of the connection has the tag '{tag}' of a consumer of the channel: tags are unique"
                     " in the connection"
                 )
         interruption = self.kept[id]
@@ -112,16 +118,16 @@ class Interrupted:
             other = there.opened_on
             if other is connection:
                 raise ResourceLocked("the channel is open on this connection")
-            # Its client must know better than we do that the connection is lost.
+            # The client knows that the connection is lost before the broker does.
             other.peer.abort()
             other.connection_lost()
         interruption = self.kept.get(id)
         if interruption is None or interruption.user != connection.user or interruption.vhost is not connection.vhost:
-            raise NotFound("there is no interrupted channel of this channel-id")
+            raise NotFound("no interrupted channel has this channel-id")
         return interruption.channels[id]
 
     def closed(self, channel: Channel) -> None:
-        """A channel is gone, and with the last one of a lost connection what else was left of it."""
+        """Forget a closed channel. After the last one of a lost connection, delete its exclusive queues."""
         self.open.pop(channel.id, None)
         interruption = self.kept.get(channel.id)
         if interruption is not None:
@@ -140,8 +146,7 @@ class Interrupted:
             channel.broker.timers.cancel(interruption)
 
     def make_way(self, user: str, queue: Queue | None) -> None:
-        """A user has come back without resuming: what an interrupted channel of its own has an exclusive queue or an
-        exclusive consumer for is not kept."""
+        """Close interrupted channels of the user that hold the queue exclusively: the client uses it without resuming."""
         if queue is None or not self.kept:
             return
         owner = queue.exclusive_owner

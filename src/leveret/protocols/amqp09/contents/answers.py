@@ -1,7 +1,7 @@
-"""The broker's answers to methods of class message, in the order of what they answer.
+"""Replies to methods of class message, sent in the order of the methods.
 
-`message.ok` has no fields: on plain frames a client knows by the order alone what is answered. An answer that waits for
-the disk holds up those behind it, and nothing else of its channel.
+`message.ok` has no fields, so on plain frames only the order shows which method it answers. A reply that waits for the disk
+delays the replies after it, but nothing else on its channel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """One answer. batch: of the log, which must be on disk before; 0 for none. request: the id of what it answers, 0 where
-    methods have none. held: something else is waited for."""
+    """One reply.
+
+    Attributes:
+        request: id of the request that it answers; 0 if methods have no ids.
+        batch: batch of the log that must be on disk first; 0 for none.
+        deferred: the reply waits for something other than a batch.
+    """
 
     __slots__ = ("arguments", "batch", "deferred", "name", "request")
 
@@ -32,7 +37,7 @@ class Answer:
 
 
 class Answers(CommitWaiter):
-    """The answers of one channel that have not gone out."""
+    """The pending replies of one channel."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -41,7 +46,7 @@ class Answers(CommitWaiter):
         self._then: Callable[[], None] | None = None
 
     def ok(self) -> None:
-        """The method that is being carried out has done what it should."""
+        """Send message.ok for the current method."""
         self.add(Answer("message.ok", {}, self.channel.request))
 
     def add(self, answer: Answer) -> None:
@@ -53,7 +58,7 @@ class Answers(CommitWaiter):
         self.send()
 
     def release(self, answer: Answer) -> None:
-        """What an answer was held for has happened."""
+        """Send a deferred reply in its turn."""
         answer.deferred = False
         self.send()
 
@@ -64,7 +69,7 @@ class Answers(CommitWaiter):
         self.send()
 
     def send(self) -> None:
-        """Send those that nothing holds up."""
+        """Send replies up to the first one that waits."""
         channel = self.channel
         waiting = self.waiting
         while waiting and not waiting[0].batch and not waiting[0].deferred and not channel.closing:
@@ -77,11 +82,11 @@ class Answers(CommitWaiter):
             then()
 
     def when_empty(self, then: Callable[[], None]) -> None:
-        """Call `then` once, when everything that waits has gone out. The channel does nothing else meanwhile."""
+        """Call `then` once, when all pending replies are sent. The channel must be stalled until then."""
         self._then = then
 
     def interrupt(self) -> None:
-        """The connection is lost, and with it who waits for answers: what waits to be carried out behind them is not."""
+        """Drop the pending replies of a lost connection, and the command that waits for them."""
         if self._then is not None:
             self.channel.stalled = False
         self.close()

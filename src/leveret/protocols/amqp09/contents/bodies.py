@@ -1,4 +1,4 @@
-"""Bodies of class file: where bytes go that come in, and what is left of one to send."""
+"""Bodies of uploads that are being received, and the rest of bodies that are being sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.broker.uploads import Upload
 
 
 class Incoming(StoredBody):
-    """Where a client's bytes go while they come in."""
+    """Body of a content that the client is staging. Its data goes to an upload."""
 
     __slots__ = ("staged", "turn")
 
@@ -30,7 +30,7 @@ class Incoming(StoredBody):
 
 
 class Tail(StoredBody):
-    """A body from some byte on."""
+    """The rest of a body."""
 
     __slots__ = ("_at", "_body")
 
@@ -45,7 +45,7 @@ class Tail(StoredBody):
 
 
 def tail(body: Body, at: int) -> Body:
-    """A body from the byte `at` on."""
+    """Return the rest of a body from byte `at`."""
     if not at:
         return body
     if isinstance(body, bytes):

@@ -1,4 +1,4 @@
-"""Contents of the classes file, stream and message as the broker needs them."""
+"""Conversion of contents of the classes file, stream and message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 
 class ClassHeaderReader(HeaderReader):
-    """Reads properties as those of class basic that say the same."""
+    """Reader of the properties of class basic that correspond to those of other classes."""
 
     def headers(self, message: Message) -> FieldTable:
         headers: FieldTable = _properties(message).get("headers") or {}
@@ -31,7 +31,7 @@ class ClassHeaderReader(HeaderReader):
 
 
 def as_class(entry: Entry, kind: int) -> Message:
-    """The message of an entry as a content of a class, with what the broker adds to it."""
+    """Return the message of an entry as a content of a class, with the changes of its overlay."""
     message = entry.message
     overlay = entry.overlay
     if message.format == FORMAT_CLASS_AMQP09 and class_of(message.header) == kind:
@@ -66,7 +66,7 @@ def _with_header(message: Message, header: bytes) -> Message:
 
 
 def address_of(entry: Entry) -> bytes:
-    """Where the message of an entry was published to, as its consumers see it."""
+    """Return the address of an entry for its consumers."""
     overlay = entry.overlay
     if overlay is not None and overlay.address is not None:
         return overlay.address

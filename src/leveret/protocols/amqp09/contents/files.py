@@ -1,8 +1,8 @@
-"""What a channel has to do with class file of 0-9: contents that are being staged, in both directions.
+"""Class file on a channel: contents that are being staged, in both directions.
 
-A client's content goes `file.open`, `file.open-ok`, `file.stage`, and is published by its identifier. A delivery is the
-same the other way round, then `file.deliver`; it has its delivery tag from then on. `file.open-ok` and `file.stage` name
-no identifier: they answer the oldest open that is not answered.
+The client stages a content with `file.open`, `file.open-ok` and `file.stage`, and publishes it by its identifier. The
+broker delivers in the same way, and then sends `file.deliver`, which assigns the delivery tag. `file.open-ok` and
+`file.stage` have no identifier: they refer to the oldest pending `file.open`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
 KIND: Final = "file"
-# Deliveries of one channel whose open the client has not answered.
+# Maximum number of deliveries of a channel whose `file.open` the client has not answered.
 MAX_OPEN: Final = 64
-# Milliseconds until it is looked whether an overfull queue has room again.
+# Interval in milliseconds for checking whether a full queue has room again.
 OVERFLOW_CHECK_INTERVAL: Final = 50
 _SIZE: Final = struct.Struct(">Q").pack
 _SIZE_AT: Final = 4
@@ -39,13 +39,16 @@ _SIZE_END: Final = 12
 
 
 def with_size(header: bytes, size: int) -> bytes:
-    """A content header for a body of another size."""
+    """Return a content header for a body of another size."""
     return header[:_SIZE_AT] + _SIZE(size) + header[_SIZE_END:]
 
 
 class FileConsumer(ClassConsumer):
-    """A consumer of class file. To the queue it acknowledges always: where the client does not (`automatic`), its message
-    is settled when it has been staged, not when staging begins."""
+    """A consumer of class file.
+
+    For the queue it always acknowledges. If the client does not (`automatic`), a message is settled when it has been
+    staged, not when staging begins.
+    """
 
     kind = FILE
 
@@ -77,7 +80,7 @@ class FileConsumer(ClassConsumer):
 
 
 class Open:
-    """A delivery that the client was asked to have staged."""
+    """A delivery whose `file.open` the client has not answered."""
 
     __slots__ = ("consumer", "entry", "identifier", "message")
 
@@ -100,12 +103,14 @@ class _Overflow(Timed):
 
 
 class Files:
-    """The staging of one channel.
+    """Staging on one channel.
 
-    opened   what the client may stage, in order; receiving: what it is staging
-    opens    deliveries whose `file.open` is not answered
-    pending  published in a transaction that is not committed
-    full     queues over their limits, because of which the client was asked to pause
+    Attributes:
+        opened: contents that the client may stage, in order.
+        receiving: the content that it is staging.
+        opens: deliveries whose `file.open` is not answered.
+        pending: uploads published in the open transaction.
+        full: queues over their limits, for which the client was asked to pause.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -116,7 +121,7 @@ class Files:
         self.pending: list[Upload] = []
         self.full: list[Queue] = []
         self.overflow = _Overflow(self)
-        # The upload that was opened last, its turn, and its size before this channel wrote to it.
+        # The last opened upload, its turn, and its size before this channel wrote to it.
         self._last_name = ""
         self._last_turn = 0
         self._found = 0
@@ -124,9 +129,10 @@ class Files:
     # From the client
 
     def add(self, staged: Upload) -> int:
-        """Let the client stage the upload that it has just opened.
+        """Let the client stage an upload that it has just opened.
 
-        Returns how many of its bytes did not come from this channel: those must be on disk before they are reported.
+        Returns:
+            How many of its bytes this channel has not sent. They must be on disk before they are reported.
         """
         if staged.name != self._last_name or staged.turn != self._last_turn + 1:
             self._last_name = staged.name
@@ -136,29 +142,29 @@ class Files:
         return self._found
 
     def begin(self, method: ContentMethod) -> Incoming:
-        """The content of a `file.stage` is about to come."""
+        """Start to receive the content of a `file.stage`."""
         if not self.opened:
-            raise CommandInvalid("file.stage without a file.open before it")
+            raise CommandInvalid("file.stage without a preceding file.open")
         incoming = self.opened[0]
         incoming.check()
         staged = incoming.staged
         if staged.announced is not None and staged.size + method.size > staged.announced:
             raise ContentTooLarge(
                 f"staged content '{staged.key[3]}' was announced with {staged.announced} bytes and has"
-                f" {staged.size}: another {method.size} are too many"
+                f" {staged.size}: {method.size} more exceed it"
             )
         self.receiving = self.opened.popleft()
         return incoming
 
     def stage(self, method: ContentMethod) -> None:
-        """A `file.stage` has come as a whole."""
+        """Process a complete `file.stage`."""
         if not method.spooled:
-            self.begin(method)  # it is empty
+            self.begin(method)  # without a body
         incoming = self.receiving
         assert incoming is not None
         incoming.check()
         self.receiving = None
-        self.channel.incoming = []  # or the upload would live as long as the channel
+        self.channel.incoming = []  # so that the upload does not live as long as the channel
         staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
@@ -174,7 +180,7 @@ class Files:
     # To the client
 
     def open(self, consumer: FileConsumer, entry: Entry) -> None:
-        """Ask the client to have a delivery staged."""
+        """Ask the client to accept the staging of a delivery."""
         channel = self.channel
         queue = entry.queue
         opened = Open(consumer, entry, f"{channel.broker.identity}.{queue.id}.{entry.seq}")
@@ -188,14 +194,14 @@ class Files:
         channel.connection.mark()
 
     def open_ok(self, staged_size: int) -> None:
-        """Stage what the client has not got yet, and deliver."""
+        """Stage the rest of a content that the client does not have, and deliver it."""
         if not self.opens:
-            raise CommandInvalid("file.open-ok without a file.open before it")
+            raise CommandInvalid("file.open-ok without a preceding file.open")
         opened = self.opens[0]
         message = opened.message
         if staged_size > message.size:
             raise NotAllowed(
-                f"file.open-ok: {staged_size} bytes of '{opened.identifier}' are staged already, but it has {message.size}"
+                f"file.open-ok: staged-size {staged_size} exceeds the size of '{opened.identifier}', {message.size} bytes"
             )
         self.opens.popleft()
         channel = self.channel
@@ -230,7 +236,7 @@ class Files:
         channel.wake()
 
     def requeue_pending(self) -> None:
-        """The channel closes: what was not delivered goes back."""
+        """Requeue deliveries that are not complete."""
         opens = self.opens
         self.opens = deque()
         for opened in reversed(opens):
@@ -240,7 +246,7 @@ class Files:
     # Overflow
 
     def check_pause(self) -> None:
-        """Raise PreconditionFailed where the client publishes although it was asked to pause, and should know."""
+        """Raise PreconditionFailed if the client publishes although it was asked to pause and had time to comply."""
         channel = self.channel
         if self.full and (channel.pause_known or channel.broker.timers.now() > channel.pause_until):
             raise PreconditionFailed(
@@ -249,7 +255,7 @@ class Files:
             )
 
     def slow_down(self, queues: list[Queue]) -> None:
-        """Ask the client to pause where a queue holds more than its limits allow, for its files are not discarded."""
+        """Ask the client to pause if a queue is over its limits, because files are never dropped."""
         full = [queue for queue in queues if queue.is_over()]
         if full:
             self.full.extend(queue for queue in full if queue not in self.full)
@@ -269,12 +275,12 @@ class Files:
             channel.connection.mark()
 
     def interrupt(self) -> None:
-        """The connection is lost: uploads wait for another one, and what the client was to have staged goes back."""
+        """Handle the loss of the connection: detach uploads, requeue incomplete deliveries."""
         self._detach()
         self.requeue_pending()
 
     def close(self) -> None:
-        """The channel is gone: uploads wait for another one."""
+        """Handle the end of the channel: detach uploads."""
         self._detach()
         self.transaction_ended(False)
         self.channel.broker.timers.cancel(self.overflow)

@@ -1,8 +1,9 @@
-"""What a channel has to do with class message of 0-9, in both directions.
+"""Class message on a channel, in both directions.
 
-To the client a message goes as `message.transfer`, where it is large between `message.open` and `message.append`s that
-end with `message.close`. From the client it comes the same way. A consumer that keeps checkpoints is asked by
-`message.resume` instead what it has of a large message already, and sent checkpoints on the way.
+A message is sent as `message.transfer`. The body of a large one follows by reference: `message.open` precedes the transfer,
+`message.append`s and `message.close` follow it. A consumer that keeps checkpoints gets `message.resume` instead of
+`message.open`, replies how much of a large message it has, and gets checkpoints with the rest. Clients send messages in the
+same way.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ if TYPE_CHECKING:
 class Messages:
     """Class message on one channel.
 
-    references  the client's that are open, by name
-    pending     contents of closed ones, published in a transaction that is not committed
-    answers     the broker's, in order
-    resuming    deliveries to consumers that keep checkpoints, and have not said yet how much they have
-    unanswered  transfers that the client has to answer, in the order in which they went out: not those of consumers and
-                gets without acknowledgement, which need no response
-    incomplete  how many of them have not gone out as a whole: they are not among the channel's unacknowledged
-    answered    those that it has answered in a transaction that is not committed
+    Attributes:
+        references: open references of the client, by name.
+        pending: uploads of closed references, published in the open transaction.
+        answers: pending replies of the broker.
+        resuming: deliveries to consumers with checkpoints that have not replied how much they have.
+        unanswered: transfers that the client must answer, in the order in which they were sent. Consumers and gets without
+            acknowledgement need no answer.
+        incomplete: number of deliveries that have not been sent as a whole and so are not in the channel's `unacked`.
+        answered: transfers answered in the open transaction.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -94,8 +96,14 @@ class Messages:
     # To the client
 
     def deliver(self, entry: Entry, destination: str, acknowledged: bool, resumes: bool = False) -> None:
-        """Transfer a message to a destination of the client's. `acknowledged`: it has to answer. `resumes`: it is asked for
-        its checkpoint of a large one first."""
+        """Transfer a message to a destination of the client.
+
+        Args:
+            entry: the entry of the message.
+            destination: the client's destination.
+            acknowledged: whether the client must answer.
+            resumes: whether the client is asked for its checkpoint of a large message first.
+        """
         channel = self.channel
         connection = channel.connection
         engine = connection.engine
@@ -105,7 +113,7 @@ class Messages:
         tag = channel.next_tag
         channel.next_tag = tag + 1
         reference = f"{channel.number}.{tag}"
-        # Behind the body Qpid's peers have one more byte: `mandatory`.
+        # Qpid's transfers have one more byte after the body: `mandatory`.
         end = b"\0" if engine.uses_requests else b""
         room = engine.method_max - len(start) - BODY_OVERHEAD - len(end)
         if len(reference) > room:
@@ -136,7 +144,7 @@ class Messages:
         connection.mark()
 
     def _refer(self, resumed: Resumed, at: int) -> None:
-        """Transfer a message by a reference that is open, and append its body from some byte on."""
+        """Transfer a message by an open reference, and append its body from byte `at`."""
         connection = self.channel.connection
         engine = connection.engine
         request = engine.send_encoded_method(self.channel.number, resumed.payload)
@@ -156,28 +164,28 @@ class Messages:
                 appending.encode(engine, appending.take(size))
 
     def offset(self, value: int) -> None:
-        """The client has so many bytes of what it was asked to resume: on plain frames the oldest such content."""
+        """Send the rest of a message that the client resumes, on plain frames the oldest one, from byte `value`."""
         resuming = self.resuming
         first = self.channel.answers_from
         found = next((resumed for resumed in resuming if resumed.request == first), None)
         if found is None:
-            raise CommandInvalid("message.offset: there is no message.resume that it could answer")
+            raise CommandInvalid("message.offset: no message.resume is pending")
         if value > found.message.size:
             raise NotAllowed(
-                f"message.offset: {value} bytes of '{found.identifier}' are there already, but it has {found.message.size}"
+                f"message.offset: {value} exceeds the size of '{found.identifier}', {found.message.size} bytes"
             )
         resuming.remove(found)
         self._refer(found, value)
         self.channel.wake()
 
     def end(self, reference: str, transfer: Transfer | None) -> None:
-        """All of a message was appended to its reference."""
+        """Close the reference of a message whose body has been appended."""
         self.channel.connection.engine.send(self.channel.number, "message.close", {"reference": reference})
         if transfer is not None:
             self._complete(transfer)
 
     def _complete(self, transfer: Transfer) -> None:
-        """The client may answer now."""
+        """Count a transfer as unacknowledged: it has been sent as a whole and can be answered."""
         channel = self.channel
         transfer.complete = True
         self.incomplete -= 1
@@ -186,9 +194,14 @@ class Messages:
             channel.times[transfer.tag] = channel.broker.timers.now()
 
     def settled_by(self, answer: str) -> list[int]:
-        """The delivery tags of the transfers that the client settles by `message.ok` or `message.reject`. On plain frames
-        these name nothing and settle the oldest one; CommandInvalid where there is none. In responses they name requests,
-        of which those that are no transfers need nothing. CommandInvalid for a transfer by a reference that is open."""
+        """Return the delivery tags of the transfers that a `message.ok` or `message.reject` settles.
+
+        On plain frames, it settles the oldest transfer. In responses, it names a range of requests, which may contain other
+        requests than transfers.
+
+        Raises:
+            CommandInvalid: there is no such transfer on plain frames, or its reference is still open.
+        """
         channel = self.channel
         unanswered = self.unanswered
         unacked = channel.unacked
@@ -201,12 +214,12 @@ class Messages:
                 skipped.append(transfer)
             elif not transfer.complete:
                 unanswered.appendleft(transfer)
-                raise CommandInvalid(f"{answer}: the reference of the transfer that it answers is open")
-            elif transfer.tag in unacked:  # else it was recovered, or acknowledged by another class
+                raise CommandInvalid(f"{answer}: the reference of its transfer is still open")
+            elif transfer.tag in unacked:  # otherwise recovered, or acknowledged by another class
                 settled.append(transfer)
         unanswered.extendleft(reversed(skipped))
         if not settled and not first:
-            raise CommandInvalid(f"{answer}: there is no transfer that it could answer")
+            raise CommandInvalid(f"{answer}: no transfer is unanswered")
         if channel.transacted:
             self.answered.extend(settled)
         return [transfer.tag for transfer in settled]
@@ -214,12 +227,12 @@ class Messages:
     # The channel
 
     def in_flight(self) -> list[Transfer]:
-        """What has not gone out to the client as a whole, and is not among what the channel holds unacknowledged."""
+        """Return the incomplete transfers, which are not in the channel's `unacked`."""
         resuming = [resumed.transfer for resumed in self.resuming if resumed.transfer is not None]
         return [transfer for transfer in [*self.unanswered, *resuming] if not transfer.complete]
 
     def requeue_pending(self) -> None:
-        """The channel closes, or its connection is lost: what has not gone out as a whole goes back."""
+        """Requeue incomplete transfers: the channel closes, or its connection is lost."""
         transfers = self.in_flight()
         self.unanswered = deque(transfer for transfer in self.unanswered if transfer.complete)
         self.resuming.clear()
@@ -229,13 +242,13 @@ class Messages:
             transfer.entry.queue.requeue(transfer.entry)
 
     def interrupt(self) -> None:
-        """The connection is lost, and with it what is under way: the broker's answers, references in both directions."""
+        """Handle the loss of the connection: drop pending replies and open references, requeue incomplete transfers."""
         self.answers.interrupt()
         self._leave_references()
         self.requeue_pending()
 
     def forget_requests(self) -> None:
-        """Resume on another connection: the client cannot name the requests of unanswered transfers."""
+        """Requeue unanswered transfers: after a resume on another connection, the client cannot name their requests."""
         channel = self.channel
         for transfer in reversed(self.unanswered):
             entry = channel.unacked.pop(transfer.tag, None)
@@ -245,7 +258,7 @@ class Messages:
         self.unanswered.clear()
 
     def transaction_ended(self, committed: bool) -> None:
-        """The transaction is about to be committed, or was rolled back: then the client answers once more."""
+        """Called before a commit and after a rollback, after which the client must answer transfers again."""
         pending = self.pending
         self.pending = []
         for staged in pending:
@@ -259,7 +272,7 @@ class Messages:
         self.answered = []
 
     def close(self) -> None:
-        """The channel is gone: what has a checkpoint waits for another one."""
+        """Handle the end of the channel: keep uploads that have a checkpoint."""
         self.answers.close()
         self._leave_references()
         self.transaction_ended(False)

@@ -1,4 +1,4 @@
-"""Content policies of 0-9: a content is for consumers of its class, and two classes have rules of their own for overflow.
+"""Content policies of 0-9: consumers receive contents of their class, and two classes have their own overflow rules.
 
 The content class is in the first two bytes of the header.
 """

@@ -1,5 +1,7 @@
-"""References of class message that a client sends: bodies that come in appends, and whose messages are published when they
-are closed. They belong to their channel; what has a checkpoint outlives it.
+"""References that a client opens (0-9 class message).
+
+Their bodies are sent by message.append; closing a reference publishes its messages. A reference belongs to its channel, but
+an upload with a checkpoint outlives it.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from leveret.wire.amqp0.classes import encode_transfer
 from leveret.wire.amqp0.values import Arguments
 
 KIND: Final = "message"
-# Transfers whose body is the same reference.
+# Maximum number of transfers with the same reference.
 MAX_TRANSFERS: Final = 256
-# Bytes of their fields together, which are in memory; one may have any.
+# Maximum bytes of the fields of all transfers of a reference, which are in memory. A single transfer may exceed it.
 MAX_FIELD_BYTES: Final = 1 << 20
-# Bytes of its name.
+# Maximum bytes of the name of a reference.
 MAX_NAME_BYTES: Final = 1024
 
 
 class Reference:
-    """One that is open. transfers: the arguments of those that refer to it, with the ids of their requests."""
+    """An open reference. `transfers` has the arguments and request ids of its transfers."""
 
     def __init__(self, name: str, staged: Upload) -> None:
         self.name = name
@@ -31,23 +33,27 @@ class Reference:
         self._fields = 0
 
     def check(self) -> None:
-        """Raise ResourceLocked where the content is not this channel's any more."""
+        """Raise ResourceLocked if another connection has resumed the content, or it was discarded."""
         if self.turn != self.staged.turn:
-            raise ResourceLocked(f"the content of reference '{self.name}' was resumed by another connection, or discarded")
+            raise ResourceLocked(f"the content of reference '{self.name}' was resumed by another connection or discarded")
 
     def add(self, arguments: Arguments, request: int) -> None:
-        """A message that has this body. PreconditionFailed where it is one too many."""
+        """Add a transfer with this body.
+
+        Raises:
+            PreconditionFailed: the limit of transfers or of their fields is exceeded.
+        """
         self._fields += len(encode_transfer(0, arguments))
         if len(self.transfers) >= MAX_TRANSFERS or (self.transfers and self._fields > MAX_FIELD_BYTES):
             raise PreconditionFailed(
-                f"reference '{self.name}' is the body of too many messages: at most {MAX_TRANSFERS},"
-                f" with {MAX_FIELD_BYTES} bytes of fields, refer to it before it is closed"
+                f"reference '{self.name}' is the body of too many messages: expected at most {MAX_TRANSFERS},"
+                f" with {MAX_FIELD_BYTES} bytes of fields"
             )
         self.transfers.append((arguments, request))
 
 
 def leave(staged: Upload) -> None:
-    """The sender has gone: what has a checkpoint waits for it."""
+    """Release the upload of a closed channel: keep it if it has a checkpoint, otherwise discard it."""
     if staged.checkpoints:
         staged.detach()
     else:

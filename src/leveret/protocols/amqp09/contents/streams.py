@@ -1,4 +1,4 @@
-"""Delivery of class stream of 0-9: unreliable, and not faster than clients ask for.
+"""Delivery of class stream: unreliable, at the rate that the client requests.
 
 Messages of a stream are not acknowledged, so a client is assumed to consume them at the consume-rate of `stream.qos`; the
 prefetch windows limit how far ahead of that they may be sent. Without a rate, they are sent as fast as possible, and
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel.channel import Channel
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
-# Milliseconds that a client without prefetch windows may be ahead of its rate: the timers are as coarse as that.
+# Milliseconds that deliveries may be ahead of the rate without prefetch windows: the resolution of the timers.
 AHEAD: Final = 100
-# Milliseconds until it is looked again whether a refused message may go, at the most.
+# Maximum milliseconds before a delivery that exceeded the rate is tried again.
 MAX_RETRY_INTERVAL: Final = 60_000
 
 
 class Pace(Timed):
-    """What the channels of a qos may be sent.
+    """The rate and windows that a stream.qos sets for its channels.
 
-    rate    bytes of bodies a second, 0 for as many as there are
-    size, count  prefetch windows, in bytes and messages; 0 is no limit of their own
+    Attributes:
+        rate: bytes of bodies per second; 0 is no limit.
+        size: prefetch window in bytes; 0 is no limit.
+        count: prefetch window in messages; 0 is no limit.
     """
 
     def __init__(self, channels: dict[int, Channel091]) -> None:
@@ -42,14 +44,14 @@ class Pace(Timed):
         self.rate = 0
         self.size = 0
         self.count = 0
-        # Bytes that were sent and are not used up as of `at`, and the sizes of the messages that they are of.
+        # Bytes sent that the client has not consumed by the time `at`, and the sizes of their messages.
         self.ahead = 0.0
         self.at = 0
         self.sizes: deque[int] = deque()
         self.total = 0
 
     def set(self, rate: int, size: int, count: int) -> None:
-        """From now on it goes so."""
+        """Set the rate and the windows."""
         self.rate = rate
         self.size = size
         self.count = count
@@ -59,8 +61,10 @@ class Pace(Timed):
             self.total = 0
 
     def wait(self, size: int, now: int) -> int:
-        """Milliseconds until a message of `size` bytes may go, 0 where that is now. One of any size may go when nothing is
-        ahead of it."""
+        """Return the milliseconds until a message of `size` bytes may be sent; 0 is now.
+
+        If the client has consumed everything, a message of any size may be sent.
+        """
         rate = self.rate
         if not rate:
             return 0
@@ -80,7 +84,7 @@ class Pace(Timed):
         return min(int(too_much * 1000 / rate) + 1, MAX_RETRY_INTERVAL)
 
     def took(self, size: int, now: int) -> None:
-        """A message was sent."""
+        """Count a message that was sent."""
         if not self.rate:
             return
         self._use_up(now)
@@ -101,13 +105,13 @@ class Pace(Timed):
             channel.wake_own()
 
     def close(self, timers: Timers) -> None:
-        """Stop: there are no consumers left."""
+        """Stop: the channels are closed."""
         timers.cancel(self)
         self.channels = {}
 
 
 class StreamConsumer(ClassConsumer):
-    """A consumer of class stream. What is delivered is settled."""
+    """A consumer of class stream. Its deliveries are settled at once."""
 
     kind = STREAM
 

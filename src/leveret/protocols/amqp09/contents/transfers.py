@@ -1,8 +1,7 @@
-"""Messages of class message on their way to the client: `message.transfer`, inline where one frame takes it, otherwise by
-a reference to which the body is appended.
+"""Encoding of `message.transfer` to the client: with the body inline if it fits one frame, otherwise by reference.
 
-The bytes of the fields from `ttl` on are what `Message.header` holds (`wire/amqp0/classes.py`), with the address in their
-midst: mostly nothing has to be decoded.
+`Message.header` holds the encoded fields from `ttl` on, without the address in between (`wire/amqp0/classes.py`), so that
+most transfers are encoded without decoding the header.
 """
 
 from __future__ import annotations
@@ -24,31 +23,35 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.contents.messages import Messages
     from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 
-# In the filter of a consumer that keeps checkpoints.
+# Filter argument of a consumer that keeps checkpoints.
 RESUMES: Final = "x-resume"
-# What one channel is asked to resume at a time.
+# Maximum number of deliveries of a channel whose `message.resume` the client has not answered.
 MAX_RESUMING: Final = 64
 # Bytes between two checkpoints.
 CHECKPOINT_EVERY: Final = 8 << 20
 INLINE: Final = b"\0"
 BY_REFERENCE: Final = b"\1"
 _SIZE: Final = struct.Struct(">I").pack
-# Class, method and ticket.
+# Class id, method id and ticket.
 _START: Final = struct.pack(">HHH", MESSAGE, 10, 0)
 _REDELIVERED: Final = 1
-# In the header: class, weight and size; then ttl, priority, timestamp, delivery mode and expiration, which come before the
-# address.
+# Sizes in the header: class, weight and size; then ttl, priority, timestamp, delivery mode and expiration, which precede
+# the address in a transfer.
 _FIXED: Final = 12
 _BEFORE_ADDRESS: Final = _FIXED + 26
-# Of the body of a transfer, beside its bytes.
+# Overhead of the body of a transfer.
 BODY_OVERHEAD: Final = 5
-# Of a `message.append`, beside the reference and the bytes.
+# Overhead of a `message.append`, without the name of the reference.
 APPEND_OVERHEAD: Final = 12
 
 
 class MessageConsumer(ClassConsumer):
-    """A consumer of class message. `destination` is its tag, or "": there may be any number that have no name. `resumes`:
-    it keeps checkpoints of what is interrupted."""
+    """A consumer of class message.
+
+    Attributes:
+        destination: the client's name for it, which is also its tag; "" if it has none.
+        resumes: the client keeps checkpoints of large messages.
+    """
 
     kind = MESSAGE
 
@@ -80,8 +83,12 @@ class MessageConsumer(ClassConsumer):
 
 
 class Transfer:
-    """A transfer that the client has to answer. It is `complete` once its reference is closed, if it has one: until then
-    it is not among what the channel holds unacknowledged. `request` is its id, 0 where methods have none."""
+    """A transfer that the client must answer.
+
+    Attributes:
+        request: its request id; 0 if methods have none.
+        complete: it was sent as a whole, and its reference, if any, is closed. Only then it is in the channel's `unacked`.
+    """
 
     __slots__ = ("complete", "entry", "request", "tag")
 
@@ -93,8 +100,13 @@ class Transfer:
 
 
 class Resumed:
-    """A message that goes by reference. payload: that of its transfer. identifier: that of its checkpoints, the same
-    whenever it is delivered, and "" for none. request: the id of the `message.resume`, 0 where methods have none."""
+    """A message that is sent by reference.
+
+    Attributes:
+        payload: encoded transfer.
+        identifier: identifier of its checkpoints, the same for every delivery; "" for none.
+        request: request id of the `message.resume`; 0 if methods have none.
+    """
 
     __slots__ = ("identifier", "message", "payload", "reference", "request", "transfer")
 
@@ -108,7 +120,7 @@ class Resumed:
 
 
 def encode(entry: Entry, header: bytes, destination: str) -> bytes:
-    """The payload of a `message.transfer` up to its body."""
+    """Return the payload of a `message.transfer` up to its body."""
     overlay = entry.overlay
     address = entry.message.address
     if overlay is not None and overlay.address is not None:
@@ -129,12 +141,12 @@ def encode(entry: Entry, header: bytes, destination: str) -> bytes:
 
 
 def body_field(kind: bytes, encoded: bytes) -> bytes:
-    """The body of a transfer: what it is, or the name of its reference."""
+    """Return the body field of a transfer: the bytes inline, or the name of a reference."""
     return kind + _SIZE(len(encoded)) + encoded
 
 
 def without_headers(header: bytes, size: int) -> bytes:
-    """The header of a message whose own one does not fit the frames of its consumer."""
+    """Return a header without application headers and security token, for one that does not fit a frame."""
     arguments = decode_transfer(header)
     arguments["application_headers"] = {}
     arguments["security_token"] = b""
@@ -142,7 +154,7 @@ def without_headers(header: bytes, size: int) -> bytes:
 
 
 class Appending(Sending):
-    """A body that is appended to a reference as the socket takes it; then the reference is closed."""
+    """A body that is appended to a reference as the socket accepts it. At its end, the reference is closed."""
 
     __slots__ = ("_unchecked", "channel", "resumed", "room")
 

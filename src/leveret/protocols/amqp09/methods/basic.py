@@ -1,4 +1,4 @@
-"""Class basic of 0-9 but for its hot methods: tags of the whole connection, recover without an answer."""
+"""Class basic of 0-9: consumer tags that are unique in the connection, recover without a reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def consume(
     nowait: bool,
     filter: FieldTable,
 ) -> None:
-    """basic.consume"""
+    """Perform basic.consume."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     if consumer_tag and channel.tag_owner(consumer_tag) is not None:
@@ -39,7 +39,7 @@ def consume(
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """basic.cancel, also of another channel's consumer."""
+    """Perform basic.cancel, also for consumers of other channels."""
     owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)
@@ -48,24 +48,24 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
 
 
 def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
-    """basic.get"""
+    """Perform basic.get."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     basic091.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
 
 
 def recover(channel: Channel, requeue: bool) -> None:
-    """basic.recover: there is no answer to it in 0-9."""
+    """Perform basic.recover, which has no reply in 0-9."""
     if channel.transacted:
-        raise PreconditionFailed("basic.recover is not for a transacted channel: roll back instead")
+        raise PreconditionFailed("basic.recover is not allowed on a transacted channel: roll back instead")
     if requeue or channel.active:
         basic091.recover_async(channel, requeue)
     else:
-        channel.recovers = True  # the client takes no contents now
+        channel.recovers = True  # the client has paused deliveries
 
 
 def recover_sync(channel: Channel, requeue: bool) -> None:
-    """basic.recover-sync: the same with an answer, which later XML of Qpid's has."""
+    """Perform basic.recover-sync, Qpid's recover with a reply."""
     recover(channel, requeue)
     channel.connection.engine.send(channel.number, "basic.recover-sync-ok", {})
 

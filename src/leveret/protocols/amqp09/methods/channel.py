@@ -1,4 +1,4 @@
-"""Classes channel and access of 0-9: open with an identity, flow, ping and pong, close, tickets."""
+"""Classes channel and access of 0-9: open, resume, flow, ping and pong, close; tickets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_channel(connection: BaseConnection, command: Method) -> None:
-    """channel.open, channel.resume"""
+    """Perform channel.open or channel.resume."""
     if connection.closing or connection.vhost is None:
         return
     channel091.check_limit(connection)
@@ -29,7 +29,7 @@ def open_channel(connection: BaseConnection, command: Method) -> None:
         _resume(connection, command)
         return
     if command.arguments["out_of_band"]:
-        raise SyntaxInvalid("channel.open: out-of-band is to be empty, there are no such transfers")
+        raise SyntaxInvalid("channel.open: out-of-band transfers are not supported: expected an empty out-of-band")
     channel = Channel(connection, command.channel, secrets.token_urlsafe(18))
     channel091.add_channel(connection, channel)
     connection.shared.interrupted.open[channel.id] = channel
@@ -37,13 +37,13 @@ def open_channel(connection: BaseConnection, command: Method) -> None:
 
 
 def _resume(connection: BaseConnection, command: Method) -> None:
-    """channel.resume"""
+    """Perform channel.resume."""
     number = command.channel
     engine = connection.engine
     try:
         connection.shared.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
     except (NotFound, ResourceLocked) as error:
-        # The channel is open on the wire, and nothing else of it is there yet.
+        # The channel is open on the wire only.
         code = CODES[error.condition]
         engine.send(
             number,
@@ -65,7 +65,7 @@ def _text(id: bytes | str) -> str:
 
 
 def flow(channel: Channel, active: bool) -> None:
-    """channel.flow: what was to be recovered in a pause comes first when it ends."""
+    """Perform channel.flow. A basic.recover received during a pause is performed first when it ends."""
     channel091.flow(channel, active)
     if active and channel.recovers:
         channel.recovers = False
@@ -73,8 +73,10 @@ def flow(channel: Channel, active: bool) -> None:
 
 
 def ping(channel: Channel) -> None:
-    """channel.ping: done when everything that came before it is on disk, and a pong in return. Publishers have no other
-    confirm."""
+    """Perform channel.ping: reply when everything before it is on disk, then send a pong.
+
+    For publishers, this is the only form of a confirm.
+    """
     reply_when_stored(channel, "channel.ok", {}, True, False)
     if channel.stalled:
         channel.log.wait(_Pong(channel))
@@ -83,7 +85,7 @@ def ping(channel: Channel) -> None:
 
 
 class _Pong(CommitWaiter):
-    """Follows an answer that waits."""
+    """Sends a pong after a reply that waits for the disk."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -96,16 +98,16 @@ class _Pong(CommitWaiter):
 
 
 def pong(channel: Channel) -> None:
-    """channel.pong"""
+    """Perform channel.pong."""
     channel.connection.engine.send(channel.number, "channel.ok", {})
 
 
 def ok(channel: Channel) -> None:
-    """channel.ok: the client has taken our pong."""
+    """Ignore channel.ok, the reply to a pong."""
 
 
 def request(channel: Channel, realm: str, exclusive: bool, passive: bool, active: bool, write: bool, read: bool) -> None:
-    """access.request"""
+    """Perform access.request."""
     asked = {EXCLUSIVE: exclusive, PASSIVE: passive, ACTIVE: active, WRITE: write, READ: read}
     ticket = channel.tickets.request(realm, frozenset(right for right, wanted in asked.items() if wanted))
     channel.connection.engine.send(channel.number, "access.request-ok", {"ticket": ticket.number})

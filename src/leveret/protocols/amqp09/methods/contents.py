@@ -1,4 +1,4 @@
-"""What the methods of classes file and stream have in common: consume, cancel, the way of a message to its queues."""
+"""Consume, cancel and publish for the classes file and stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def consume(
     kind: type[ClassConsumer],
     name: str,
 ) -> None:
-    """The consume method of the class `name`."""
+    """Perform the consume method of class `name`."""
     queue = name_of(channel, queue)
     channel.tickets.check(ticket, READ, queue)
     if consumer_tag and channel.tag_owner(consumer_tag) is not None:
@@ -40,12 +40,12 @@ def consume(
     if found is not None and (found.is_exclusive() or (exclusive and found.is_consumed())):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
-        raise PreconditionFailed(f"{name}.consume: browsing and leases are for class basic")
+        raise PreconditionFailed(f"{name}.consume: only class basic supports browsing and leases")
     basic091.consume(channel, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, kind, f"{name}.consume-ok")
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:
-    """A cancel method, also of another channel's consumer."""
+    """Perform a cancel method, also for consumers of other channels."""
     owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)
@@ -54,7 +54,7 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> No
 
 
 def publish(channel: Channel, route: Route, message: Message, flags: int) -> list[Queue]:
-    """Bring a message to its queues, which are returned."""
+    """Publish a message, and return its queues."""
     channel.publish_count += 1
     queues = channel.route_message(route, message)
     if flags or not queues:

@@ -1,4 +1,4 @@
-"""Which function carries out which method of 0-9."""
+"""Dispatch of 0-9 methods to the functions that perform them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **message.HANDLERS,
     **reference.HANDLERS,
 }
-# Those with a content get the whole command.
+# Handlers of methods with a content, which get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **file.CONTENT_HANDLERS,
     **stream.CONTENT_HANDLERS,
@@ -32,7 +32,11 @@ CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
 
 
 def perform(channel: Channel, command: Method) -> None:
-    """Carry out a method that is not hot. Raises BrokerError where it is refused."""
+    """Perform a method other than publish, ack and nack of class basic.
+
+    Raises:
+        BrokerError: the method is refused.
+    """
     if isinstance(command, ContentMethod):
         taker = CONTENT_HANDLERS.get(command.name)
         if taker is None:

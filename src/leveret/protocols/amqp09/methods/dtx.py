@@ -1,7 +1,7 @@
-"""Class dtx, and the classes dtx-demarcation and dtx-coordination that Qpid's peers knew before AMQP 0-10.
+"""Class dtx, and Qpid's classes dtx-demarcation and dtx-coordination, a preview of AMQP 0-10.
 
-Class dtx has no method for the end of a branch: a coordinator prepares and decides it, over the control socket or by class
-dtx-coordination. The latter two are those of a preview; whatever is wrong in their use ends the connection with 503.
+Class dtx has no method to end the work in a branch: a coordinator prepares and decides the branch over the control socket
+or by class dtx-coordination. Any error in a method of the preview classes closes the connection with 503.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FLAGS: Final = {DONE: OK, WAS_ROLLED_BACK: RBROLLBACK, HAS_TIMED_OUT: RBTIMEOUT}
 
 
 def select(channel: Channel) -> None:
-    """dtx.select"""
+    """Perform dtx.select."""
     _select(channel, False)
     channel.connection.engine.send(channel.number, "dtx.select-ok", {})
 
 
 def start(channel: Channel, dtx_identifier: str) -> None:
-    """dtx.start: a new branch. It is the first that a channel does, but for the branches that it had before."""
+    """Perform dtx.start: begin a branch. The first one must precede publishes and consumers of the channel."""
     session = channel.dtx
     if session is None or session.demarcated:
-        raise PreconditionFailed("dtx.start: dtx.select comes first")
+        raise PreconditionFailed("dtx.start: send dtx.select first")
     if not session.started and (channel.publish_count or channel.consumers or channel.next_tag > 1):
-        raise PreconditionFailed("dtx.start comes before whatever publishes or consumes on the channel")
+        raise PreconditionFailed("dtx.start: the channel has already published or consumed; expected dtx.start first")
     session.start(dtx_identifier)
     channel.connection.engine.send(channel.number, "dtx.start-ok", {})
 
@@ -48,29 +48,29 @@ def start(channel: Channel, dtx_identifier: str) -> None:
 def _select(channel: Channel, demarcated: bool) -> None:
     if channel.dtx is None:
         if channel.transacted:
-            raise PreconditionFailed("the channel has transactions of its own, by tx.select")
+            raise PreconditionFailed("the channel has local transactions (tx.select)")
         channel.dtx = DtxSession(channel, demarcated)
     elif channel.dtx.demarcated != demarcated:
-        raise PreconditionFailed("a channel has branches by class dtx, or by class dtx-demarcation")
+        raise PreconditionFailed("the channel uses the other one of the classes dtx and dtx-demarcation")
 
 
 def _unless_distributed(handler: Handler) -> Handler:
-    """The methods of class tx are not for channels with distributed transactions."""
+    """Refuse methods of class tx on channels with distributed transactions."""
 
     @wraps(handler)
     def checked(channel: Channel) -> None:
         if channel.dtx is not None:
-            raise PreconditionFailed("the channel has distributed transactions, and none of its own")
+            raise PreconditionFailed("the channel has distributed transactions (dtx.select)")
         handler(channel)
 
     return checked
 
 
-# What Qpid's peers know
+# Preview classes of Qpid
 
 
 def _preview(handler: Handler) -> Handler:
-    """Misuse ends the connection."""
+    """Let errors of a method close the connection."""
 
     @wraps(handler)
     def checked(channel: Channel, **arguments: Any) -> None:
@@ -89,16 +89,16 @@ def _answer(channel: Channel, name: str, flags: int) -> None:
 
 
 def demarcation_select(channel: Channel) -> None:
-    """dtx-demarcation.select"""
+    """Perform dtx-demarcation.select."""
     _select(channel, True)
     channel.connection.engine.send(channel.number, "dtx-demarcation.select-ok", {})
 
 
 def demarcation_start(channel: Channel, ticket: int, xid: str, join: bool, resume: bool) -> None:
-    """dtx-demarcation.start: a new branch, or one that others work in, or one that was suspended here."""
+    """Perform dtx-demarcation.start: begin, join or resume a branch."""
     session = _demarcated(channel)
     if join and resume:
-        raise PreconditionFailed("a branch is joined or resumed, not both")
+        raise PreconditionFailed("join and resume exclude each other")
     if resume:
         session.resume(xid)
     else:
@@ -107,10 +107,10 @@ def demarcation_start(channel: Channel, ticket: int, xid: str, join: bool, resum
 
 
 def demarcation_end(channel: Channel, ticket: int, xid: str, fail: bool, suspend: bool) -> None:
-    """dtx-demarcation.end"""
+    """Perform dtx-demarcation.end."""
     session = _demarcated(channel)
     if fail and suspend:
-        raise PreconditionFailed("work in a branch fails or is suspended, not both")
+        raise PreconditionFailed("fail and suspend exclude each other")
     branch, pieces = session.suspend(xid) if suspend else session.end(xid, fail)
     channel.run_steps(pieces, lambda: _answer(channel, "dtx-demarcation.end-ok", _flags_of(branch)))
 
@@ -118,7 +118,7 @@ def demarcation_end(channel: Channel, ticket: int, xid: str, fail: bool, suspend
 def _demarcated(channel: Channel) -> DtxSession:
     session = channel.dtx
     if session is None or not session.demarcated:
-        raise PreconditionFailed("dtx-demarcation.select comes first")
+        raise PreconditionFailed("send dtx-demarcation.select first")
     return session
 
 
@@ -129,7 +129,7 @@ def _flags_of(branch: Branch) -> int:
 
 
 class _Decision:
-    """Answers a coordinator once the log has what it decided. The channel does nothing else until then."""
+    """Replies to a coordinator when its decision is on disk. The channel is stalled until then."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel = channel
@@ -159,31 +159,31 @@ def _decide(channel: Channel, name: str, decide: Callable[[Callable[[int], None]
 
 
 def prepare(channel: Channel, ticket: int, xid: str) -> None:
-    """dtx-coordination.prepare"""
+    """Perform dtx-coordination.prepare."""
     branch = _find(channel, xid)
     _decide(channel, "dtx-coordination.prepare-ok", lambda done: channel.vhost.branches.prepare(branch, done))
 
 
 def commit(channel: Channel, ticket: int, xid: str, one_phase: bool) -> None:
-    """dtx-coordination.commit"""
+    """Perform dtx-coordination.commit."""
     branch = _find(channel, xid)
     _decide(channel, "dtx-coordination.commit-ok", lambda done: channel.vhost.branches.commit(branch, one_phase, done))
 
 
 def rollback(channel: Channel, ticket: int, xid: str) -> None:
-    """dtx-coordination.rollback"""
+    """Perform dtx-coordination.rollback."""
     branch = _find(channel, xid)
     _decide(channel, "dtx-coordination.rollback-ok", lambda done: channel.vhost.branches.rollback(branch, done))
 
 
 def forget(channel: Channel, ticket: int, xid: str) -> None:
-    """dtx-coordination.forget"""
+    """Perform dtx-coordination.forget."""
     channel.vhost.branches.forget(_find(channel, xid))
     channel.connection.engine.send(channel.number, "dtx-coordination.forget-ok", {})
 
 
 def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> None:
-    """dtx-coordination.recover: the branches in doubt, all at once."""
+    """Perform dtx-coordination.recover: return all branches in doubt at once."""
     found = bytearray()
     for branch in channel.vhost.branches.in_doubt(channel.connection.user):
         data = branch.name.encode("utf-8", "surrogateescape")
@@ -195,14 +195,14 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
 
 
 def get_timeout(channel: Channel, xid: str) -> None:
-    """dtx-coordination.get-timeout: the timeout in seconds; 0 if it was not set, although `dtx.timeout` applies then"""
+    """Perform dtx-coordination.get-timeout, in seconds. 0 means that none was set and `dtx.timeout` applies."""
     channel.connection.engine.send(
         channel.number, "dtx-coordination.get-timeout-ok", {"timeout": _find(channel, xid).asked_timeout}
     )
 
 
 def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
-    """dtx-coordination.set-timeout, in seconds; 0 is none"""
+    """Perform dtx-coordination.set-timeout, in seconds; 0 is no timeout."""
     branch = _find(channel, xid)
     branch.asked_timeout = timeout
     branch.timeout = timeout * 1000

@@ -1,4 +1,4 @@
-"""Class exchange of 0-9: what an exchange is stays as it was declared first."""
+"""Class exchange of 0-9. A declaration of an existing exchange only checks its type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def declare(
     nowait: bool,
     arguments: FieldTable,
 ) -> None:
-    """exchange.declare"""
+    """Perform exchange.declare."""
     vhost = channel.vhost
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, exchange)
     existing = vhost.exchanges.get(exchange)
@@ -33,8 +33,8 @@ def declare(
         vhost.exchange(exchange)
     elif exchange and existing is not None:
         channel.connection.check("configure", exchange)
-        if existing.type != type:  # typed; durable and auto-delete are sticky
-            raise NotAllowed(f"exchange '{exchange}' in vhost '{vhost.name}' is of type {existing.type}, not {type}")
+        if existing.type != type:  # the properties stay those of the first declaration
+            raise NotAllowed(f"exchange '{exchange}' in vhost '{vhost.name}' has the type '{existing.type}', not '{type}'")
     else:
         definitions.declare_exchange(
             channel.connection,
@@ -49,7 +49,7 @@ def declare(
 
 
 def delete(channel: Channel, ticket: int, exchange: str, if_unused: bool, nowait: bool) -> None:
-    """exchange.delete"""
+    """Perform exchange.delete."""
     channel.tickets.check(ticket, ACTIVE, exchange)
     if exchange not in channel.vhost.exchanges:
         raise NotFound(f"no exchange '{exchange}' in vhost '{channel.vhost.name}'")

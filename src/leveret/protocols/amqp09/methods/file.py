@@ -1,4 +1,4 @@
-"""Class file of 0-9: reliable transfer of files by staging."""
+"""Class file of 0-9: transfer of large contents by staging."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# What a publish of a transaction costs beside its body, which is elsewhere.
+# Memory for a publish in a transaction, in bytes. Its body is not in memory.
 PENDING_PUBLISH_BYTES: Final = 1000
-# Of the method file.open.
+# Method id of file.open.
 OPEN: Final = 40
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """file.qos: the windows are those of the channel, for all classes."""
+    """Perform file.qos. The windows are those of the channel, for all classes."""
     basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
 
 
@@ -46,17 +46,17 @@ def consume(
     nowait: bool,
     filter: FieldTable,
 ) -> None:
-    """file.consume"""
+    """Perform file.consume."""
     contents.consume(channel, ticket, queue, consumer_tag, no_local, no_ack, exclusive, nowait, filter, FileConsumer, KIND)
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """file.cancel. What is being staged is still delivered."""
+    """Perform file.cancel. Messages that are being staged are still delivered."""
     contents.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
 
 
 class _Opening:
-    """A `file.open-ok` that waits until what it reports is on disk."""
+    """A `file.open-ok` that waits until the bytes that it reports are on disk."""
 
     def __init__(self, channel: Channel, size: int) -> None:
         self.channel = channel
@@ -75,10 +75,10 @@ class _Opening:
 
 
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
-    """file.open: answered with how much of the upload is here.
+    """Perform file.open: reply with the size of the upload.
 
-    The reply waits until the upload itself is on disk, and the bytes that an earlier channel sent. A client that sends one
-    piece after the other does not wait for the disk in between.
+    The reply waits until the upload itself and the bytes of earlier channels are on disk. A client that sends one piece
+    after the other does not wait for the disk in between.
     """
     connection = channel.connection
     staged = channel.broker.uploads.open(
@@ -92,29 +92,29 @@ def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
 
 
 def open_ok(channel: Channel, staged_size: int) -> None:
-    """file.open-ok, of the client"""
+    """Perform file.open-ok."""
     channel.files.open_ok(staged_size)
 
 
 def stage(channel: Channel, command: ContentMethod) -> None:
-    """file.stage"""
+    """Perform file.stage."""
     channel.files.stage(command)
 
 
 def publish(
     channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool, identifier: str
 ) -> None:
-    """file.publish"""
+    """Perform file.publish."""
     channel.tickets.check(ticket, WRITE, exchange)
     connection = channel.opened_on
     address = make_address(exchange, routing_key)
     route = connection.find_route(address)
     staged = channel.broker.uploads.find(channel.vhost.name, connection.user, KIND, identifier)
     if staged is None or staged.taken:
-        raise NotFound(f"file.publish: no content is staged as '{identifier}'")
+        raise NotFound(f"file.publish: no staged content '{identifier}'")
     if not staged.complete:
         raise NotFound(
-            f"file.publish: of '{identifier}' {staged.size} of {staged.announced} bytes are staged: stage the rest first"
+            f"file.publish: {staged.size} of {staged.announced} bytes of '{identifier}' are staged: stage the rest first"
         )
     if staged.owner is not None:
         raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
@@ -153,12 +153,12 @@ def publish(
 
 
 def ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
-    """file.ack"""
+    """Perform file.ack."""
     channel.ack(delivery_tag, multiple)
 
 
 def reject(channel: Channel, delivery_tag: int, requeue: bool) -> None:
-    """file.reject"""
+    """Perform file.reject."""
     channel.nack(delivery_tag, False, requeue)
 
 

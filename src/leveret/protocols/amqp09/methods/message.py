@@ -1,4 +1,4 @@
-"""Class message of 0-9, which the specification calls work in progress."""
+"""Class message of 0-9: transfers in both directions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PERSISTENT: Final = 2
 # Reject codes.
 GENERIC: Final = 0
 NOT_IMMEDIATE: Final = 1
-# What a publish of a transaction costs beside its body.
+# Memory for a publish in a transaction, in bytes, in addition to its body.
 PENDING_PUBLISH_BYTES: Final = 1000
 
 
 class Rejected(Exception):
-    """A transfer is not taken, for which a client has `message.reject`."""
+    """A transfer that is answered with `message.reject`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -55,36 +55,36 @@ class Rejected(Exception):
 
 
 def transfer(channel: Channel, **arguments: Any) -> None:
-    """message.transfer: the destination is an exchange."""
+    """Perform message.transfer. The destination is an exchange."""
     channel.tickets.check(arguments["ticket"], WRITE, arguments["destination"])
     check(channel, arguments)
     kind, data = arguments["body"]
     if kind != INLINE:
-        # It is published when everything is here.
+        # It is published when its reference is closed.
         channel.messages.find_reference(data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
         return
     limit = channel.connection.settings.max_message_size
     if len(data) > limit:
         raise ContentTooLarge(
-            f"a body of {len(data)} bytes is larger than the {limit} that are taken; the setting is amqp.max_message_size"
+            f"a body of {len(data)} bytes exceeds the maximum of {limit}; the setting is amqp.max_message_size"
         )
     answers = channel.messages.answers
     answers.add(publish(channel, arguments, data, len(data), channel.request))
 
 
 def check(channel: Channel, arguments: Arguments) -> None:
-    """Refuse what is wrong with a transfer whatever its body is."""
+    """Raise an error if the fields of a transfer are invalid."""
     if arguments["user_id"]:
         channel.check_user(arguments["user_id"].encode("utf-8", "surrogateescape"))
     if arguments["reply_to"] == REPLY_NAME:
         arguments["reply_to"] = channel.reply_address()
     if arguments["ttl"] > MAX_EXPIRATION:
-        raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: milliseconds are expected, at most {MAX_EXPIRATION}")
+        raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: expected at most {MAX_EXPIRATION} milliseconds")
     channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
 
 
 def publish(channel: Channel, arguments: Arguments, body: Body, size: int, request: int) -> Answer:
-    """Publish a transfer of which everything is here; the answer to it, of the id `request`."""
+    """Publish a complete transfer. Return the reply to the request with the id `request`."""
     connection = channel.opened_on
     address = make_address(arguments["destination"], arguments["routing_key"])
     route = connection.find_route(address)
@@ -135,8 +135,11 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
 
 
 def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[Queue]:
-    """The queues that take the message; Rejected where it asked for more than there is. `mandatory` is known to peers of
-    Qpid's only."""
+    """Return the queues for a message. Only Qpid's transfers have the field `mandatory`.
+
+    Raises:
+        Rejected: a mandatory message has no queue, or an immediate one has no consumer.
+    """
     if arguments.get("mandatory") and not queues:
         raise Rejected(GENERIC, "NO_ROUTE")
     if arguments["immediate"]:
@@ -150,7 +153,7 @@ def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """message.qos: the windows are those of the channel, for all classes."""
+    """Perform message.qos. The windows are those of the channel, for all classes."""
     basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "")
     channel.messages.answers.ok()
 
@@ -165,18 +168,18 @@ def consume(
     exclusive: bool,
     filter: FieldTable,
 ) -> None:
-    """message.consume"""
+    """Perform message.consume."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     channel.make_way(name)
     if destination and channel.tag_owner(destination) is not None:
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
     if LEASE in filter:
-        raise PreconditionFailed("message.consume: leases are for class basic")
+        raise PreconditionFailed("message.consume: only class basic supports leases")
     if is_set(filter, NO_CONSUME):
         filter[BROWSE] = no_ack = True
     if no_ack and filter.get(RESUMES) is True:
-        raise PreconditionFailed(f"message.consume: who keeps checkpoints ({RESUMES}) acknowledges: consume without no-ack")
+        raise PreconditionFailed(f"message.consume: {RESUMES} requires acknowledgements: consume without no-ack")
     tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
     basic091.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
     consumer = channel.consumers[tag]
@@ -186,11 +189,11 @@ def consume(
 
 
 def cancel(channel: Channel, destination: str) -> None:
-    """message.cancel; without a destination all consumers of the channel that have none."""
+    """Perform message.cancel. Without a destination, it cancels the consumers of the channel that have none."""
     if destination:
         owner = channel.tag_owner(destination)
         if owner is not None and owner is not channel:
-            raise NotAllowed(f"destination '{destination}' is that of a consumer of another channel")
+            raise NotAllowed(f"destination '{destination}' belongs to a consumer of another channel")
         channel.cancel(destination)
     else:
         for tag, consumer in list(channel.consumers.items()):
@@ -200,7 +203,7 @@ def cancel(channel: Channel, destination: str) -> None:
 
 
 class _Get(Waiting):
-    """A message.get that waits for the answers before its own, or for its message to be read from disk."""
+    """A message.get that waits for earlier replies, or for its message to be read from disk."""
 
     def __init__(self, channel: Channel, queue: Queue, destination: str, no_ack: bool) -> None:
         self.channel = channel
@@ -218,7 +221,7 @@ class _Get(Waiting):
             self.queue.wait_loaded(self)
 
     def answer(self) -> bool:
-        """Answer, and transfer the message; False where it must be read from disk first."""
+        """Reply and transfer the message. Return False if it must be read from disk first."""
         channel = self.channel
         queue = self.queue
         entry = queue.get(self.no_ack, MESSAGE, channel.scope)
@@ -237,7 +240,7 @@ class _Get(Waiting):
 
 
 def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: bool) -> None:
-    """message.get: ok, and then the transfer."""
+    """Perform message.get: reply with ok, then transfer the message."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     connection = channel.connection
@@ -257,38 +260,38 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
 
 
 def recover(channel: Channel, requeue: bool) -> None:
-    """message.recover"""
+    """Perform message.recover."""
     if channel.transacted:
-        raise PreconditionFailed("message.recover is not for a transacted channel: roll back instead")
+        raise PreconditionFailed("message.recover is not allowed on a transacted channel: roll back instead")
     basic091.recover_async(channel, requeue)
     channel.messages.answers.ok()
 
 
-# Answers of the client
+# Replies of the client
 
 
 def ok(channel: Channel) -> None:
-    """message.ok: the client has a message."""
+    """Perform message.ok: the client acknowledges messages."""
     for tag in channel.messages.settled_by("message.ok"):
         channel.ack(tag, False)
 
 
 def reject(channel: Channel, code: int, text: str) -> None:
-    """message.reject: the message is dead."""
+    """Perform message.reject: dead-letter or drop messages."""
     if code not in (GENERIC, NOT_IMMEDIATE):
-        raise SyntaxInvalid(f"message.reject: {code} is no reject code: those are {GENERIC} and {NOT_IMMEDIATE}")
+        raise SyntaxInvalid(f"message.reject: unknown reject code {code}: expected {GENERIC} or {NOT_IMMEDIATE}")
     for tag in channel.messages.settled_by("message.reject"):
         channel.nack(tag, False, False)
 
 
 def offset(channel: Channel, value: int) -> None:
-    """message.offset: the client has so much of a message that it was asked to resume."""
+    """Perform message.offset: send the rest of a message that the client resumes."""
     channel.messages.offset(value)
 
 
 def empty(channel: Channel) -> None:
-    """message.empty: a client is never asked for a message."""
-    raise CommandInvalid("message.empty: there was no message.get")
+    """Refuse message.empty: the broker never sends message.get."""
+    raise CommandInvalid("message.empty without a message.get")
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

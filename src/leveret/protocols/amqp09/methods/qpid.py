@@ -1,4 +1,4 @@
-"""What only Qpid's peers know: exchange.bound and exchange.query, class binding, class execution."""
+"""Extensions of Qpid: exchange.bound and exchange.query, class binding, class execution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.protocols.amqp09.methods.queue import find
 from leveret.protocols.amqp09.realms import PASSIVE
 from leveret.wire.amqp0.values import Arguments
 
-# Reply codes of exchange.bound-ok, as Qpid's brokers have them.
+# Reply codes of exchange.bound-ok, as in Qpid.
 OK: Final = 0
 EXCHANGE_NOT_FOUND: Final = 1
 QUEUE_NOT_FOUND: Final = 2
@@ -24,13 +24,13 @@ QUEUE_NOT_BOUND_WITH_KEY: Final = 6
 
 
 def bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> None:
-    """exchange.bound: it carries no ticket, and tells no more than a passive declaration."""
+    """Perform exchange.bound. It needs no ticket, as it reveals no more than a passive declaration."""
     code, text = _bound(channel, exchange, routing_key, queue)
     channel.connection.engine.send(channel.number, "exchange.bound-ok", {"reply_code": code, "reply_text": text})
 
 
 def _bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> tuple[int, str]:
-    """Return the parts of the query that are present."""
+    """Return the reply code and text for a query."""
     source = channel.vhost.exchanges.get(exchange)
     if source is None:
         return EXCHANGE_NOT_FOUND, f"exchange '{exchange}' not found"
@@ -52,7 +52,7 @@ def _bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> tup
 
 
 def query(channel: Channel, ticket: int, exchange: str) -> None:
-    """exchange.query"""
+    """Perform exchange.query."""
     channel.tickets.check(ticket, PASSIVE, exchange)
     found = channel.vhost.exchanges.get(exchange)
     answer: Arguments = {"not_found": True}
@@ -83,9 +83,9 @@ def _find(channel: Channel, queue: str) -> Queue | None:
 
 
 def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key: str, arguments: FieldTable) -> bool:
-    """Whether there is a binding with whatever is given of its queue, key and arguments."""
+    """Return whether the exchange has a binding with the given queue, key and arguments; empty ones match all."""
     if not exchange.name and not arguments:
-        # It has every queue under its name.
+        # The default exchange binds every queue by its name.
         if queue is not None:
             return routing_key in ("", queue.name)
         return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
@@ -103,11 +103,11 @@ def _matches(binding: Binding, routing_key: str, arguments: FieldTable) -> bool:
 
 
 def flush(channel: Channel) -> None:
-    """execution.flush: what came before it has been carried out."""
+    """Ignore execution.flush: all earlier methods have been performed."""
 
 
 def complete(channel: Channel, mark: int) -> None:
-    """execution.complete: how far the client has got with what the broker sent, which nothing here waits for."""
+    """Ignore execution.complete, the client's progress."""
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {

@@ -1,7 +1,7 @@
-"""Class queue of 0-9: properties are those of the first declaration.
+"""Class queue of 0-9. A declaration of an existing queue does not check its properties.
 
-With `compat.strict` exclusive implies auto-delete, and failed binds, and whatever is tried with another connection's
-exclusive queue, end the connection, as the text of the specification has it. Its peers never knew it so.
+With `compat.strict`, as in the specification, exclusive implies auto-delete, and failed binds and the use of another
+connection's exclusive queue close the connection. Other brokers did not implement this.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from leveret.protocols.amqp091.methods.replies import reply_when_stored
 
 
 def name_of(channel: Channel, queue: str) -> str:
-    """The queue that a method means; NotAllowed where it names none and the channel has declared none."""
+    """Return the queue of a method; without a name, the last one declared on the channel.
+
+    Raises:
+        NotAllowed: there is neither.
+    """
     if queue:
         return queue
     if not channel.last_queue:
-        raise NotAllowed("no queue name given, and no queue was declared on this channel before")
+        raise NotAllowed("the queue name is empty, but no queue was declared on this channel")
     return channel.last_queue
 
 
 def find(channel: Channel, queue: str) -> Queue:
-    """The queue of that name. With `compat.strict` another connection's exclusive one is an error of the connection."""
+    """Return a queue. With `compat.strict`, another connection's exclusive queue is an error of the connection."""
     channel.make_way(queue)
     try:
         return channel.vhost.queue(queue, channel.connection)
@@ -50,7 +54,7 @@ def declare(
     nowait: bool,
     arguments: FieldTable,
 ) -> None:
-    """queue.declare"""
+    """Perform queue.declare."""
     connection = channel.connection
     vhost = channel.vhost
     if not queue:
@@ -69,8 +73,7 @@ def declare(
             connection.check("configure", queue)
             if exclusive and found.exclusive_owner is None and not strict:
                 raise ResourceLocked(
-                    f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it was"
-                    " declared without exclusive"
+                    f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it is not exclusive"
                 )
         durable = False
     else:
@@ -99,7 +102,7 @@ def declare(
 def bind(
     channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, nowait: bool, arguments: FieldTable
 ) -> None:
-    """queue.bind. With `compat.strict` whatever is wrong with it ends the connection (queue.bind.failure)."""
+    """Perform queue.bind. With `compat.strict`, any error closes the connection (queue.bind.failure)."""
     try:
         name = name_of(channel, queue)
         if not queue and not routing_key:
@@ -114,7 +117,7 @@ def bind(
         if exchange:
             definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
         elif routing_key != name:
-            raise NotAllowed("the default exchange has a queue under its own name only")
+            raise NotAllowed("a queue is bound to the default exchange by its own name only")
     except BrokerError as error:
         error.closes_connection = channel.vhost.strict
         raise
@@ -122,7 +125,7 @@ def bind(
 
 
 def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key: str, arguments: FieldTable) -> None:
-    """queue.unbind; a binding that is not there is an error of the connection, a queue or exchange one of the channel."""
+    """Perform queue.unbind. A missing binding closes the connection, a missing queue or exchange the channel."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
@@ -141,19 +144,19 @@ def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key
 
 
 def purge(channel: Channel, ticket: int, queue: str, nowait: bool) -> None:
-    """queue.purge"""
+    """Perform queue.purge."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
     queue091.purge(channel, name, nowait)
 
 
 def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty: bool, nowait: bool) -> None:
-    """queue.delete"""
+    """Perform queue.delete."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, ACTIVE, name)
     find(channel, name)
     if channel.opened_on.of_qpid and not channel.connection.engine.uses_requests:
-        nowait = False  # Qpid's brokers have always answered it, and clients up to 0.32 wait for that
+        nowait = False  # Qpid brokers always reply, and Qpid clients up to 0.32 wait for it
     queue091.delete(channel, name, if_unused, if_empty, nowait)
 
 

@@ -1,4 +1,4 @@
-"""Class message of 0-9: bodies by reference, with checkpoints from which they are resumed."""
+"""Class message of 0-9: bodies by reference, which can be resumed at checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.wire.amqp0.classes import MESSAGE
 
 
 def open_reference(channel: Channel, reference: str) -> None:
-    """message.open"""
+    """Perform message.open."""
     channel.messages.check_new_reference(reference)
     connection = channel.opened_on
     staged = channel.broker.uploads.begin(channel.vhost.name, connection.user, KIND, connection)
@@ -24,7 +24,7 @@ def open_reference(channel: Channel, reference: str) -> None:
 
 
 def append(channel: Channel, reference: str, bytes: bytes) -> None:
-    """message.append"""
+    """Perform message.append."""
     found = channel.messages.find_reference(reference)
     channel.opened_on.published(channel)
     channel.check_pause()
@@ -32,12 +32,12 @@ def append(channel: Channel, reference: str, bytes: bytes) -> None:
     channel.messages.answers.ok()
 
 
-# Of the method.
+# Method id of message.checkpoint.
 CHECKPOINT: Final = 90
 
 
 class _Checkpoint:
-    """A checkpoint that is being made durable."""
+    """A checkpoint that is being written to disk."""
 
     def __init__(self, channel: Channel, answer: Answer) -> None:
         self.channel = channel
@@ -55,8 +55,10 @@ class _Checkpoint:
 
 
 def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
-    """message.checkpoint: answered when everything up to here is on disk. The channel does nothing else until then, or it
-    could have others wait behind any number of syncs."""
+    """Perform message.checkpoint: reply when everything up to here is on disk.
+
+    The channel is stalled until then, so that one client cannot queue any number of syncs.
+    """
     found = channel.messages.find_reference(reference)
     answer = Answer("message.ok", {}, channel.request, deferred=True)
     channel.messages.answers.add(answer)
@@ -69,7 +71,7 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
 
 
 def resume(channel: Channel, reference: str, identifier: str) -> None:
-    """message.resume: reopen a reference at its checkpoint. An unknown one begins at 0."""
+    """Perform message.resume: open a reference at its checkpoint, at 0 if the checkpoint is unknown."""
     channel.messages.check_new_reference(reference)
     connection = channel.opened_on
     uploads = channel.broker.uploads
@@ -82,7 +84,7 @@ def resume(channel: Channel, reference: str, identifier: str) -> None:
 
 
 def close(channel: Channel, reference: str) -> None:
-    """message.close: everything is here, and what refers to it is published."""
+    """Perform message.close: publish the transfers of the reference."""
     messages = channel.messages
     found = messages.find_reference(reference)
     del messages.references[reference]

@@ -1,4 +1,4 @@
-"""Class stream of 0-9: messages that are worth something in time only, or nothing."""
+"""Class stream of 0-9: messages that may be lost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# What a publish of a transaction costs beside its body.
+# Memory for a publish in a transaction, in bytes, in addition to its body.
 PENDING_PUBLISH_BYTES: Final = 1000
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate: int, **flags: bool) -> None:
-    """stream.qos: of this class alone, for nothing of it is ever unacknowledged."""
+    """Perform stream.qos. The windows apply to this class only, whose deliveries are never unacknowledged."""
     connection = channel.opened_on
     if flags["global"]:
         pace = connection.pace
@@ -49,19 +49,19 @@ def consume(
     nowait: bool,
     filter: FieldTable,
 ) -> None:
-    """stream.consume"""
+    """Perform stream.consume."""
     contents.consume(
         channel, ticket, queue, consumer_tag, no_local, True, exclusive, nowait, filter, StreamConsumer, "stream"
     )
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """stream.cancel"""
+    """Perform stream.cancel."""
     contents.cancel(channel, consumer_tag, nowait, "stream.cancel-ok")
 
 
 def publish(channel: Channel, command: ContentMethod) -> None:
-    """stream.publish: never persistent, since a loss is acceptable."""
+    """Perform stream.publish. Messages are never persistent, as losing them is acceptable."""
     arguments = command.arguments
     exchange: str = arguments["exchange"]
     channel.tickets.check(arguments["ticket"], WRITE, exchange)

@@ -1,4 +1,4 @@
-"""Class tunnel of 0-9: requests to handlers by name. One of them is built in: it carries out methods of 0-9."""
+"""Class tunnel of 0-9: requests to handlers by name. The built-in handler performs methods of 0-9."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# The data-name of methods of 0-9, which are carried out on the channel that they come through.
+# Data-name of the built-in handler. It performs methods of 0-9 on the channel of the request.
 METHODS: Final = "amqp"
 TUNNEL: Final = 110
 REQUEST: Final = 10
 CHANNEL: Final = 20
-# Frames of one request: they are carried out in one go, while everybody else waits.
+# Maximum number of frames in one request. They are performed in one turn, which delays other clients.
 MAX_FRAMES: Final = 10_000
 _FRAME: Final = struct.Struct(">BHI").pack
 _SIZE: Final = struct.Struct(">I").unpack_from
@@ -31,7 +31,7 @@ _SIZE_AT: Final = 3
 
 
 def request(channel: Channel, command: ContentMethod) -> None:
-    """tunnel.request"""
+    """Perform tunnel.request."""
     properties = decode_header(command.header, QPID, V0_9)[2]
     name: str = properties.get("data_name", "")
     if name == METHODS:
@@ -42,14 +42,14 @@ def request(channel: Channel, command: ContentMethod) -> None:
         raise NotFound(
             f"tunnel.request: no handler named '{name}'"
             if name
-            else "tunnel.request: the content has no data-name, which says whom it is for"
+            else "tunnel.request: the content has no data-name; expected the name of a handler"
         )
     broadcast: int = properties.get("broadcast", 0)
     if not broadcast:
         workers = workers[:1]
     for worker in workers:
         if worker.is_busy():
-            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', which is the most")
+            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', the maximum")
     headers: FieldTable = properties.get("headers") or {}
     asked = Request(
         channel.opened_on.user,
@@ -69,7 +69,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
 
 
 class _Pending:
-    """A request that handlers have; its channel does nothing else until they are done with it."""
+    """A request that handlers are processing. Its channel is stalled until all have finished."""
 
     def __init__(self, channel: Channel, name: str, count: int) -> None:
         self.channel = channel
@@ -87,24 +87,27 @@ class _Pending:
         if self.error is None:
             channel.resume()
             return
-        text = str(self.error) if isinstance(self.error, Refused) else "it failed, the broker's log says how"
+        text = str(self.error) if isinstance(self.error, Refused) else "it failed; see the broker's log"
         connection = channel.connection
         connection.refuse(channel, PRECONDITION_FAILED, f"tunnel handler '{self.name}': {text}", TUNNEL, REQUEST)
 
 
 def _execute(channel: Channel, body: bytes) -> None:
-    """Carry out methods of 0-9, as if they had come on the channel by themselves: frames as on the wire, or one method
-    without a frame. None is where one of them is not for tunnels."""
+    """Perform tunnelled methods of 0-9 as if they had been sent on the channel.
+
+    The body has frames as on the wire, or one method without a frame. If any of them is not allowed in a tunnel, none is
+    performed.
+    """
     connection = channel.opened_on
     engine = connection.engine
     if engine.uses_requests:
         raise NotImplementedByBroker(
-            "tunnel.request: methods in requests and responses are not tunnelled, for their"
-            " answers would name requests that were never made"
+            "tunnel.request: methods in requests and responses cannot be tunnelled, because their"
+            " replies would name requests that were never sent"
         )
     number = channel.number
     if body[:1] == b"\0":
-        # No frame is of type 0; the number of a class begins with it.
+        # Class ids begin with 0, and there is no frame type 0.
         body = _FRAME(FRAME_METHOD, number, len(body)) + body + bytes((FRAME_END,))
     _check_count(body)
     within = Engine(
@@ -119,7 +122,7 @@ def _execute(channel: Channel, body: bytes) -> None:
                 number,
                 CONNECTION_SCOPE,
                 FRAME_ERROR,
-                "tunnel.request: its content ends within a frame, or before the content of a method does",
+                "tunnel.request: the body ends within a frame or before the content of a method is complete",
                 TUNNEL,
                 REQUEST,
             )
@@ -130,14 +133,14 @@ def _execute(channel: Channel, body: bytes) -> None:
         if channel.closing or connection.closing:
             return
         if channel.stalled:
-            # Before what has come behind the tunnel.
+            # Ahead of commands that followed the tunnel.
             channel.backlog.extendleft(reversed(commands[index:]))
             return
         connection.perform(channel, command)
 
 
 def _check_count(body: bytes) -> None:
-    """Refuse too many frames before anything is made of them."""
+    """Raise ContentTooLarge for too many frames, before they are parsed."""
     at = count = 0
     end = len(body)
     while at + FRAME_OVERHEAD <= end:
@@ -145,13 +148,13 @@ def _check_count(body: bytes) -> None:
         at += size + FRAME_OVERHEAD
         count += 1
         if count > MAX_FRAMES:
-            raise ContentTooLarge(f"tunnel.request: its content has more than {MAX_FRAMES} frames")
+            raise ContentTooLarge(f"tunnel.request: the body has more than {MAX_FRAMES} frames")
 
 
 def _check(command: Command, number: int) -> None:
-    """Refuse what is about the channel or its connection, and tunnels in tunnels."""
+    """Raise CommandInvalid for methods about the channel or its connection, and for tunnels in tunnels."""
     if isinstance(command, Method) and (command.channel != number or command.class_id in (CHANNEL, TUNNEL)):
-        raise CommandInvalid(f"tunnel.request: {command.name} is not for a tunnel")
+        raise CommandInvalid(f"tunnel.request: {command.name} is not allowed in a tunnel")
 
 
 CONTENT_HANDLERS: Final[dict[str, Callable[[Channel, ContentMethod], None]]] = {"tunnel.request": request}

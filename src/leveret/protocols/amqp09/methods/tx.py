@@ -1,4 +1,4 @@
-"""Class tx of 0-9: what is rejected in a transaction that is rolled back goes back to its queue."""
+"""Class tx of 0-9. A rollback requeues the messages that were rejected in the transaction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from leveret.protocols.amqp091.methods import tx as tx091
 
 
 def rollback(channel: Channel) -> None:
-    """tx.rollback. Qpid's clients reject everything that they have before it, to get it again: the rejection does not
-    count, so that it may come back to this channel, but the client has forgotten it all the same."""
+    """Perform tx.rollback.
+
+    Qpid clients reject all their messages before it, to get them again. The rejection is rolled back, so these messages may
+    be delivered to this channel again, but they are requeued, because the client has dropped them.
+    """
     tx091.check_transacted(channel, "rollback")
     channel.run_steps(_rolling_back(channel), partial(_rolled_back, channel))
 
