@@ -1,4 +1,4 @@
-"""One SASL exchange with one client, whatever protocol carries it (RFC 4422)."""
+"""SASL exchange with one client, for all protocols (RFC 4422)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from leveret.security.users import UserStore
 
 log = logging.getLogger("leveret.connection")
 
-# A refused login waits this long before the socket is closed, so that guessing is slow.
+# Seconds before the socket of a refused login is closed, to slow down guessing.
 REFUSAL_DELAY = 1.0
 
 
 class Authentication:
-    """The server's side of an exchange. Each protocol subclasses it, and drops it when it is over or the connection lost.
+    """The server's side of an exchange. Each protocol subclasses it, and drops it at its end.
 
-    offered  the mechanisms that the client may choose of, best first
-    busy     a thread is checking a password: the client must wait
+    Attributes:
+        offered: mechanisms that the client may choose from, best first.
+        busy: whether a password is being checked in a thread, so that the client must wait.
     """
 
     def __init__(
@@ -50,41 +51,49 @@ class Authentication:
         self.busy = False
         self._mechanism: Mechanism | None = None
 
-    # What the protocol does
+    # Implemented by the protocol
 
     def is_lost(self) -> bool:
-        """Whether the client has gone."""
+        """Return whether the connection is lost."""
         raise NotImplementedError
 
     def wait(self, waiting: bool) -> None:
-        """Note the start of slow work in a thread; with False, its end, after its result was processed."""
+        """Handle the start of slow work in a thread or, with False, its end, after its result was processed."""
         raise NotImplementedError
 
     def challenge(self, data: bytes) -> None:
         raise NotImplementedError
 
     def accept(self, name: str, data: bytes) -> None:
-        """The client is that user. `data` is the mechanism's last word to it, empty for none."""
+        """Log the user in. `data` is the final message of the mechanism to the client; empty for none."""
         raise NotImplementedError
 
     def refuse(self) -> None:
-        """The client is not let in; the log has said why."""
+        """Refuse the login; the reason has been logged."""
         raise NotImplementedError
 
     # The exchange
 
     @property
     def _host(self) -> str:
-        """The client's address, as the login queue knows it."""
+        """The client's address for the login queue."""
         return "" if self._peer.local else self._peer.host
 
     @property
     def mechanism(self) -> str:
-        """The name of the mechanism that the client chose, empty before."""
+        """The mechanism that the client chose; "" before."""
         return "" if self._mechanism is None else self._mechanism.name
 
     def start(self, mechanism: str, response: bytes | None) -> bool:
-        """The client's choice, and its first response, None where it came without one. False where this was not offered."""
+        """Start the exchange.
+
+        Args:
+            mechanism: the client's choice.
+            response: its initial response; None if there is none.
+
+        Returns:
+            False if the mechanism was not offered.
+        """
         self._mechanism = create(mechanism, self.offered, self._context)
         if self._mechanism is None:
             return False
@@ -95,7 +104,7 @@ class Authentication:
         return True
 
     def respond(self, response: bytes) -> None:
-        """A response of the client."""
+        """Process a response of the client."""
         assert self._mechanism is not None
         self._take(self._mechanism.step(response))
 
@@ -105,7 +114,7 @@ class Authentication:
         elif isinstance(outcome, NeedsPassword):
             self._check(outcome.username, outcome.password)
         elif isinstance(outcome, Blocking):
-            # On its own: who the client says that it is may be in there.
+            # A key of its own, since the user is not known yet.
             key = f"{id(self)}".encode()
             self._wait_for(key.decode(), key, outcome.call, self._take)
         elif isinstance(outcome, Success):
@@ -117,7 +126,7 @@ class Authentication:
             self.refuse_for(outcome.reason)
 
     def _wrong(self, name: str, reason: str) -> None:
-        """Refuse a wrong password that the mechanism itself has found: as late as one that was checked in a thread."""
+        """Refuse a wrong password found by the mechanism, with the same delay as one that was checked in a thread."""
         self._queue.failed(self._host, name)
         backoff = self._queue.backoff(self._host, name)
         if not backoff:
@@ -152,15 +161,15 @@ class Authentication:
         preferred: bool = False,
         backs_off: bool = False,
     ) -> None:
-        """Run something slow in a thread, when its turn comes.
+        """Submit a slow function to the login queue.
 
         Args:
-            name: As for `LoginQueue.submit`, like `key` and `preferred`.
-            key: See `name`.
-            function: What is slow.
-            done: Gets its result.
-            preferred: See `name`.
-            backs_off: Whether False is a wrong password, the answer to which waits after several of them.
+            name: as for `LoginQueue.submit`.
+            key: as for `LoginQueue.submit`.
+            function: the function, which runs in a thread.
+            done: gets its result.
+            preferred: as for `LoginQueue.submit`.
+            backs_off: whether the result False is a wrong password, whose reply is delayed after several of them.
         """
         self.busy = True
         self._peer.checking = True
@@ -170,7 +179,7 @@ class Authentication:
             self._peer.checking = False
             backoff = self._queue.backoff(self._host, name) if backs_off and result is False else 0.0
             if backoff and not self.is_lost():
-                # The socket forgets the call when it closes: those that wait cost no more than their sockets.
+                # The socket drops the call when it closes, so a waiting login costs no more than its socket.
                 self._peer.call_later(backoff, lambda: self._ran(done, result))
             else:
                 self._ran(done, result)
@@ -195,7 +204,7 @@ class Authentication:
     def _verified(self, name: str, verdict: bool, data: bytes) -> None:
         users, peer = self._users, self._peer
         if verdict and not may_connect(users, peer, name):
-            log.warning("%s: user '%s' may log in from this machine only (auth.loopback_users)", peer.name, name)
+            log.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.name, name)
             verdict = False
         if not verdict or users.get(name) is None:
             self.refuse_for(f"login of '{name}' by {self.mechanism}")
@@ -204,11 +213,11 @@ class Authentication:
         self.accept(name, data)
 
     def refuse_for(self, reason: str) -> None:
-        """Refuse, and say why in the log only."""
+        """Refuse the login. The reason is only logged."""
         log.warning("%s: login refused: %s", self._peer.name, reason)
         self.refuse()
 
 
 def may_connect(users: UserStore, peer: Peer, name: str) -> bool:
-    """Whether the user may come from where the client is."""
+    """Return whether the user may connect from the client's address."""
     return users.may_connect_from(name, "127.0.0.1" if peer.local else peer.host)

@@ -1,9 +1,9 @@
-"""Which protocol a new connection speaks, by its first bytes.
+"""Detection of the protocol of a new connection by its first bytes.
 
 `AMQP 0 0 9 1` is 0-9-1, `AMQP 1 1 0 9` is 0-9, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it.
-`AMQP 2 1 0 0` asks for TLS (security section 5.2.1), and so does a ClientHello without more ado. Other versions of AMQP 1
-are answered with the header of the version that is spoken (transport section 2.2), everything else with that of 0-9-1
-(connection.start.protocol-name), and a close; a header that cannot be one any more is not waited for.
+`AMQP 2 1 0 0` requests TLS (security section 5.2.1), and so does a TLS ClientHello. Other headers are answered with a
+supported header and a close: with that of 1.0 for other versions of AMQP 1 (transport section 2.2), otherwise with that of
+0-9-1 (connection.start.protocol-name). Bytes that cannot begin a header are answered at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_1_0_TLS: Final = b"AMQP\x02\x01\x00\x00"
 HEADER_SIZE: Final = 8
-# The version of AMQP 0-8.
+# Version bytes of AMQP 0-8.
 OLDEST: Final = b"\x00\x08\x00"
-# A record of TLS that carries a handshake, of any version from SSL 3 on (RFC 8446 section 5.1).
+# TLS handshake record, of any version since SSL 3 (RFC 8446 section 5.1).
 TLS_RECORD: Final = b"\x16\x03"
 
 NEED_MORE: Final = 0
@@ -32,9 +32,10 @@ V0_9: Final = 7
 
 
 def detect(data: bytes) -> int:
-    """The protocol whose header `data` begins with, NEED_MORE while it may be one, UNKNOWN where it cannot.
+    """Return the protocol of the header at the start of `data`.
 
-    TLS_HEADER is the protocol header that asks for TLS, TLS_HELLO the beginning of TLS itself.
+    NEED_MORE means that the header is incomplete, UNKNOWN that there is no known one. TLS_HEADER is the protocol header
+    that requests TLS, TLS_HELLO the start of a TLS handshake.
     """
     start = data[:HEADER_SIZE]
     if len(start) == HEADER_SIZE:
@@ -56,12 +57,14 @@ def detect(data: bytes) -> int:
 
 
 def supported_header(data: bytes, tls: bool = False) -> bytes:
-    """What answers a header that is UNKNOWN, or one of TLS where there is none: the nearest of those that are known.
+    """Return the supported header that is nearest to an unsupported one.
 
-    `tls` says whether TLS can be had on this connection.
+    Args:
+        data: the client's header.
+        tls: whether the connection supports TLS.
     """
     if len(data) >= HEADER_SIZE and data[:4] == b"AMQP":
-        # Versions that are older than all others are answered with the newest; 0-8 and 0-9 are near to 0-9-1.
+        # Versions before 0-8 are answered with 1.0, the newest; 0-8 and 0-9 with 0-9-1.
         if data[4] == 0 and (data[5] >= 1 or data[5:8] < OLDEST):
             return HEADER_1_0
         if data[4] == 2 and tls:

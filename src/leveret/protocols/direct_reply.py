@@ -1,4 +1,4 @@
-"""RabbitMQ's direct reply-to: a queue for the replies to one client, which is not declared and ends with its consumer.
+"""RabbitMQ's direct reply-to: a queue for replies to one client, which exists as long as its consumer.
 
 Requests contain its name, and requests and replies may use different protocols.
 """
@@ -19,7 +19,7 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
 def make_queue(vhost: Vhost) -> Queue:
-    """A queue for direct replies, under a name that cannot be guessed."""
+    """Create a queue for direct replies with an unguessable name."""
     return vhost.add_reply_queue(
         f"{REPLY_TO}.{base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()}", QueueSettings({}, {})
     )

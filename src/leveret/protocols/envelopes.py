@@ -1,4 +1,4 @@
-"""Requests to the broker and its replies as messages of the protocols: properties, correlation, bodies."""
+"""Requests to the control exchange and their replies as messages: properties, correlation, bodies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DATA: Final = bytes((codes.DESCRIBED, codes.SMALL_ULONG, 0x75))
 
 
 class Envelopes:
-    """The reply to a request of AMQP 1.0 is one, too: its id keeps its type. All others are of 0-9-1."""
+    """Envelopes of requests. The reply to a 1.0 message is one too, so that its id keeps its type; others are 0-9-1."""
 
     def reply_to(self, vhost: Vhost, message: Message) -> str:
-        """The name of the queue that the reply goes to, "" where there is none."""
+        """Return the queue for the reply; "" if there is none."""
         if message.format != FORMAT_AMQP1:
             return vhost.broker.property_of(message, "reply-to")
         address = _properties1(message).reply_to
@@ -42,11 +42,11 @@ class Envelopes:
             return ""
 
     def content(self, message: Message) -> bytes:
-        """The body as an application sees it."""
+        """Return the body as the application sent it."""
         return whole(to_amqp0.content_of(message) if message.format == FORMAT_AMQP1 else message.body)
 
     def reply(self, vhost: Vhost, message: Message, queue: str, body: bytes) -> Message:
-        """The reply to a request: JSON, with the request's correlation id, or over AMQP 1.0 its message id."""
+        """Return the reply to a request: JSON, with the request's correlation id, or over 1.0 otherwise its message id."""
         address = make_address("", queue)
         if message.format == FORMAT_AMQP1:
             asked = _properties1(message)
@@ -62,7 +62,7 @@ class Envelopes:
 
 
 def _properties1(message: Message) -> Properties:
-    """The properties section; an empty one where there is none that can be read."""
+    """Return the properties section; an empty one if it is missing or malformed."""
     header = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     try:
         sections = split(header)

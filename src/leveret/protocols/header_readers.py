@@ -1,4 +1,4 @@
-"""What the broker reads messages' headers with, by their format."""
+"""Header readers by message format."""
 
 from __future__ import annotations
 

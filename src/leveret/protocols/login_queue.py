@@ -1,13 +1,12 @@
-"""Who waits for a password check, and who is next: a flood of wrong logins must not delay the right ones.
+"""Queue of password checks, in which a flood of wrong logins does not delay correct ones.
 
-A check costs about 16 ms of a processor. Few run at a time; the others wait in queues of their address and user, so that
-an address that asks for thousands delays itself. Order: passwords that were right before, then addresses in turn, and of an
-address the newest user and the newest password first, because clients that have waited for long give up. Logins with the
-same user and password share one check. What exceeds a limit is refused, the oldest first.
+A check takes about 16 ms of processor time. Few run at a time; the others wait in queues by address and user, so that an
+address with thousands of logins delays only itself. Passwords that were correct before come first, then one login of each
+address in turn; within an address, the newest user and password, because clients that have waited for long give up. Logins
+with the same user and password share one check. Beyond a limit, the oldest login is refused.
 
-Wrong passwords in a row, those of SCRAM included, never delay a check: right passwords would wait behind the wrong ones of
-others at the same address, and an attacker who sends enough of them would lock the user out. They delay the answer to the
-client that was wrong.
+Consecutive wrong passwords, including those of SCRAM, never delay a check: correct passwords would wait behind wrong ones
+of the same address, and an attacker could lock a user out. Instead, they delay the reply to the failed client.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from typing import Final
 
 from leveret.protocols.peer import Result
 
-# Passwords of one user that may wait, from one address; and checks in all, from one address and from everywhere.
+# Maximum number of waiting checks: for one user from one address, for one address, and in total.
 MAX_WAITING_PER_USER: Final = 16
 MAX_WAITING_PER_ADDRESS: Final = 1_024
 MAX_WAITING: Final = 4_096
-# After so many wrong passwords in a row of a user from one address, the answer to the next ones waits: first for the
-# shortest time, then for twice as long each time.
+# After this many consecutive wrong passwords of a user from one address, replies are delayed: first by the minimum, then
+# by twice as long each time.
 FREE_FAILURES: Final = 5
 MIN_BACKOFF: Final = 0.1
 MAX_BACKOFF: Final = 2.0
-# Seconds without a wrong password after which a user's failures are forgotten, and how many users they are kept of.
+# Seconds without a wrong password after which the failures of a user are forgotten, and the maximum number of such users.
 FAILURE_LIFETIME: Final = 60.0
 MAX_FAILING: Final = 4_096
 
@@ -40,11 +39,11 @@ MAX_RUNNING: Final = 2 if (os.cpu_count() or 1) > 2 else 1
 
 
 class TooManyLogins(Exception):
-    """A check that does not take place."""
+    """A login that is refused without a check."""
 
 
 class Waiter:
-    """Who asks for a check: `run` executes it in a thread, `done` gets its result, an exception included."""
+    """A login that waits for a check. `run` executes it in a thread; `done` gets its result or its exception."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Waiter:
 
 
 class _Check:
-    """One check and everybody who waits for its result."""
+    """One check and the logins that wait for it."""
 
     def __init__(self, address: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter) -> None:
         self.address = address
@@ -68,12 +67,12 @@ class _Check:
         self.waiters = [waiter]
 
 
-# The checks of one user from one address that wait, the newest last.
+# Waiting checks of one user from one address, newest last.
 _Waiting = deque[_Check]
 
 
 class _Failures:
-    """Wrong passwords in a row, and when the last one was."""
+    """Count of consecutive wrong passwords, and the time of the last one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,17 +80,17 @@ class _Failures:
 
 
 class LoginQueue:
-    """One for each server."""
+    """The queue of one server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, running: int = MAX_RUNNING) -> None:
         self.waiting = 0
         self.running = 0
         self._clock = clock
         self._max_running = running
-        # Those that wait or run, by key.
+        # Waiting and running checks by key.
         self._checks: dict[bytes, _Check] = {}
         self._preferred: deque[_Check] = deque()
-        # By address and user. The next address is the first one; of its users it is the last one.
+        # By address and user. Checks are taken from the first address and its last user.
         self._addresses: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
@@ -99,15 +98,15 @@ class LoginQueue:
     def submit(
         self, host: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter, *, preferred: bool = False
     ) -> None:
-        """Have `function` called in a thread when its turn comes; False from it is a wrong password.
+        """Call `function` in a thread when its turn comes. Its result False means a wrong password.
 
         Args:
-            host: The client's address; one of IPv6 stands for its network of 64 bits.
-            name: The user, or what else is unique.
-            key: What is equal for the same user and password, and for nothing else.
+            host: The client's address. IPv6 addresses with the same first 64 bits count as one.
+            name: The user, or a unique key.
+            key: Identifies the user and password.
             function: The check.
-            waiter: Who asks.
-            preferred: Whether the password is known to have been right before.
+            waiter: The login.
+            preferred: Whether the password was correct before.
         """
         check = self._checks.get(key)
         if check is not None:
@@ -144,10 +143,10 @@ class LoginQueue:
         check = self._take(address, name, oldest=True)
         del self._checks[check.key]
         for waiter in check.waiters:
-            waiter.done(TooManyLogins(f"{why}, the most that may"))
+            waiter.done(TooManyLogins(f"{why}, the maximum"))
 
     def _take(self, address: str, name: str, oldest: bool = False) -> _Check:
-        """The oldest or the newest check of a user, which does not wait any more."""
+        """Remove and return the oldest or newest check of a user."""
         users = self._addresses[address]
         waiting = users[name]
         check = waiting.popleft() if oldest else waiting.pop()
@@ -196,7 +195,7 @@ class LoginQueue:
         self._start()
 
     def succeeded(self, host: str, name: str) -> None:
-        """A right password of this user: the wrong ones before it no longer count."""
+        """Forget the wrong passwords of a user after a correct one."""
         self._failures.pop((network_of(host), name), None)
 
     def failed(self, host: str, name: str) -> None:
@@ -213,14 +212,14 @@ class LoginQueue:
             self._failures.popitem(last=False)
 
     def backoff(self, host: str, name: str) -> float:
-        """Seconds for which the answer to a wrong password of this user waits, after its check."""
+        """Return the seconds by which the reply to a wrong password of this user is delayed."""
         failures = self._failures.get((network_of(host), name))
         excess = failures.count - FREE_FAILURES if failures is not None else 0
         return min(MIN_BACKOFF * 2.0 ** min(excess - 1, 10), MAX_BACKOFF) if excess > 0 else 0.0
 
 
 def network_of(host: str) -> str:
-    """Return the key of an address: of IPv6 the first 64 bits, since one client may use all addresses with them."""
+    """Return the key of an address. Of IPv6 it is the first 64 bits, as a client may use all addresses with them."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

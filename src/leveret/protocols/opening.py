@@ -1,4 +1,4 @@
-"""The protocols of a server: each with the state of its connections, and the session of a new connection."""
+"""Creation of sessions, with the shared state of each protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session may ask of the socket under it. The server subclasses it in plain Python, so it is not compiled."""
+"""Interface of a session to its socket. The server subclasses it in plain Python, so it is not compiled."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, TypeAlias
 
 from leveret.security.mechanisms.base import Certificate
 
-# What a function that runs in a thread returns; instead of it, its `done` may get an exception.
+# Result of a function that runs in a thread; its `done` may get an exception instead.
 Result: TypeAlias = Any
 
 
 class Peer:
     """The socket under a session."""
 
-    # address:port of both ends, the client's address, and whether that is this machine
+    # address:port of both ends, the client's address, and whether it is the local machine
     name: str
     host: str
     local: bool
-    # the client certificate as `ssl` gives it, None without TLS or certificate
+    # the client certificate as returned by `ssl`; None without TLS or certificate
     certificate: Certificate | None
     tls: bool
-    # whether a login waits for the check of its password, in a queue or in a thread
+    # whether a login waits for the check of its password
     checking: bool
 
     def __init__(self) -> None:
@@ -33,19 +33,21 @@ class Peer:
         self.checking = False
 
     def opened(self) -> None:
-        """The client has opened its connection: it is no stranger any more, and gets more memory and time."""
+        """Lift the limits for clients that have not opened their connection."""
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close after everything written was sent."""
+        """Close after all output has been sent."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Say that nothing more will come, and read what still comes until the other side closes: a refusal must not be
-        overtaken by the reset that unread bytes would cause (1.0, security section 5.1). The time that a client
-        has to open its connection ends this, too."""
+        """Shut down the output, and discard input until the client closes.
+
+        Unread bytes would cause a reset, which could overtake a refusal (1.0 security section 5.1). The time limit for
+        opening a connection applies.
+        """
         self.close()
 
     def abort(self) -> None:
@@ -70,5 +72,5 @@ class Peer:
         raise NotImplementedError
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        """Run something slow (a password hash) in a thread; `done` gets its result, or the exception, on the loop."""
+        """Run a slow function in a thread; `done` gets its result or exception on the event loop."""
         raise NotImplementedError

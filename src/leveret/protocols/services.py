@@ -1,4 +1,4 @@
-"""What all sessions of a server share: the broker, the users, the limits, and who is connected."""
+"""State shared by all sessions of a server: the broker, users, limits and connections."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ MAX_DESCRIBED = 5
 
 
 class SessionSettings:
-    """Limits and proposals of the protocols. Bytes and seconds; 0 is no limit.
+    """Limits and proposed values of the protocols, in bytes and seconds; 0 is no limit.
 
-    max_transaction  bytes that the publishes of one uncommitted transaction may hold
-    max_backlog      commands that a channel may send ahead while a reply waits for the disk
-    strict           the specifications' behavior where today's clients rely on another, outside any vhost
-                     (`server.compat.strict`)
+    Attributes:
+        spool_threshold: size above which bodies go to the spool.
+        max_transaction: maximum bytes of the publishes in an uncommitted transaction.
+        qos_spec: `basic.qos` has the specification's meaning of `global`, not RabbitMQ's.
+        strict: outside vhosts, follow the specifications even if today's clients expect otherwise
+            (`server.compat.strict`).
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class SessionSettings:
 
 
 class VhostSessionSettings:
-    """What a vhost's configuration decides in the protocols."""
+    """Settings of a vhost for the protocols."""
 
     def __init__(self, qos_spec: bool | None = None, consumer_timeout: int = 0) -> None:
         self.qos_spec = qos_spec
@@ -76,12 +78,19 @@ class VhostSessionSettings:
 
 
 class Services:
-    """One for each server.
+    """The services of one server.
 
-    mechanisms  SASL mechanisms in the order in which they are offered
-    sessions    all that are connected, authenticated or not; numbered: the same by their numbers
-    alarm       why publishers must stop, "" while they need not
-    states      what the connections of each protocol share
+    Attributes:
+        mechanisms: SASL mechanisms in the order in which they are offered.
+        sessions: connected sessions, authenticated or not.
+        numbered: sessions by number.
+        by_user: number of open connections by user.
+        alarm: reason for which publishers are blocked; "" if there is no alarm.
+        alarms: number of alarms and ends of alarms so far.
+        states: state of each protocol.
+        call_soon: runs a callback after all ready sockets have been read; set by the server.
+        served: numbers of the sessions whose input this turn has processed.
+        served_before: the same for the turn before. Part of their work may be done in this one.
     """
 
     def __init__(
@@ -112,14 +121,11 @@ class Services:
         self.by_user: dict[str, int] = {}
         self.logins = LoginQueue()
         self.alarm = ""
-        # Beginnings and ends of alarms so far.
         self.alarms = 0
         self.next_number = 1
         self.stopping = False
-        # How to run something after all sockets that are ready now were read; the server sets it.
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.turn_due = False
-        # The numbers of those whose input this turn and the one before have handled: what comes of it may be done later.
         self.served: list[int] = []
         self.served_before: list[int] = []
 
@@ -128,7 +134,7 @@ class Services:
         self.states.append(state)
 
     def describe_turn(self) -> str:
-        """Whose input this turn and the one before have handled, and the operation that was the last of each."""
+        """Describe the clients whose input this turn and the one before have processed, with their last operations."""
         numbers = list(dict.fromkeys([*self.served, *self.served_before]))
         shown = [self._describe_client(number) for number in numbers[:MAX_DESCRIBED]]
         if len(numbers) > MAX_DESCRIBED:
@@ -144,8 +150,7 @@ class Services:
         return f"connection {number}, {session.peer_name()} ({session.operation or 'messages'})"
 
     def end_turn_soon(self) -> None:
-        """End the turn once every socket that is ready was read: what came over many connections is routed, committed
-        and written out together."""
+        """End the turn after every ready socket has been read: their input is routed, committed and written together."""
         if self.call_soon is None:
             self._end_turn()
         elif not self.turn_due:
@@ -160,7 +165,7 @@ class Services:
         self.broker.jobs.ran = ""
 
     def _users_changed(self) -> None:
-        """Have sessions look their routes up again, with the permission to use them."""
+        """Invalidate cached routes and permissions."""
         for vhost in self.broker.vhosts.values():
             vhost.topology_changed()
         for session in list(self.sessions):
@@ -175,7 +180,12 @@ class Services:
             state.vhost_removed(vhost)
 
     def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
-        """Raise `refused` if the user or the vhost is at its limit of connections, or ResourceError if the broker is."""
+        """Check the limits of connections.
+
+        Raises:
+            BrokerError: `refused`, if the user or the vhost is at its limit.
+            ResourceError: the broker is at its limit.
+        """
         limit = vhost.settings.max_connections
         if 0 <= limit <= vhost.connections:
             raise refused(
@@ -206,7 +216,7 @@ class Services:
         return number
 
     def check_channel_limit(self, user: str, limit: int) -> None:
-        """Raise NotAllowed where the user's connections have as many channels as they may, of whatever protocol."""
+        """Raise NotAllowed if the user's connections, of all protocols, have the maximum number of channels."""
         self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
             raise NotAllowed(
@@ -214,7 +224,7 @@ class Services:
             )
 
     def set_alarm(self, reason: str) -> None:
-        """Stop or release the publishers of all sessions, in steps."""
+        """Block or resume the publishers of all sessions, in steps."""
         if reason == self.alarm:
             return
         if reason:
@@ -228,8 +238,7 @@ class Services:
         self.broker.end_turn()
 
     def _notify(self, alarm: int) -> Iterator[int]:
-        """Notify the sessions of an alarm or of its end, unless another one follows meanwhile. A session that begins
-        meanwhile asks."""
+        """Notify the sessions of an alarm or its end, until another one follows. New sessions check `alarm`."""
         for session in list(self.sessions):
             if alarm != self.alarms:
                 return

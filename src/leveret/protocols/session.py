@@ -1,4 +1,4 @@
-"""The broker's side of one connection in one protocol: bytes in, bytes out. Each protocol subclasses it."""
+"""The broker's side of one connection. Each protocol subclasses `Session`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class Session(Output):
     """One connection of one protocol.
 
-    number  identifies it within the process
-    user    the authenticated user, "" before the login
-    opened  the handshake is over: the client has a vhost
-    operation  the last one of its input that is not about single messages, "" for none
-    peer    the socket
-    closing  the connection is being closed, by either side, or is lost
+    Attributes:
+        number: identifies the connection within the process.
+        user: the authenticated user; "" before the login.
+        opened: whether the client has opened a vhost.
+        operation: the last operation in its input other than on single messages; "" for none.
+        peer: the socket.
+        closing: whether the connection is lost or being closed by either side.
     """
 
     number: int
@@ -35,55 +36,55 @@ class Session(Output):
         raise NotImplementedError
 
     def perform_rest(self) -> None:
-        """Perform input that the previous turn had no time for."""
+        """Perform input that the previous turn left."""
         raise NotImplementedError
 
     def connection_lost(self) -> None:
         raise NotImplementedError
 
     def pause_writing(self) -> None:
-        """The socket's buffer is full."""
+        """Pause output: the socket's buffer is full."""
         raise NotImplementedError
 
     def resume_writing(self) -> None:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Ask the consumers that have been refused for want of credit again."""
+        """Wake consumers that had no credit."""
         raise NotImplementedError
 
     def check_peer(self) -> None:
-        """Called now and then: notice the end of a socket that is not being read."""
+        """Check whether a socket that is not being read has closed. Called at intervals."""
         raise NotImplementedError
 
     def shut_down(self, reason: str) -> None:
-        """The operator closes the connection (0-9-1: 320 connection-forced)."""
+        """Close the connection for an operator (0-9-1: 320 connection-forced)."""
         raise NotImplementedError
 
     def vhost_removed(self, vhost: Vhost) -> None:
-        """A vhost is being deleted: its connections are closed."""
+        """Close the connection if its vhost is being deleted."""
         raise NotImplementedError
 
     def users_changed(self) -> None:
-        """Users or permissions have changed: the connection of a user that is gone is closed."""
+        """Close the connection if its user was deleted. Called after changes of users or permissions."""
         raise NotImplementedError
 
     def alarm(self, reason: str) -> None:
-        """Throttle publishers for this reason; resume them for ""."""
+        """Block publishers for this reason, or resume them if it is empty."""
         raise NotImplementedError
 
     def peer_name(self) -> str:
-        """The addresses of its socket."""
+        """Return the addresses of the socket."""
         raise NotImplementedError
 
     def channel_count(self) -> int:
-        """How many channels (sessions) are open."""
+        """Return the number of open channels or 1.0 sessions."""
         raise NotImplementedError
 
     def describe(self) -> ConnectionInfo:
-        """For `leveret connections`."""
+        """Describe the connection, for `leveret connections`."""
         raise NotImplementedError
 
     def describe_channels(self) -> Iterable[ChannelInfo]:
-        """For `leveret channels`."""
+        """Describe the channels, for `leveret channels`."""
         raise NotImplementedError

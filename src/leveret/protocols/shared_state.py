@@ -1,4 +1,4 @@
-"""What the connections of one protocol share. Each protocol subclasses it, and registers it with `Services`."""
+"""State shared by the connections of one protocol. Each protocol subclasses it and registers it with `Services`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class SharedState:
     """The state of one protocol in a server. Methods that a protocol does not need do nothing."""
 
     def recover(self, recovery: Recovery) -> None:
-        """Read what the log holds for this protocol, before the broker recovers its queues."""
+        """Recover the state of the protocol from the log, before the broker recovers its queues."""
 
     def start(self, post: Callable[[Callable[[], None]], object]) -> None:
-        """Start. The log runs; `post` runs a callback on the event loop, from any thread."""
+        """Start, after the log has started. `post` runs a callback on the event loop, from any thread."""
 
     def is_ready(self) -> bool:
         """Return whether connections may be accepted."""
         return True
 
     def users_changed(self, users: UserStore) -> None:
-        """Users or permissions have changed."""
+        """Handle a change of users or permissions."""
 
     def vhost_removed(self, vhost: Vhost) -> None:
-        """A vhost is being deleted; its connections are closed already."""
+        """Handle the deletion of a vhost, whose connections are already closed."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def open_channel(connection: BaseConnection, number: int) -> None:
-    """channel.open"""
+    """Perform channel.open."""
     if connection.closing or connection.vhost is None:
         return
     limit = connection.engine.channel_max
     if number > limit and connection.vhost.strict:
-        # RabbitMQ counts the channels that are open, as the engine does, and takes any number.
+        # RabbitMQ limits the count of open channels, as the engine does, and accepts any number.
         raise NotAllowed(
-            f"channel number {number} is above the channel-max of {limit} that was agreed (compat.strict is"
+            f"channel number {number} exceeds the negotiated channel-max, {limit} (compat.strict is"
             f" set for vhost '{connection.vhost_name}')"
         )
     check_limit(connection)
@@ -43,7 +43,7 @@ def add_channel(connection: BaseConnection, channel: Channel) -> None:
 
 
 def flow(channel: Channel, active: bool) -> None:
-    """channel.flow: the client stops or starts deliveries; gets are not affected."""
+    """Perform channel.flow: pause or resume deliveries. Gets are not affected."""
     channel.active = active
     channel.connection.engine.send(channel.number, "channel.flow-ok", {"active": active})
     if active:
@@ -51,30 +51,30 @@ def flow(channel: Channel, active: bool) -> None:
 
 
 def flow_ok(channel: Channel, active: bool) -> None:
-    """channel.flow-ok: the client's answer to our own flow. Whether it obeys shows in what it publishes from now on."""
+    """Perform channel.flow-ok, the client's reply to the broker's flow. Publishes from now on violate it."""
     channel.pause_known = not active
 
 
 def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
-    """channel.close"""
+    """Perform channel.close."""
     connection = channel.connection
     channel.resolve()
     connection.close_channel(channel, partial(_closed, connection, channel.number))
 
 
 def _closed(connection: BaseConnection, number: int) -> None:
-    """Answer channel.close: nothing of the channel is left in the queues."""
+    """Reply to channel.close: the channel is released."""
     if not connection.closing:
         connection.engine.send(number, "channel.close-ok", {})
         connection.mark()
 
 
 def close_ok(channel: Channel) -> None:
-    """channel.close-ok: nothing is left to do, the channel was forgotten when its close was sent."""
+    """Ignore channel.close-ok: the channel was released when its close was sent."""
 
 
 def confirm_select(channel: Channel, no_wait: bool) -> None:
-    """confirm.select"""
+    """Perform confirm.select."""
     if channel.transacted:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     channel.confirming = True

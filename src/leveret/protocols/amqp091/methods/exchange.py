@@ -24,7 +24,7 @@ def declare(
     no_wait: bool,
     arguments: FieldTable,
 ) -> None:
-    """exchange.declare"""
+    """Perform exchange.declare."""
     vhost = channel.vhost
     exchange = without_line_ends(vhost, exchange)
     if passive:
@@ -45,20 +45,20 @@ def declare(
 
 
 def delete(channel: Channel, exchange: str, if_unused: bool, no_wait: bool) -> None:
-    """exchange.delete"""
+    """Perform exchange.delete."""
     exchange = without_line_ends(channel.vhost, exchange)
     definitions.delete_exchange(channel.connection, exchange, if_unused=if_unused)
     reply_when_removed(channel, "exchange.delete-ok", {}, True, no_wait)
 
 
 def bind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
-    """exchange.bind (RabbitMQ's): from the source exchange to the destination exchange."""
+    """Perform exchange.bind, an extension of RabbitMQ."""
     definitions.bind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.bind-ok", {}, True, no_wait)
 
 
 def unbind(channel: Channel, destination: str, source: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
-    """exchange.unbind (RabbitMQ's)"""
+    """Perform exchange.unbind, an extension of RabbitMQ."""
     definitions.unbind_exchange(channel.connection, destination, source, routing_key, arguments)
     reply_when_stored(channel, "exchange.unbind-ok", {}, True, no_wait)
 
