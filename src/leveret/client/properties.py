@@ -27,9 +27,9 @@ _EXPECTED_VALUES: Final = "; expected bool, int, float, Decimal, str, bytes, dat
 _TIMESTAMP_END: Final = 253402300800
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# What a property of a message can be: the encoder checks it.
+# Type of a property. The encoder checks the value.
 PropertyValue: TypeAlias = Any
-# Received headers hold whatever the publisher wrote, and the encoder checks those that are sent.
+# Received headers may contain any value; the encoder checks sent ones.
 Headers: TypeAlias = dict[str, Any]
 
 

@@ -421,7 +421,7 @@ class Amqp09Channel(Channel):
     async def get_message(
         self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT
     ) -> FileMessage | None:
-        """Return the next message of class message of a queue, None if there is none (`message.get`)."""
+        """Return the next message of a queue by class message; None if there is none (`message.get`)."""
         core = self._core
         name = name_of(queue)
         found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)

@@ -33,7 +33,7 @@ SomeChannel = TypeVar("SomeChannel", bound="BaseChannel")
 
 
 class BaseChannel(ABC):
-    """What a channel, or a session of AMQP 1.0, does with queues and exchanges by name.
+    """Operations on queues and exchanges by name, common to channels and 1.0 sessions.
 
     All timeouts are in seconds; the default is the connection's `timeout`. Tasks may share a channel.
     """

@@ -29,7 +29,7 @@ class BaseConnection(ABC):
     Tasks may share it and its channels.
 
     Attributes:
-        driver: Socket of the connection, and what it does in the background.
+        driver: Socket and background tasks of the connection.
     """
 
     _core: BaseConnectionCore
@@ -82,7 +82,7 @@ class BaseConnection(ABC):
             try:
                 return await open()
             except ConnectionClosed:
-                # The connection was lost unnoticed, and with it a channel that the server may have opened.
+                # The connection was lost unnoticed; the server may have opened the channel.
                 lost = not self._core.opened or self._core.generation > generation
                 late = seconds is not None and deadlines.remaining(False, time.monotonic())[1] <= 0
                 if self.is_closed or late or not lost:

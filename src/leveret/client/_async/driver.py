@@ -316,7 +316,7 @@ class Driver(FrontEnd):
             self.stream.transport.resume_reading()
 
     def close_socket(self) -> None:
-        """Write what the engine still has, and close the socket."""
+        """Write the remaining output, and close the socket."""
         stream, self.stream = self.stream, None
         if stream is not None and stream.transport is not None:
             data = self.core.to_send()

@@ -33,7 +33,7 @@ class Connection(BaseConnection):
     See docs/client/reconnecting.md. Threads may share it and its channels. It answers heartbeats while the program is busy.
 
     Attributes:
-        driver: Socket of the connection, and what it does in the background.
+        driver: Socket and background tasks of the connection.
     """
 
     _core: ConnectionCore
@@ -112,7 +112,7 @@ class Amqp10Connection(BaseConnection):
     See docs/client/reconnecting.md. Threads may share it, its sessions and its links.
 
     Attributes:
-        driver: Socket of the connection, and what it does in the background.
+        driver: Socket and background tasks of the connection.
     """
 
     _core: Amqp10ConnectionCore

@@ -36,7 +36,7 @@ class Consumer:
         self._started = False
         self._start_lock = threading.Lock()
         self._given_tag = core.tag
-        # A consumer whose start was cancelled, and that the server may have to end first.
+        # A consumer whose start was cancelled; the server may still have to end it.
         self._previous: BaseConsumerCore | None = None
 
     @property

@@ -107,7 +107,7 @@ class Amqp09ChannelCore(ChannelCore):
             super().cast(name, arguments, on_reply)
 
     def _send_consume(self, name: str, arguments: Arguments, on_reply: OnReply | None, waiter: Waiter | None) -> Waiter:
-        """Send `message.consume` or `message.cancel`, where the consumer tag is a destination that the reply omits."""
+        """Send `message.consume` or `message.cancel`, whose consumer tag is a destination that the reply omits."""
         sent = dict(arguments)
         tag = sent.pop("consumer_tag", None)
         if tag is not None:

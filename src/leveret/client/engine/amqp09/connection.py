@@ -59,7 +59,7 @@ class Amqp09ConnectionCore(ConnectionCore):
                 yield channel.resume(self.interrupted[-1])
                 yield from channel.close()
             except ChannelClosed:
-                pass  # the server does not keep it any more
+                pass  # the server no longer keeps it
             except ConnectionClosed as error:
                 if error.reply_code:
                     # A server that does not resume channels.

@@ -1,7 +1,7 @@
 """Sending contents of class file: staged in chunks, and published when complete.
 
 Each chunk is one `file.open` with one `file.stage`, so that an interruption between two chunks leaves nothing half done.
-Several chunks may be in flight. After a lost connection, the server keeps what it has of an upload under its identifier.
+Several chunks may be in flight. After a lost connection, the server keeps the received part of an upload.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class ChannelCore(CallingChannel):
             yield self.call("basic.qos", self.qos)
 
     def prepare(self, arguments: Arguments) -> Procedure:
-        """Request what is needed before a declaration with these arguments is repeated (a procedure)."""
+        """Send the requests that must precede the repetition of a declaration (a procedure)."""
         yield from ()
 
     def close(self) -> Procedure:
@@ -331,7 +331,7 @@ class ChannelCore(CallingChannel):
         connection.frontend.flush_soon()
 
     def republish(self) -> int:
-        """Publish again what the lost connection had not confirmed, in order, and return the number of messages."""
+        """Publish the messages that the lost connection had not confirmed again, in order; return their number."""
         waiting = self.pending_confirms.take()
         again = 0
         for outgoing in waiting:
@@ -399,7 +399,7 @@ class ChannelCore(CallingChannel):
         return REPLY_TO
 
     def ensure_reply_consumer(self) -> Replies:
-        """Return the consumer of replies. It starts before whatever is published next, so no caller waits for it."""
+        """Return the consumer of replies. It starts before the next publish, so no caller waits for it."""
         replies = self.replies
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
             replies = Replies(self, self.connection.frontend.message_class)
@@ -499,7 +499,7 @@ class ChannelCore(CallingChannel):
     def recover(self, requeue: bool) -> Waiter:
         """Send `basic.recover`: the server redelivers all unacked messages under new tags.
 
-        Messages delivered before cannot be settled any more.
+        Messages delivered before can no longer be settled.
         """
 
         def recovered(reply: Method, abandoned: bool) -> None:
@@ -567,7 +567,7 @@ class ChannelCore(CallingChannel):
         lost = self._transaction == "lost"
         self._transaction = ""
         if lost and name == "tx.commit":
-            # What was published since then, on the new connection, belongs to the transaction, too.
+            # Messages published since then, on the new connection, belong to the transaction, too.
             self.cast("tx.rollback")
             raise TransactionLost("the connection was lost during the transaction: none of it took effect")
         if name != "tx.commit":

@@ -23,7 +23,7 @@ MAX_LOCKED_ATTEMPTS: Final = 10
 def recover(connection: ConnectionCore) -> Procedure:
     """Restore exchanges, queues, bindings, channels, consumers and pending confirms (a procedure after the handshake).
 
-    What the server refuses is reported as an event and ends what depends on it, such as the consumer of a missing queue.
+    A refusal by the server is reported as an event. It ends dependent objects, such as the consumer of a missing queue.
     Everything else is restored.
     """
     yield from _TopologyRecovery(connection).run()

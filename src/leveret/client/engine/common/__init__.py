@@ -1,1 +1,1 @@
-"""What the engines of all protocols share."""
+"""Parts shared by the engines of all protocols."""

@@ -33,7 +33,7 @@ MESSAGE_OVERHEAD: Final = 512
 
 
 class WireEngine(Protocol):
-    """What the front ends need of the wire engine of one socket."""
+    """Interface of the front ends to the wire engine of one socket."""
 
     @property
     def heartbeat(self) -> float:
@@ -291,7 +291,7 @@ class BaseConnectionCore(ABC):
             self.frontend.pause_reading()
 
     def _expecting(self) -> bool:
-        """Whether a caller waits for the server. What it waits for comes after the messages, so they have to be read."""
+        """Whether a caller waits for the server. The reply follows buffered messages, so they must be read."""
         return bool(self._awaited) or any(channel.expecting for channel in self._all_channels())
 
     def ensure_reading(self) -> None:

@@ -33,7 +33,7 @@ Procedure = Generator[Result, Result, None]
 
 
 class FrontEnd(ABC):
-    """What a front end provides to the engine. The engine calls it only from within a call of the front end.
+    """Interface of the engine to its front end. The engine calls it only from within a call of the front end.
 
     Attributes:
         message_class: Class of messages received over AMQP 0-9-1.
@@ -67,7 +67,7 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def close_socket(self) -> None:
-        """Close the socket once all output is written. The engine does not use it any more."""
+        """Close the socket after all output is written. The engine no longer uses it."""
 
     @abstractmethod
     def reconnect(self) -> None:

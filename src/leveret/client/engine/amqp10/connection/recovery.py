@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def recover(connection: Amqp10ConnectionCore) -> Procedure:
     """Restore exchanges, queues, bindings, sessions, links and pending confirms (a procedure after the handshake).
 
-    What the server refuses is reported as an event and ends what depends on it. Everything else is restored.
+    A refusal by the server is reported as an event and ends dependent objects. Everything else is restored.
     """
     yield from _declare_all(connection)
     sessions = [session for session in connection.channels.values() if not session.internal]

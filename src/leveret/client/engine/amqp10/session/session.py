@@ -364,7 +364,7 @@ class SessionCore(WireSession, BaseChannelCore):
         self._senders.clear()
 
     def republish(self) -> int:
-        """Publish again what the lost connection had not confirmed, in order, and return the number of messages."""
+        """Publish the messages that the lost connection had not confirmed again, in order; return their number."""
         again, self._again = sorted(self._again, key=lambda transfer: transfer.number), []
         count = 0
         for transfer in again:
