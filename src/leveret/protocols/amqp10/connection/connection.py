@@ -21,7 +21,6 @@ from leveret.protocols.amqp10.connection.idle_timeout import IdleTimeout, Keepal
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
 from leveret.protocols.amqp10.connection.state import AWAIT_HEADER, AWAIT_OPEN, CLOSED, IN_SASL, OPENED
 from leveret.protocols.amqp10.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
-from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.outgoing import QUANTUM, OutgoingLink
 from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.messages import MAX_UINT
@@ -560,9 +559,7 @@ class Connection(VhostSession):
     def has_partial(self, transaction: LocalTransaction) -> bool:
         """Return whether a delivery of the transaction is incomplete."""
         return any(
-            isinstance(link, IncomingLink) and link.chunks is not None and link.transaction is transaction
-            for session in self.sessions.values()
-            for link in session.handles.values()
+            link.is_receiving_in(transaction) for session in self.sessions.values() for link in session.handles.values()
         )
 
     # Output

@@ -124,13 +124,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     connection.shared.links[key] = link
     session.links[frame.handle] = link
     session.handles[handle] = link
-    if isinstance(link, IncomingLink):
-        link.grant()
-    elif isinstance(link, OutgoingLink):
-        if link.resumption is not None:
-            link.resumption.advance()
-        else:
-            link.start()
+    link.attached()
 
 
 def _steal(link: Link | None, name: str) -> None:
@@ -280,7 +274,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if link_pair.wants(source.address):
         return link_pair.attach_answers(session, frame, handle)
     limit = connection.settings.consumers_per_channel
-    if limit and sum(isinstance(other, OutgoingLink) for other in session.handles.values()) >= limit:
+    if limit and sum(other.consumes for other in session.handles.values()) >= limit:
         raise ResourceError(f"the session already has {limit} consumers; the limit is set by limits.consumers_per_channel")
     if direct_reply.wants(source):
         return direct_reply.attach(session, frame, handle)
@@ -326,7 +320,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
             destinations.find_topic(connection, node)
             if shared_subscription.SHARED in source.capabilities:
                 subscription = shared_subscription.find(termini, key, source)
-                if not isinstance(terminus, Member) or terminus.subscription is not subscription:
+                if not terminus.belongs_to(subscription):
                     terminus = Member(termini, key, subscription)
                 termini.check(subscription, source, before)
             owner = terminus if subscription is None else subscription
@@ -478,12 +472,12 @@ def _is_dynamic(terminus: SourceTerminus) -> bool:
     return terminus.source is not None and terminus.source.dynamic
 
 
-def _is_same(terminus: SourceTerminus | TargetTerminus, wanted: Checked) -> bool:
+def _is_same(terminus: Terminus, wanted: Checked) -> bool:
     """Return whether a known terminus matches an attach.
 
     A different address replaces the terminus, and so does a different filter if it determines what the queue receives.
     """
-    known: Checked = terminus.source if isinstance(terminus, SourceTerminus) else terminus.target
+    known = terminus.description()
     if known is None or not isinstance(wanted, (Source, Target)):
         return False
     if known.dynamic:

@@ -110,7 +110,6 @@ class DurableSourceConsumer(LinkConsumer):
             self.wake()
 
     def forget(self, number: int, entry: Entry) -> bool:
-        """Remove the link state of a settled delivery in the commit of the settlement. Return whether it had one."""
         if not terminus_store.is_stored(entry):
             return False
         terminus_store.remove_delivery(self.link.session.log, self.id, self.link.tag_of(number))

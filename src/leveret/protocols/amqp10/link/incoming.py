@@ -115,7 +115,6 @@ class IncomingLink(Link):
         self.credit_slack = 0
         # Application data of a complete message whose data is not in memory.
         self.stored: StoredBody | None = None
-        self.transaction: LocalTransaction | None = None
         self.withheld = False
         # Whether durable messages are refused because the target node would lose them.
         self.rejects_durable = False
@@ -180,10 +179,21 @@ class IncomingLink(Link):
             _flow(session, self.handle, self.delivery_count, 0 if self.withheld else max(self.credit, 0))
         )
 
+    def attached(self) -> None:
+        self.grant()
+
+    def alarm(self, on: bool) -> None:
+        if on:
+            self.withhold()
+        else:
+            self.grant()
+
     # Transfers
 
+    def is_receiving_in(self, transaction: LocalTransaction) -> bool:
+        return self.chunks is not None and self.transaction is transaction
+
     def transfer(self, frame: Transfer) -> None:
-        """Receive one frame of a delivery."""
         chunks = self.chunks
         if chunks is None:
             self._begin(frame)

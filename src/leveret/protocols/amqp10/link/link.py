@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.protocols.amqp10.errors import make_error
+from leveret.protocols.amqp10.errors import SessionRefused, make_error
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.terminus import Terminus
-    from leveret.wire.amqp10.transport import Flow
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+    from leveret.wire.amqp10.transport import Flow, Transfer
 
 
 class Link:
@@ -19,15 +20,18 @@ class Link:
 
     Attributes:
         receives: whether the broker is the receiver.
+        consumes: whether the link has a consumer of a queue.
         handle_in: handle of the client.
         handle: handle of the broker.
         delivery_count: delivery-count of flow control.
         credit: link credit.
         terminus: the terminus that outlives the link; None if there is none.
+        transaction: the transaction of the current delivery, or under which the link acquires.
         removed: whether a detach has closed the link. Nothing more is sent about its deliveries.
     """
 
     receives = False
+    consumes = False
 
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         self.session = session
@@ -39,13 +43,35 @@ class Link:
         self.delivery_count = 0
         self.credit = 0
         self.terminus: Terminus | None = None
+        self.transaction: LocalTransaction | None = None
         self.closed = False
         self.removed = False
         self.key: Checked = None
 
+    def attached(self) -> None:
+        """Start: the attach has been sent, and the session knows the link."""
+
     def flow(self, frame: Flow) -> None:
         """Handle a flow of the client."""
         raise NotImplementedError
+
+    def transfer(self, frame: Transfer) -> None:
+        """Receive one frame of a delivery.
+
+        Raises:
+            SessionRefused: the broker is the sender.
+        """
+        raise SessionRefused(constants.NOT_ALLOWED, f"a transfer to link '{self.name}', whose sender is the broker")
+
+    def is_receiving_in(self, transaction: LocalTransaction) -> bool:
+        """Return whether a delivery of the transaction is incomplete."""
+        return False
+
+    def alarm(self, on: bool) -> None:
+        """Withdraw the credit of a publisher, or restore it."""
+
+    def drop_unsent(self, numbers: list[int]) -> None:
+        """Record deliveries of which not all frames were sent before the link was detached."""
 
     def wake(self) -> None:
         """Send more: the session's window or the socket has room again."""

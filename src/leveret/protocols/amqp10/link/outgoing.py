@@ -28,7 +28,6 @@ from leveret.wire.amqp10.values import Checked, Symbol
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.resume_outgoing import Resumption
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
-    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 
 # Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10
@@ -138,6 +137,10 @@ class LinkConsumer(Consumer):
     def pending_numbers(self) -> list[int]:
         """Return the delivery-ids of unsent deliveries that are not in `SessionEndpoint.sending`."""
         return []
+
+    def forget(self, number: int, entry: Entry) -> bool:
+        """Remove the link state of a settled delivery in the commit of the settlement. Return whether it had one."""
+        return False
 
     def activated(self) -> None:
         if self.link.announced:
@@ -307,17 +310,16 @@ class OutgoingLink(Link):
         heads: by delivery-id, sections before the body of deliveries sent in several frames.
         resumption: deliveries to resume before anything new is sent; None if there are none.
         announced: whether the client has been notified that it is, or is not, the active consumer.
-        transaction: the transaction under which the link acquires.
         stores_unsettled: whether unsettled deliveries are in the log.
         unsent: deliveries that were incomplete when the link was detached.
     """
 
+    consumes = True
     consumer: LinkConsumer
 
     def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
         super().__init__(session, name, handle_in, handle)
         self.draining = False
-        self.transaction: LocalTransaction | None = None
         self.announced = False
         self.prefix = b""
         self.tags: dict[int, bytes] = {}
@@ -325,6 +327,12 @@ class OutgoingLink(Link):
         self.resumption: Resumption | None = None
         self.stores_unsettled = False
         self.unsent: list[int] = []
+
+    def attached(self) -> None:
+        if self.resumption is not None:
+            self.resumption.advance()
+        else:
+            self.start()
 
     def start(self) -> None:
         """Start to consume the queue, once all deliveries that must be resumed are."""
@@ -419,6 +427,9 @@ class OutgoingLink(Link):
     def _is_reading(self) -> bool:
         """Return whether the queue is reading messages from disk for this link."""
         return self.consumer.queue.is_reading_for(self.consumer)
+
+    def drop_unsent(self, numbers: list[int]) -> None:
+        self.unsent.extend(numbers)
 
     def queue_deleted(self) -> None:
         """Detach the link because its queue was deleted."""

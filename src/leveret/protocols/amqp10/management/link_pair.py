@@ -39,10 +39,11 @@ MAX_ANSWER_BYTES: Final = 4 << 20
 class Waiting:
     """A pending response.
 
-    batch     the commit that it waits for
-    removing  whether it waits until the removal of the deleted object is complete, and only then for the commit
-    detaching  the client's own links whose queue was deleted; they are detached after the response, because clients
-               that wait for one thing at a time would take an earlier detach for the response
+    Attributes:
+        batch: the commit that it waits for.
+        removing: whether it waits until the removal of the deleted object is complete, and only then for the commit.
+        detaching: the client's own links whose queue was deleted. They are detached after the response, because blocking
+            clients would take an earlier detach for the response.
     """
 
     __slots__ = ("batch", "detaching", "payload", "removing")
@@ -57,12 +58,14 @@ class Waiting:
 class LinkPair(CommitWaiter):
     """The attached links of a pair.
 
-    waiting  responses that wait for their commit; ready: those that wait for credit. Both count towards the
-             connection's limit
+    Attributes:
+        waiting: responses that wait for their commit. Like those in `ready`, they count towards the connection's limit.
+        ready: responses that wait for credit.
     """
 
-    def __init__(self, session: SessionEndpoint) -> None:
+    def __init__(self, session: SessionEndpoint, name: str) -> None:
         self.session = session
+        self.name = name
         self.requests: RequestLink | None = None
         self.answers: AnswerLink | None = None
         self.waiting: deque[Waiting] = deque()
@@ -142,6 +145,13 @@ class LinkPair(CommitWaiter):
         self.session.connection.answer_bytes -= sum(len(payload) for payload in self.ready)
         self.ready.clear()
 
+    def close_if_empty(self) -> None:
+        """Drop pending responses and the pair itself if both links are closed."""
+        if self.answers is None and self.requests is None:
+            self.forget_ready()
+            if self.session.link_pairs.get(self.name) is self:
+                del self.session.link_pairs[self.name]
+
     def room(self) -> int:
         """Return how many more requests the client may send."""
         return MAX_REQUESTS - len(self.waiting) - len(self.ready)
@@ -186,8 +196,7 @@ class RequestLink(IncomingLink):
     def close(self) -> None:
         if self.pair.requests is self:
             self.pair.requests = None
-            if self.pair.answers is None:
-                self.pair.forget_ready()
+            self.pair.close_if_empty()
         super().close()
 
 
@@ -250,6 +259,7 @@ class AnswerLink(Link):
         if self.pair.answers is self:
             self.pair.answers = None
             self.pair.forget_ready()
+            self.pair.close_if_empty()
             if self.pair.requests is not None:
                 self.pair.requests.grant()
         self.forget()
@@ -289,14 +299,10 @@ def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
         )
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
         raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have snd-settle-mode settled")
-    for other in session.handles.values():
-        if other.name != frame.name:
-            continue
-        if isinstance(other, RequestLink) and frame.role:
-            return other.pair
-        if isinstance(other, AnswerLink) and not frame.role:
-            return other.pair
-    return LinkPair(session)
+    pair = session.link_pairs.get(frame.name)
+    if pair is None:
+        pair = session.link_pairs[frame.name] = LinkPair(session, frame.name)
+    return pair
 
 
 def _answer(session: SessionEndpoint, frame: Attach, handle: int, max_size: int | None) -> None:

@@ -18,10 +18,9 @@ from leveret.broker.queues import entry_return
 from leveret.management.descriptions import ChannelInfo
 from leveret.protocols.amqp10.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import attach
-from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
-from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
+from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink, Sending
 from leveret.protocols.amqp10.session import dispositions, errant_links, outcomes
 from leveret.protocols.amqp10.session.errant_links import ErrantLink
 from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, Numbers
@@ -38,6 +37,7 @@ from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, En
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.management.link_pair import LinkPair
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.protocols.amqp10.terminus.terminus import Terminus
 
@@ -78,21 +78,25 @@ class Run:
 class SessionEndpoint(Holder):
     """One session of a connection.
 
-    channel_in, channel  the client's channel number and ours
-    ended       our end was sent: everything but the client's end is discarded
-    links       by the client's handle; `handles` by ours; `errant`: the client's handles of links that we ended with an
-    error and that it has not detached yet, with the state of those that existed
-    crossed_detaches
-    links, by direction and name, for which the client's detach crossed ours (strict mode only)
-    unacked     unsettled outgoing deliveries by delivery-id
-    acquired    those acquired under a transaction that is not discharged, by delivery-id
-    copies      those of browsing links: settling them has no effect
-    retiring    those whose outcome waits for the discharge of a transaction
-    unsettled   incoming deliveries of receiver settle mode second that the client has not settled, with the state at their
-                terminus
-    termini     those whose last link is or was one of this session; suspended: those without a link that no policy keeps
-                beyond the session, oldest first
-    sending     deliveries in several frames, sent one after the other; links wait until there is none
+    Attributes:
+        channel_in: the client's channel number.
+        channel: the broker's channel number.
+        ended: whether the broker has sent end. Everything but the client's end is discarded from then on.
+        links: links by the client's handle.
+        handles: links by the broker's handle.
+        link_pairs: link pairs of the management node, by name.
+        errant: the client's handles of links that the broker has detached with an error and the client has not, with the
+            state of those that were attached.
+        crossed_detaches: links, by direction and name, whose detaches crossed (strict mode only).
+        unacked: unsettled outgoing deliveries by delivery-id.
+        acquired: outgoing deliveries acquired under an open transaction, by delivery-id.
+        copies: outgoing deliveries of browsing links. Settling them has no effect.
+        retiring: outgoing deliveries whose outcome waits for the discharge of a transaction.
+        unsettled: incoming deliveries of receiver settle mode second that the client has not settled, with their state
+            at the terminus.
+        termini: termini whose last link is or was one of this session.
+        suspended: termini without a link that no policy keeps beyond the session, oldest first.
+        sending: deliveries in several frames, sent one after the other. Links wait until there is none.
     """
 
     def __init__(self, connection: Connection, begin: Begin, channel: int) -> None:
@@ -114,6 +118,7 @@ class SessionEndpoint(Holder):
         self.handles: dict[int, Link] = {}
         self.numbers = Numbers()
         self.names: dict[tuple[bool, str], Link] = {}
+        self.link_pairs: dict[str, LinkPair] = {}
         self.errant: dict[int, ErrantLink | None] = {}
         self.crossed_detaches: dict[tuple[bool, str], int] = {}
         self.unacked: dict[int, Entry] = {}
@@ -188,8 +193,6 @@ class SessionEndpoint(Holder):
         if link is None:
             self._unknown_handle(frame.handle, "transfer")
             return
-        if not isinstance(link, IncomingLink):
-            raise SessionRefused(constants.NOT_ALLOWED, f"a transfer to link '{link.name}', whose sender is the broker")
         try:
             link.transfer(frame)
         except LinkRefused as refused:
@@ -199,7 +202,7 @@ class SessionEndpoint(Holder):
         except DecodeError as malformed:
             self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
 
-    def _refuse_transfer(self, link: IncomingLink, frame: Transfer, error: Error) -> None:
+    def _refuse_transfer(self, link: Link, frame: Transfer, error: Error) -> None:
         """End a link whose message is refused.
 
         The transaction of the message can no longer be committed (transactions 4.4.4.1).
@@ -326,8 +329,6 @@ class SessionEndpoint(Holder):
             del self.names[link.receives, link.name]
         # A search for the deliveries of a link scans all of the session.
         self.broker.work += (len(self.acquired) + len(self.copies) + len(self.sending)) >> WORK_SHIFT
-        if isinstance(link, OutgoingLink):
-            link.unsent.extend(item.delivery_id for item in self.sending if item.link is link)
         if not link.receives:
             self._drop_sending(link)
         if closed:
@@ -346,6 +347,7 @@ class SessionEndpoint(Holder):
     def _drop_sending(self, link: Link) -> None:
         """Drop the unsent rest of the deliveries of a link."""
         if self.sending:
+            link.drop_unsent([item.delivery_id for item in self.sending if item.link is link])
             self.sending = deque(item for item in self.sending if item.link is not link)
             if self.connection.aborting:
                 acquisition.sent(self.connection)
@@ -440,7 +442,7 @@ class SessionEndpoint(Holder):
     def forget_link_state(self, number: int, entry: Entry) -> bool:
         """Remove the link state of a delivery from the log, in the commit of its settlement."""
         holder = entry.holder
-        return isinstance(holder, DurableSourceConsumer) and holder.forget(number, entry)
+        return isinstance(holder, LinkConsumer) and holder.forget(number, entry)
 
     def has_window(self) -> bool:
         """Return whether the limits allow one more unsettled delivery."""
@@ -495,11 +497,7 @@ class SessionEndpoint(Holder):
         """Withdraw the credit of publishers, or restore it."""
         self.broker.work += len(self.handles)
         for link in self.handles.values():
-            if isinstance(link, IncomingLink):
-                if on:
-                    link.withhold()
-                else:
-                    link.grant()
+            link.alarm(on)
 
     def numbers_of(self, consumer: Consumer) -> list[int]:
         """Return the unsettled deliveries to a consumer, in their order."""
@@ -596,15 +594,15 @@ class SessionEndpoint(Holder):
     def describe(self) -> ChannelInfo:
         """Describe the session."""
         connection = self.connection
-        outgoing = [link for link in self.handles.values() if isinstance(link, OutgoingLink)]
+        consumers = [link for link in self.handles.values() if link.consumes]
         return ChannelInfo(
             connection=connection.number,
             vhost=connection.vhost_name,
             user=connection.user,
             number=self.channel,
-            consumers=len(outgoing),
+            consumers=len(consumers),
             unacked=len(self.unacked),
-            prefetch=sum(link.credit for link in outgoing),
+            prefetch=sum(link.credit for link in consumers),
             published=self.published,
             unconfirmed=sum(run.last - run.first + 1 for run in self.runs),
             mode="",

@@ -99,28 +99,22 @@ class TerminusRecovery:
         if isinstance(node, list):
             self.nodes[terminus] = (node[0], node[1])
         self.by_id[terminus.id] = terminus
-        if isinstance(terminus, SharedSubscription):
-            termini.add_shared(terminus)
-        else:
-            termini.add(terminus)
+        terminus.register()
 
     def _restore_delivery(self, key: str, value: bytes) -> None:
         id, tag = terminus_store.delivery_of(key)
         terminus = self.by_id.get(id)
-        if isinstance(terminus, SourceTerminus):
-            queue_id, seq, head = terminus_store.sent_of(value)
-            self.sent.setdefault(queue_id, []).append(Sent(terminus, tag, seq, head))
-        elif isinstance(terminus, TargetTerminus):
-            terminus.restore(tag, terminus_store.outcome_of(value))
-        else:
+        if terminus is None or not terminus.restore_delivery(self, tag, value):
             self.log.put(metadata.LINK_STATE, key, None)
+
+    def add_sent(self, terminus: SourceTerminus, tag: bytes, queue_id: int, seq: int, head: bytes) -> None:
+        """Have the entry of a delivery read back."""
+        self.sent.setdefault(queue_id, []).append(Sent(terminus, tag, seq, head))
 
     def _restore_part(self, key: str, value: bytes) -> None:
         id, tag = terminus_store.delivery_of(key)
         terminus = self.by_id.get(id)
-        if isinstance(terminus, TargetTerminus):
-            terminus.restore_part(tag, value)
-        else:
+        if terminus is None or not terminus.restore_part(tag, value):
             self.log.put(metadata.LINK_PART, key, None)
 
     def forget(self, sent: Sent) -> None:

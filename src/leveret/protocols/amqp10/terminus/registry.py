@@ -133,8 +133,7 @@ class TerminusRegistry(Holder):
     def all_held(self) -> list[Entry]:
         held: list[Entry] = []
         for terminus in self.by_key.values():
-            if isinstance(terminus, SourceTerminus) and terminus.unsettled:
-                held.extend(terminus.held())
+            held.extend(terminus.held())
         return held
 
     def committed(self, batch: int) -> None:
@@ -178,9 +177,14 @@ class TerminusRegistry(Holder):
                 yield describe(terminus)
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
-        """Requeue the acquired messages of a suspended source; return how many. Raises NotFound, PreconditionFailed."""
+        """Requeue the acquired messages of a suspended source; return how many.
+
+        Raises:
+            NotFound: there is no such link.
+            PreconditionFailed: it is attached, or holds no messages of a queue.
+        """
         terminus = self._find(vhost, user, container, name, role)
-        if not isinstance(terminus, SourceTerminus):
+        if not terminus.holds_messages:
             raise PreconditionFailed(f"link '{name}' holds no messages of a queue; expected role 'sender'")
         if terminus.link is not None:
             raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")

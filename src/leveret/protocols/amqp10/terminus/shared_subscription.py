@@ -46,6 +46,12 @@ class SharedSubscription(Terminus):
     def role(self) -> str:
         return terminus_store.SHARED_DURABLE if self.is_durable else terminus_store.SHARED_VOLATILE
 
+    def description(self) -> Checked:
+        return self.source
+
+    def register(self) -> None:
+        self.registry.add_shared(self)
+
     def join(self, member: Member, source: Source) -> None:
         """Add the member of an attached link."""
         self.take_over(source)
@@ -55,7 +61,7 @@ class SharedSubscription(Terminus):
         if self.connection is not None:
             self.connection.termini.pop(self, None)
             self.connection = None
-        self.registry.add_shared(self)
+        self.register()
         if self.durable:
             terminus_store.put(self.registry.broker.log, self, source)
 
@@ -105,6 +111,9 @@ class Member(SourceTerminus):
         super().__init__(registry, key)
         self.subscription = subscription
 
+    def belongs_to(self, subscription: SharedSubscription) -> bool:
+        return self.subscription is subscription
+
     def attach(self, link: Link, description: Checked) -> None:
         super().attach(link, description)
         self.subscription.join(self, description)
@@ -145,7 +154,7 @@ def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscrip
 
 
 def is_same(known: Source, wanted: Source) -> bool:
-    """Whether two sources describe the same subscription: address and filters that have an effect."""
+    """Return whether two sources describe the same subscription: they have the same address and effective filters."""
     return bool(
         known.address == wanted.address
         and filters.parse(known.filter, True).in_place == filters.parse(wanted.filter, True).in_place

@@ -24,6 +24,7 @@ from leveret.wire.amqp10.values import Checked
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Source
 
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 class Unsettled:
     """A delivery that is in no session.
 
-    entry  None if there is nothing left to send
-    state  the broker's state: None while the whole message can be sent; an outcome, or the first position that can be sent
-           (`received`)
-    head   the sections before the body as they were sent; None to encode them again
+    Attributes:
+        entry: the entry; None if there is nothing left to send.
+        state: the broker's state. None while the whole message can be sent; an outcome, or the first position that can be
+            sent (`received`).
+        head: the sections before the body as they were sent; None to encode them again.
     """
 
     __slots__ = ("entry", "head", "state")
@@ -52,12 +54,15 @@ def _release(entry: Entry) -> None:
 class SourceTerminus(Terminus):
     """A source.
 
-    source   as last sent to the client; None before
-    queue    the queue of its messages
-    last     the link whose deliveries are in a session; None if there is none
-    unsettled  deliveries in no session, by delivery-tag, in their order
-    seen     state of a browser of the queue: see `broker.consumer.Consumer`
+    Attributes:
+        source: as last sent to the client; None before.
+        queue: the queue of its messages.
+        last: the link whose deliveries are in a session; None if there is none.
+        unsettled: deliveries in no session, by delivery-tag, in their order.
+        seen: state of a browser of the queue; see `broker.consumer.Consumer`.
     """
+
+    holds_messages = True
 
     def __init__(self, registry: TerminusRegistry, key: Key) -> None:
         super().__init__(registry, key)
@@ -152,8 +157,14 @@ class SourceTerminus(Terminus):
             entry.queue.requeue(entry, False)
         before.unsent.clear()
 
+    def description(self) -> Checked:
+        return self.source
+
+    def restore_delivery(self, recovery: TerminusRecovery, tag: bytes, value: bytes) -> bool:
+        recovery.add_sent(self, tag, *terminus_store.sent_of(value))
+        return True
+
     def held(self) -> list[Entry]:
-        """Return the entries of the unsettled deliveries."""
         return [item.entry for item in self.unsettled.values() if item.entry is not None]
 
     def drop(self) -> None:
@@ -175,7 +186,6 @@ class SourceTerminus(Terminus):
         return item
 
     def release_all(self) -> int:
-        """Requeue all unsettled deliveries; return how many."""
         return self._return_all(_release)
 
     def _return_all(self, apply: Callable[[Entry], None]) -> int:

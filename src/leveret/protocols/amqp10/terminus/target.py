@@ -21,6 +21,7 @@ from leveret.wire.amqp10.values import Checked
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Target
 
@@ -104,6 +105,9 @@ class TargetTerminus(Terminus):
         super().attach(link, description)
         self.target = description
 
+    def description(self) -> Checked:
+        return self.target
+
     def begin(self, session: SessionEndpoint, number: int, tag: bytes) -> IncomingDelivery:
         """Begin a delivery that the client will settle."""
         delivery = IncomingDelivery(self, tag)
@@ -177,20 +181,22 @@ class TargetTerminus(Terminus):
             terminus_store.put_outcome(self.registry.broker.log, self.id, delivery.tag, outcome)
         self._forget_part(delivery)
 
-    def restore(self, tag: bytes, outcome: Composite) -> None:
-        """Restore a delivery from the log."""
+    def restore_delivery(self, recovery: TerminusRecovery, tag: bytes, value: bytes) -> bool:
+        outcome = terminus_store.outcome_of(value)
         delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
         delivery.state = outcome.kind
         delivery.answer = outcome
         delivery.kept = True
+        return True
 
-    def restore_part(self, tag: bytes, data: bytes) -> None:
+    def restore_part(self, tag: bytes, data: bytes) -> bool:
         delivery = self.deliveries.get(tag)
         if delivery is None:
             delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
             delivery.partial = data
             self.registry.partial += len(data)
         delivery.kept_part = True
+        return True
 
     def _unbind(self, delivery: IncomingDelivery) -> None:
         session = delivery.session

@@ -18,11 +18,14 @@ from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
+    from leveret.broker.message import Entry
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
+    from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
+    from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
 
 # Identity of a link: vhost, user, container-id, name, and whether the broker is its receiver.
 Key = tuple[str, str, str, str, bool]
@@ -98,6 +101,39 @@ class Terminus:
         # Whether the client has closed it, which ends a shared subscription without other links.
         self.unsubscribes = False
 
+    # Overridden by the kinds of termini
+
+    # Whether suspended deliveries of the terminus keep messages of a queue acquired.
+    holds_messages = False
+
+    def description(self) -> Checked:
+        """Return the source or target, as last sent to the client; None before."""
+        raise NotImplementedError
+
+    def belongs_to(self, subscription: SharedSubscription) -> bool:
+        """Return whether it is the terminus of a link of a shared subscription."""
+        return False
+
+    def held(self) -> list[Entry]:
+        """Return the entries of deliveries that are in no session."""
+        return []
+
+    def release_all(self) -> int:
+        """Requeue all unsettled deliveries; return how many."""
+        return 0
+
+    def register(self) -> None:
+        """Add the terminus to the registry."""
+        self.registry.add(self)
+
+    def restore_delivery(self, recovery: TerminusRecovery, tag: bytes, value: bytes) -> bool:
+        """Restore an unsettled delivery from the log. Return False if the terminus has none."""
+        return False
+
+    def restore_part(self, tag: bytes, data: bytes) -> bool:
+        """Restore the received part of a delivery from the log. Return False if the terminus receives none."""
+        return False
+
     # Attach and detach
 
     def attach(self, link: Link, description: Checked) -> None:
@@ -115,7 +151,7 @@ class Terminus:
             self.session = session
             self.connection = session.connection
             session.termini[self] = None
-        self.registry.add(self)
+        self.register()
         if self.durable:
             terminus_store.put(self.registry.broker.log, self, description)
         elif self.id:
