@@ -19,7 +19,7 @@ SOURCES = [BENCH / "artemis" / name for name in ("pom.xml", "Embedded.java")]
 
 @functools.cache
 def program() -> Path | None:
-    """Its classes and libraries, fetched and compiled at first use; None if that fails."""
+    """Return its classes and libraries, downloaded and compiled at first use; None if that fails."""
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         return None
     digest = hashlib.blake2b(b"".join(path.read_bytes() for path in SOURCES), digest_size=6).hexdigest()
@@ -61,7 +61,7 @@ class ArtemisProcess(Broker):
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout: float = 90.0) -> ArtemisProcess:
-        """Start and wait until it listens. RuntimeError with its output if it does not."""
+        """Start Artemis and wait until it listens. Raises RuntimeError with its output if it does not."""
         classes = program()
         assert classes is not None, "Artemis is not available"
         self.directory.mkdir(parents=True, exist_ok=True)

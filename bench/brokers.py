@@ -1,7 +1,7 @@
-"""The brokers that are compared: Leveret with compiled and with plain modules, RabbitMQ if it is installed, and for
-loads of AMQP 1.0 Artemis if Java and Maven are.
+"""The brokers to compare: Leveret with compiled and with plain modules, RabbitMQ if it is installed, and for AMQP 1.0
+Artemis if Java and Maven are installed.
 
-They are started by the classes that the tests use, each with directories of its own under a temporary one.
+The classes of the tests start them, each with its own directories under a temporary one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ permissions."/" = { configure = ".*", write = ".*", read = ".*" }
 
 
 def names(wanted: list[str] | None = None, amqp10: bool = False) -> list[str]:
-    """Which brokers can be compared here, of those that are wanted; RabbitMQ first. With `amqp10` those, too, that speak
-    AMQP 1.0 only."""
+    """Return which of the wanted brokers can be compared on this machine, RabbitMQ first.
+
+    With `amqp10` this includes brokers that speak only AMQP 1.0.
+    """
     from leveret import build_info
 
     found = []
@@ -53,7 +55,7 @@ def names(wanted: list[str] | None = None, amqp10: bool = False) -> list[str]:
 
 @contextlib.contextmanager
 def preloaded(slow: bool) -> Iterator[None]:
-    """Processes that are started inside get the slow disk."""
+    """Give processes that are started inside the slow disk."""
     before = os.environ.get("LD_PRELOAD")
     if slow:
         os.environ["LD_PRELOAD"] = str(slow_sync())
@@ -67,8 +69,10 @@ def preloaded(slow: bool) -> Iterator[None]:
 
 
 class Contender:
-    """One broker, running. `pid` is the process whose CPU time and memory count; `options` are what the generator has to
-    know of it."""
+    """A running broker.
+
+    `pid` is the process whose CPU time and memory count; `options` are the generator's options for this broker.
+    """
 
     def __init__(self, name: str, directory: Path, slow: bool = False) -> None:
         self.name = name
@@ -91,7 +95,7 @@ class Contender:
             assert isinstance(self.broker, (LeveretProcess, RabbitProcess, ArtemisProcess))
             self.broker.start(timeout)
         if self.name == ARTEMIS:
-            # What a virtual machine has not compiled yet is not what is to be measured.
+            # Code that the JVM has not compiled yet must not be measured.
             for durable in ((), ("--durable",)):
                 generator.run(self.port, "run", "--publish-1.0", "--consume-1.0", *self.options, *durable, "--seconds", "3")
         if isinstance(self.broker, LeveretProcess):
@@ -113,7 +117,7 @@ class Contender:
     @property
     def pid(self) -> int:
         if isinstance(self.broker, RabbitProcess):
-            # RabbitMQ writes the file about when it listens, on a busy machine a little later.
+            # RabbitMQ writes the file when it listens, or a little later on a busy machine.
             deadline = time.monotonic() + 30
             while not (self.directory / "pid").exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -124,7 +128,7 @@ class Contender:
 
 @contextlib.contextmanager
 def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
-    """Halt the other brokers meanwhile: one that does nothing still has work of its own now and then."""
+    """Suspend the other brokers meanwhile: even an idle one has work now and then."""
     others = [contender for contender in contenders if contender is not measured]
     for other in others:
         os.kill(other.pid, signal.SIGSTOP)
@@ -137,7 +141,7 @@ def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(wanted: list[str], directory: Path, slow: bool = False) -> Iterator[list[Contender]]:
-    """Start these brokers; stop them at the end."""
+    """Start these brokers, and stop them at the end."""
     with contextlib.ExitStack() as stack:
         started = []
         for name in wanted:

@@ -1,4 +1,4 @@
-"""The client library beside pika and aio-pika, on the same broker, side by side in one run.
+"""Compare the client library with pika and aio-pika, on the same broker in one run.
 
     make bench-clients                               three rounds of everything, about two minutes
     make bench-clients ARGS="--rounds 1 --seconds 1"
@@ -29,7 +29,7 @@ BODY = b"x" * 256
 WINDOW = 200
 ACK_EVERY = 50
 PREFETCH = 500
-# As the load generator names its first queue.
+# The load generator's name for its first queue.
 PREFIX = "bench-clients"
 QUEUE = PREFIX + "-0"
 
@@ -38,7 +38,7 @@ BLOCKING = "leveret.sync"
 PIKA = "pika"
 AIO_PIKA = "aio-pika"
 
-# What is measured; and the targets: work, client, beside which other, how many times as fast.
+# The work to measure; and the targets: work, client, the client to compare with, and the ratio.
 WINDOWED = "publish, 200 confirms in flight"
 AWAITED = "publish, each confirm awaited"
 CONSUME = "consume, an ack every 50"
@@ -56,7 +56,7 @@ TARGETS: list[tuple[str, str, str, float]] = [
 
 
 class Clock:
-    """Counts until the time is over; the first fifth is a warm-up and does not count."""
+    """Counts until the time is over. The first fifth is a warm-up and does not count."""
 
     def __init__(self, seconds: float) -> None:
         now = time.perf_counter()
@@ -67,7 +67,7 @@ class Clock:
         self._before = 0
 
     def going(self, number: int) -> bool:
-        """`number` is how many are done by now. Looks at the clock every 50."""
+        """Whether to continue, after `number` items. Looks at the clock every 50."""
         if number % ACK_EVERY:
             return True
         now = time.perf_counter()
@@ -211,7 +211,7 @@ def consume_blocking(url: str, seconds: float) -> float:
 
 
 def run_here(work: str, client: str, url: str, seconds: float) -> float:
-    """Messages a second of one client doing one work, in this process."""
+    """Return the messages per second of one client doing one kind of work, in this process."""
     asynchronous: dict[tuple[str, str], Callable[[], Awaitable[float]]] = {
         (WINDOWED, AIO_PIKA): lambda: publish_aio_pika(url, seconds, WINDOW),
         (AWAITED, AIO_PIKA): lambda: publish_aio_pika(url, seconds, 1),
@@ -239,7 +239,7 @@ def run_here(work: str, client: str, url: str, seconds: float) -> float:
 
 
 def measure(work: str, client: str, port: int, seconds: float) -> float:
-    """The same, in a process of its own, with the queue as the work needs it."""
+    """The same in a separate process, with the queue that the work needs."""
     url = f"amqp://guest:guest@127.0.0.1:{port}/"
     if work == CONSUME:
         generator.run(

@@ -64,7 +64,7 @@ AMQP_1_0, SASL_1_0 = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
 class FuzzPeer(FuzzedPeer):
     """The broker's side of a socket. If the broker closes a channel or a session, the client opens it again.
 
-    answers  what the client sends next
+    answers: the client's next input.
     """
 
     def __init__(self, site: Site, protocol: str) -> None:
@@ -344,7 +344,7 @@ def pool_1_0(chance: random.Random) -> list[bytes]:
         output = Output(1 << 16)
         try:
             output.send(performative(chance))
-        except Exception:  # skip what cannot be encoded
+        except Exception:  # skip values that cannot be encoded
             continue
         pool.append(output.to_send())
     return pool
@@ -354,7 +354,7 @@ POOLS: dict[str, Callable[[random.Random], list[bytes]]] = {"0-9": pool_0_9, "0-
 
 
 def frames_in(protocol: str, data: bytes) -> int:
-    """Number of complete frames in valid data."""
+    """Return the number of complete frames in valid data."""
     count = at = 0
     while at + 8 <= len(data):
         at += struct.unpack_from(">I", data, at)[0] if protocol == "1.0" else struct.unpack_from(">I", data, at + 3)[0] + 8
@@ -369,7 +369,7 @@ def frames_in(protocol: str, data: bytes) -> int:
 
 @functools.cache
 def login(protocol: str) -> list[bytes]:
-    """The frames that a correct client sends to open its connection and some channels."""
+    """Return the frames that a correct client sends to open its connection and some channels."""
     if protocol == "0-9":
         return fuzz09.Fuzzer(0).start()
     output = Output(1 << 16)
@@ -403,7 +403,7 @@ def login(protocol: str) -> list[bytes]:
 
 
 def first_0(chance: random.Random, protocol: str) -> bytes:
-    """A frame that may be the next step of a handshake."""
+    """Return a frame that may be the next step of a handshake."""
     pieces = login(protocol)
     if protocol == "1.0":
         output = Output(1 << 16)
@@ -487,7 +487,7 @@ def run(protocol: str, stage: str, seed: int, until: float, most: float = float(
         opening = login(protocol)
         deadly = pool
         if stage == "after":
-            # Most connections should live long.
+            # Most connections should last long.
             site = make_site(protocol)
             lives = [_survives(protocol, site, data, opening) for data, _ in pool]
             deadly = [item for item, live in zip(pool, lives, strict=True) if not live]

@@ -1,4 +1,4 @@
-"""Look for long turns: a hill climber over scripts of what clients do, whose score is the longest turn of the event loop.
+"""Search for long turns: a hill climber over scripts of client operations, scored by the longest turn of the event loop.
 
     PYTHONPATH=src:. python -m bench.fuzz_turns --seed 1 --minutes 10
 
@@ -31,7 +31,7 @@ QUEUES = 4
 
 
 class Player:
-    """Plays a script: one connection of each 0-x protocol, reopened when the broker has closed it."""
+    """Plays a script: one connection of each 0-x protocol, reopened after the broker has closed it."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -216,7 +216,7 @@ ACTIONS: dict[str, Callable[[Player, int], None]] = {
 
 
 def mutate(script: list[Step], chance: random.Random) -> list[Step]:
-    """The script with one change: a step more or less, another number, two steps exchanged."""
+    """Return the script with one change: a step more or less, another number, or two steps exchanged."""
     changed = list(script)
     kind = chance.randrange(4) if changed else 0
     at = chance.randrange(len(changed) + 1)
@@ -233,7 +233,7 @@ def mutate(script: list[Step], chance: random.Random) -> list[Step]:
 
 
 def score(script: list[Step]) -> float:
-    """The longest turn of a broker that plays a script, in milliseconds."""
+    """Return the longest turn of a broker that plays a script, in milliseconds."""
     with running() as lab:
         lab.reset()
         Player(lab).play(script)

@@ -15,7 +15,7 @@ OUTPUT = BENCH.parent / "build" / "bench"
 
 
 class GeneratorFailed(Exception):
-    """The load generator ended with an error; the message is its own."""
+    """The load generator failed; the message is its own."""
 
 
 def compile_c(name: str, sources: list[Path], *options: str) -> Path:
@@ -45,7 +45,7 @@ def slow_sync() -> Path:
 
 
 class Load:
-    """A load generator at work. `result` waits for its end."""
+    """A running load generator. `result` waits for its end."""
 
     def __init__(self, port: int, mode: str, *options: str, watch: int = 0) -> None:
         command = [str(loadgen()), mode, "--port", str(port), *options]
@@ -56,7 +56,7 @@ class Load:
         )
 
     def result(self, timeout: float = 600) -> dict[str, Any]:
-        """Its JSON object. GeneratorFailed if there is none."""
+        """Return its JSON object. Raises GeneratorFailed if there is none."""
         try:
             output, errors = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -69,18 +69,18 @@ class Load:
         return result
 
     def stop(self) -> dict[str, Any]:
-        """End a load early; what it measured so far."""
+        """End a load early. Returns its measurements so far."""
         self.process.terminate()
         return self.result(60)
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next line that it prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
 
 def floor(rate: int, *options: str) -> dict[str, Any]:
-    """The machine's own latency at a rate a second: an echo between two processes, counted from when it was due."""
+    """Measure the machine's own latency at a rate per second: an echo between two processes, counted from the due time."""
     return run(0, "floor", "--rate", str(rate), *options)
 
 

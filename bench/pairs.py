@@ -1,7 +1,7 @@
 """Compare the build of this checkout with that of another one: `python -m bench.pairs ../other`.
 
-Both brokers run the same loads of the same generator in turn, each pair in the other order, and the broker that is not
-measured is halted. The result is the median of the pairs' ratios with a 95 % interval, for throughput and for the
+Both brokers run the same loads of the same generator in turn, in alternating order, while the broker that is not
+measured is suspended. The result is the median of the pairs' ratios with a 95 % interval, for throughput and for the
 processor time of a message. Compile both checkouts first (`make compiled`).
 """
 
@@ -29,7 +29,7 @@ RESAMPLES: Final = 4000
 
 
 class Build(Contender):
-    """A compiled broker of a checkout, running."""
+    """A running compiled broker of a checkout."""
 
     def __init__(self, checkout: Path, directory: Path, slow: bool = False) -> None:
         self.checkout = checkout
@@ -42,14 +42,14 @@ class Build(Contender):
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """The 95 % interval of the median of some ratios, by resampling them. The same ratios give the same interval."""
+    """Return the 95 % interval of the median of some ratios, by resampling. The same ratios give the same interval."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     return medians[RESAMPLES // 40], medians[-(RESAMPLES // 40) - 1]
 
 
 def processor_time(workload: Workload, result: dict[str, Any]) -> float:
-    """Seconds of processor time of the broker for a message."""
+    """Return the broker's processor time per message in seconds."""
     return float(result["broker_cpu"]) / max(float(result[workload.counted]), 1.0)
 
 

@@ -33,7 +33,7 @@ from tests.faults.crash.power import build_library  # noqa: E402
 from tests.faults.power.all import WORKLOADS  # noqa: E402
 from tests.faults.power.points import check, take, unrecorded  # noqa: E402
 
-# Points of one recording; more of them want another one.
+# Maximum number of points per recording.
 PER_RECORDING = 250
 # How long the clients work in each phase of a recording. More messages make the check of a point slower.
 SECONDS = 0.4

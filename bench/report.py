@@ -24,9 +24,8 @@ COLOURS = {"rabbitmq": "#9aa0a6", "artemis": "#fbbc04", "compiled": "#1a73e8", "
 class Row:
     """Medians over the rounds of one workload on one broker. Times in milliseconds, memory in MB.
 
-    ratio    median of the rounds' ratios to RabbitMQ, or None
-    reached  whether that is the target, or None
-    beside   the same for the workload's further comparisons: what with, and the ratio
+    ratio: median of the rounds' ratios to RabbitMQ, or None. reached: whether the ratio meets the target, or None. beside:
+    the same for further comparisons: the other workload or broker, and the ratio.
     """
 
     workload: Workload
@@ -127,7 +126,7 @@ def missed(row: Row) -> bool:
 
 
 def caption(floors: list[Floor]) -> str:
-    """What of the latency at a rate is the machine's own; "" where no such load was measured."""
+    """Return the share of the machine in the latency at a rate, or "" if no such load was measured."""
     if not floors:
         return ""
     p50, p99 = (sorted(one["latency_us"][name] / 1e3 for one in floors) for name in ("p50", "p99"))
@@ -139,7 +138,7 @@ def caption(floors: list[Floor]) -> str:
 
 
 def print_table(table_rows: list[Row], below: str, console: Console) -> None:
-    """The table with its caption below it."""
+    """Print the table and its caption."""
     table = Table(
         title="Medians of the rounds; ratios to RabbitMQ of the same round",
         title_justify="left",
@@ -176,7 +175,7 @@ def markdown(table_rows: list[Row], below: str) -> str:
 
 
 def chart(table_rows: list[Row]) -> str:
-    """Ratios to RabbitMQ as bars, one group a workload: an SVG document."""
+    """Return an SVG chart of the ratios to RabbitMQ, with one group of bars per workload."""
     shown = [row for row in table_rows if row.ratio is not None]
     groups = list(dict.fromkeys(row.workload.name for row in shown))
     height = 28 + sum(10 + 18 * sum(row.workload.name == name for row in shown) for name in groups) + 24

@@ -59,7 +59,7 @@ def measure(
                     f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms",
                     highlight=False,
                 )
-            # Each of them is the first one in its turn: what the load before leaves behind hits all alike.
+            # Each broker is first in turn, so that the after-effects of the previous load affect all alike.
             for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                 if contender.name == brokers.ARTEMIS and not workload.only_amqp10:
                     continue
@@ -67,7 +67,7 @@ def measure(
                     *workload.options,
                     *contender.options,
                     *span,
-                    # Names of their own: what is still in the buffers of the load before goes nowhere.
+                    # Unique names: messages still in the buffers of the previous load are dropped.
                     "--prefix",
                     f"bench-{workload.name}-{turn}",
                 ]
@@ -77,7 +77,7 @@ def measure(
                         if workload.before:
                             generator.run(contender.port, "run", *workload.before, *names, timeout=180)
                         result = generator.run(contender.port, "run", *arguments, watch=contender.pid, timeout=180)
-                        if workload.before:  # what was kept goes
+                        if workload.before:  # leftover messages are deleted
                             generator.run(
                                 contender.port,
                                 "run",
@@ -103,7 +103,7 @@ def measure(
                     f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms",
                     highlight=False,
                 )
-                time.sleep(0.3)  # let the broker clean up after the load before the next one is measured
+                time.sleep(0.3)  # let the broker clean up before the next load is measured
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
-"""`make bench-scale`: what a broker does when there is a lot of something.
+"""`make bench-scale`: many connections, many queues, and one deep queue.
 
     make bench-scale                              all of it, about fifteen minutes
     make bench-scale ARGS="idle --connections 1000"
     make bench-scale ARGS="deep --messages 10000000"
     make bench-scale ARGS="declares --queues 100000"
 
-Each command takes --broker compiled (where the modules are compiled), pure or rabbitmq.
+Each command takes --broker compiled (if the modules are compiled), pure or rabbitmq.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 from bench import brokers, generator
 
-# The other queue, whose latency must not suffer: few messages, durable, confirmed.
+# The other queue, whose latency must not suffer: few messages, durable, with confirms.
 BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
 BYSTANDER_SECONDS = 8
 
 
 def status(pid: int, field: str) -> float:
-    """A size from /proc/PID/status, MB."""
+    """Return a size from /proc/PID/status in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1024
@@ -41,14 +41,14 @@ def say(text: str) -> None:
 
 
 def judge(what: str, value: float, limit: float, unit: str) -> dict[str, Any]:
-    """Print a figure beside its limit."""
+    """Print a figure with its limit."""
     met = value <= limit
     say(f"  {what}: {value:,.1f} {unit} (at most {limit:,.1f} {unit}: {'yes' if met else 'NO'})")
     return {"value": value, "limit": limit, "unit": unit, "met": met}
 
 
 def settled_memory(pid: int, seconds: float = 10) -> float:
-    """Resident memory once it has stopped changing by more than 1 MB a second, or after some seconds."""
+    """Return the resident memory once it changes by less than 1 MB per second, or after some seconds."""
     before = status(pid, "VmRSS")
     for _ in range(int(seconds)):
         time.sleep(1)
@@ -60,8 +60,8 @@ def settled_memory(pid: int, seconds: float = 10) -> float:
 
 
 def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Memory of idle connections with a channel each."""
-    # One connection before: what the first one loads is not the price of a connection.
+    """Measure the memory of idle connections with a channel each."""
+    # Open one connection first: the modules that it loads are not the cost of a connection.
     generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
     bare = settled_memory(contender.pid)
     began = time.monotonic()
@@ -81,7 +81,7 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
 
 
 def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Durable queues declared one after the other, each awaited."""
+    """Declare durable queues one after the other, awaiting each."""
     found = generator.run(contender.port, "declare", "--durable", "--messages", str(chosen.queues), timeout=3600)
     thousands = found["milliseconds_per_thousand"]
     say(
@@ -101,7 +101,7 @@ def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[s
 
 
 def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Do some work while the bystander runs; the results of both."""
+    """Do some work while the bystander runs. Returns the results of both."""
     load = generator.Load(contender.port, "run", *BYSTANDER, "--seconds", "1000000")
     try:
         done = work()
@@ -111,7 +111,7 @@ def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> 
 
 
 def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """A queue of very many persistent messages: memory, restart, drain, and what another queue feels of it."""
+    """Measure a queue of very many persistent messages: memory, restart, drain, and the effect on another queue."""
     count = chosen.messages
     port = contender.port
     bare = settled_memory(contender.pid)

@@ -1,4 +1,4 @@
-"""What sealing costs publishers, and whether it keeps up: `python -m bench.sealing [--seconds 30] [--rate 100000]`.
+"""Measure the cost of sealing for publishers, and whether it keeps up: `python -m bench.sealing [--seconds 30] [--rate N]`.
 
 Publishers append messages of 256 bytes to a stream, with confirms, first as fast as they can and then at the rate, each
 once with sealing off and once with it on. Sealing keeps up if the unsealed part does not grow beyond the size of two
@@ -24,7 +24,7 @@ SIZE = 256
 
 
 def _cpu(pid: int) -> float:
-    """Seconds that a process has used."""
+    """Return the CPU time of a process in seconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def _children(pid: int) -> list[int]:
 
 
 def run(sealing: bool, seconds: float, rate: float, publishers: int, segment_size: int) -> dict[str, Any]:
-    """One run: confirmed messages a second, the longest unsealed part, and seconds of the processors."""
+    """Measure one run: confirmed messages per second, the longest unsealed part, and CPU seconds."""
     config = basic_config() + (f"\n[streams]\nsealing = {str(sealing).lower()}\nsegment_size = {segment_size}\n")
     with tempfile.TemporaryDirectory(prefix="leveret-sealing-") as directory:
         process = LeveretProcess(Path(directory), config=config)

@@ -1,4 +1,4 @@
-"""Run mixed load for a while and say whether the broker's memory stays flat.
+"""Run mixed load for a while, and report whether the broker's memory stays flat.
 
     python bench/soak.py                    ten minutes
     python bench/soak.py --seconds 60 --rate 500
@@ -80,7 +80,7 @@ class Soak:
         return connection, await connection.channel()
 
     async def pause(self, share: float = 1.0) -> None:
-        """Keep to the rate: each client does a share of `rate` steps a second."""
+        """Keep to the rate: each client does its share of `rate` steps per second."""
         await asyncio.sleep(self.random.expovariate(self.rate * share))
 
     async def declare(self) -> None:
@@ -158,7 +158,7 @@ class Soak:
                 arrived.clear()
                 await channel.call(commands.Tx.Commit())
             else:
-                # The acknowledgements too are undone; they are sent again with the next transaction.
+                # The acknowledgements are undone, too; they are sent again with the next transaction.
                 await channel.call(commands.Tx.Rollback())
             self.count("transactions")
             await self.pause(0.1)
@@ -244,7 +244,7 @@ class Soak:
         await server.close()
 
     async def vanishing(self) -> None:
-        """Clients that end without a word, holding messages."""
+        """Clients that disconnect without a close while they have unacked messages."""
         while self.going:
             connection, channel = await self.open()
             await channel.call(commands.Basic.Qos(prefetch_count=10))
@@ -257,7 +257,7 @@ class Soak:
             await asyncio.sleep(0.3)
 
     async def attack(self) -> None:
-        """Strangers who send what no client should: garbage, broken handshakes, wrong logins, frames changed at random."""
+        """Clients that send invalid input: garbage, broken handshakes, wrong logins, randomly changed frames."""
         pools = [pool(self.random) for pool in POOLS.values()]
         headers = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09", AMQP_1_0, SASL_1_0)
         while self.going:
@@ -266,7 +266,7 @@ class Soak:
             protocol = PROTOCOLS[number]
             pieces = [self.random.choice(headers)]
             if self.random.random() < 0.6:
-                # Far enough in to reach the code behind the login, with or without a user.
+                # Late enough to reach the code after the login, with or without a user.
                 pieces = [{"0-9": headers[1], "0-9-1": headers[0], "1.0": AMQP_1_0}[protocol]]
                 pieces += [data.replace(b"user", self.random.choice((b"guest", b"nobdy"))) for data in login(protocol)]
             pieces += [
@@ -288,7 +288,7 @@ class Soak:
             self.count("attacks")
 
     async def linger(self) -> None:
-        """Strangers who connect and say nothing, or little, and stay."""
+        """Clients that connect, send nothing or little, and stay."""
         lingering: list[asyncio.StreamWriter] = []
         while self.going:
             try:

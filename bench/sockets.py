@@ -1,4 +1,4 @@
-"""What a socket costs the broker before its client has opened a connection: `python -m bench.sockets [COUNT]`.
+"""Measure the cost of a socket before its client has opened a connection: `python -m bench.sockets [COUNT]`.
 
 Resident memory of a broker process over COUNT sockets (1,000) that stop at four stages.
 """
@@ -37,12 +37,12 @@ key = "{key}"
 
 
 def resident(pid: int) -> int:
-    """Bytes."""
+    """Return the resident memory in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def main() -> int:
-    """Measure, and print KiB a socket."""
+    """Measure, and print KiB per socket."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory() as directory:
         authority = Authority(Path(directory))

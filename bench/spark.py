@@ -1,4 +1,4 @@
-"""Streams into Spark and out of it, on two processors; one command for each figure:
+"""Measure streams into Spark and out of it, on two processors, with one command per figure:
 
     python -m bench.spark sealed    [--rows 5000000] [--rounds 3]
     python -m bench.spark tail      [--rows 1000000] [--rounds 3]
@@ -8,11 +8,11 @@
     python -m bench.spark memory    [--rows 10000000]
 
 sealed   history from segment files: by the data source, by `pyspark_amqp.load`, and by `spark.read.parquet`
-tail     what is not sealed, over AMQP: wall clock, and seconds of the Python worker
+tail     unsealed messages over AMQP: wall clock, and seconds of the Python worker
 archive  a sealed stream of JSON into a table with a typed column
-sink     a table into a durable queue, persistent and exactly once, until promoted and until consumed
+sink     a table into a durable queue, persistent and exactly once, until committed and until consumed
 latency  from a stream to an exactly-once sink
-memory   messages that are published, sealed, archived and counted; what the processes take
+memory   messages that are published, sealed, archived and counted; memory of the processes
 
 All default columns and random bodies of 200 bytes (archive: JSON of that size), and for sealed and tail the sink `noop`.
 """
@@ -66,7 +66,7 @@ def session(directory: Path) -> SparkSession:
 
 
 def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:
-    """A stream with so many messages, from a pool of bodies, or of random ones."""
+    """Fill a stream with this many messages, from a pool of bodies or with random ones."""
     pool = bodies or [os.urandom(SIZE) for _ in range(10_000)]
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
@@ -78,7 +78,7 @@ def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | Non
 
 
 def seal(broker: LeveretProcess, name: str, rows: int) -> list[str]:
-    """Have all of it sealed; the files."""
+    """Seal all messages. Returns the files."""
     call(broker.data_dir, "streams.seal", {"vhost": "/", "name": name})
     while True:
         found = list(call(broker.data_dir, "streams.segments", {"vhost": "/", "name": name}))
@@ -88,7 +88,7 @@ def seal(broker: LeveretProcess, name: str, rows: int) -> list[str]:
 
 
 def worker_rate(broker: LeveretProcess, name: str, rows: int, protocol: str) -> int:
-    """Rows a second of the processor that a task takes to read them and to write them for Spark, measured beside it."""
+    """Measure the rows per second of CPU time of a task that reads and encodes them for Spark."""
     settings = read_options(
         {"url": broker.url(), "stream": name, "protocol": protocol, "history": "amqp", "minPartitions": "1"}
     )
@@ -102,7 +102,7 @@ def worker_rate(broker: LeveretProcess, name: str, rows: int, protocol: str) -> 
 
 
 def rate(rounds: int, rows: int, make: Callable[[], DataFrame]) -> int:
-    """The median of rows a second."""
+    """Return the median of the rows per second."""
     make().limit(1).write.format("noop").mode("overwrite").save()
     rates = []
     for number in range(rounds):
@@ -114,7 +114,7 @@ def rate(rounds: int, rows: int, make: Callable[[], DataFrame]) -> int:
 
 
 ROWS = {"sealed": 5_000_000, "tail": 1_000_000, "archive": 2_000_000, "sink": 1_000_000, "latency": 0, "memory": 10_000_000}
-# Nothing is sealed but what is asked for.
+# Seal only on request.
 NO_SEALING = '\n[streams]\nsegment_size = "1TiB"\nsegment_age = 86400\nmerge_below = "64MiB"\n'
 
 

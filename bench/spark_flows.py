@@ -1,4 +1,4 @@
-"""What `bench.spark` measures of whole queries: archives, sinks, latency, memory."""
+"""The measurements of `bench.spark` for whole queries: archives, sinks, latency, memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def orders(count: int) -> list[bytes]:
-    """JSON of about 200 bytes each."""
+    """Return JSON bodies of about 200 bytes each."""
     return [
         json.dumps(
             {
@@ -48,7 +48,7 @@ def orders(count: int) -> list[bytes]:
 
 
 def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int, rounds: int, directory: Path) -> None:
-    """A sealed stream of JSON, archived with a typed column; rows a second of the whole run, behind one that warms up."""
+    """Archive a sealed stream of JSON with a typed column, after a warm-up. Returns rows per second of the whole run."""
     rates: list[float] = []
     for number in range(-1, rounds):
         place = directory / f"archive-{number}"
@@ -76,9 +76,9 @@ def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int
 
 
 def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, directory: Path) -> None:
-    """A table of random bodies to a durable queue, persistent and exactly once, until the last one is consumed."""
+    """Write a table of random bodies to a durable queue, persistent and exactly once, until the last one is consumed."""
     source = str(directory / "rows")
-    # Bodies as the load generator's: it looks for the time of their publish in front.
+    # Bodies like the load generator's, which begin with the time of the publish.
     spark.range(rows).selectExpr(
         "unhex(rpad(concat(repeat('00', 16), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), "
         f"hex(randstr(32)), hex(randstr(24))), {2 * SIZE}, '00')) AS body"
@@ -140,7 +140,7 @@ def _until_declared(broker: LeveretProcess, queue: str) -> None:
 
 
 def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: int, directory: Path) -> None:
-    """Messages from a stream by a query to a queue, exactly once: how long each is on its way."""
+    """Copy messages from a stream to a queue, exactly once. Returns the latency of each."""
     url = broker.url()
     warm = min(20.0, seconds / 2)
     over = threading.Event()
@@ -210,7 +210,7 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
 
 
 def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory: Path) -> None:
-    """Messages that are published, sealed and archived at the same time, and what the processes take meanwhile."""
+    """Publish, seal and archive messages at the same time, and sample the memory of the processes."""
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue("memory-0", durable=True, arguments={"x-queue-type": "stream"})
     assert broker.process is not None
@@ -286,7 +286,7 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
 
 
 def _below(pid: int, word: str = "") -> list[int]:
-    """The processes below one, whose command has the word."""
+    """Return the descendants of a process whose command line contains the word."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
@@ -299,7 +299,7 @@ def _below(pid: int, word: str = "") -> list[int]:
 
 
 def _resident(pids: list[int]) -> int:
-    """MB that they take, counting what they share with others in part."""
+    """Return their memory in MB, counting shared pages proportionally."""
     total = 0
     for pid in pids:
         try:

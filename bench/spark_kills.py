@@ -2,15 +2,15 @@
 
     python bench/spark_kills.py [--kills 50] [--rows lease sink ...] [--messages 20000] [--seed 1] [--cluster]
 
-For each row a broker gets numbered messages, and a query moves them in small batches while, again and again, something
-is killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker, which is
-started again; sometimes the last commit of the checkpoint is deleted while the query is down. In the end the query runs
+For each row, a broker receives numbered messages, and a query moves them in small batches while something
+is repeatedly killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker,
+which is restarted; sometimes the last commit of the checkpoint is deleted while the query is down. Finally the query runs
 undisturbed, and the messages that arrived are compared with those that were sent, including how often each arrived.
 
 With `--cluster` the query runs on a standalone cluster of two workers on loopback, executors are lost in place of Python
 workers, and Spark runs slow tasks a second time beside the first (speculation), for which every third task is slow.
 
-| row | from | to | demanded |
+| row | from | to | required |
 | --- | --- | --- | --- |
 | stream | stream | table | each once |
 | lease | classic queue | table | each once |
@@ -44,7 +44,7 @@ from leveret import sync  # noqa: E402
 from tests.spark.cluster import Cluster  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
 
-# Seconds for an undisturbed run to its end.
+# Timeout of an undisturbed run in seconds.
 PATIENCE = 600.0
 KINDS = ("query", "worker", "broker", "commit")
 ON_A_CLUSTER = {
@@ -86,7 +86,7 @@ ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms", "archive"
 
 
 class Query:
-    """The process of `spark_query.py`, in a session of its own."""
+    """The process of `spark_query.py`, in a separate session."""
 
     def __init__(self, directory: Path, argument: dict[str, Any]) -> None:
         self.directory = directory
@@ -115,7 +115,7 @@ class Query:
         return self.process is not None and self.process.poll() is None
 
     def members(self, word: str = "") -> list[int]:
-        """Its processes whose command lines have the word."""
+        """Return its processes whose command lines contain the word."""
         assert self.process is not None
         found = []
         for entry in Path("/proc").iterdir():
@@ -129,7 +129,7 @@ class Query:
         return found
 
     def kill(self) -> None:
-        """All of it, at once."""
+        """Kill all of it at once."""
         for member in self.members():
             _kill(member)
         if self.process is not None:
@@ -217,7 +217,7 @@ def _run(
             if query.process is not None and query.process.poll() == 0:
                 sent += feed(broker, len(sent), messages)
             elif query.process is not None and query.process.poll() is not None and query.process.returncode > 0:
-                failed += 1  # the broker was down, or a worker was killed too often: the query is started again
+                failed += 1  # the broker was down, or a worker was killed too often: restart the query
             query.start()
             _until_reading(query, directory)
         time.sleep(chance.uniform(0.0, 3.0))
@@ -275,7 +275,7 @@ def _run(
 
 
 def _until_reading(query: Query, directory: Path) -> None:
-    """Until a batch of this run has been planned, or it has ended: a JVM needs longer to start than batches take."""
+    """Wait until a batch of this run is planned, or the run has ended: a JVM starts more slowly than a batch runs."""
     offsets = directory / "checkpoint" / "offsets"
     before = set(offsets.glob("[0-9]*")) if offsets.exists() else set()
     deadline = time.monotonic() + 120

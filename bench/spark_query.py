@@ -93,7 +93,7 @@ def _slowed(directory: str) -> Any:
             while waiting and time.monotonic() < deadline and not os.path.exists(f"{task}-again"):
                 time.sleep(0.02)
             if waiting and os.path.exists(f"{task}-again"):
-                # Both continue now, side by side.
+                # Both attempts continue now.
                 with open(os.path.join(directory, f"twice-{uuid.uuid4().hex}"), "w"):
                     pass
             waiting = False

@@ -1,4 +1,4 @@
-"""A file that is staged over AMQP 0-9, published and delivered: its transfer rates, and the memory that the broker takes.
+"""Upload a file over AMQP 0-9, publish and deliver it: transfer rates, and the memory of the broker.
 
     make bench-staged                              1 GiB, three rounds, beside one of 64 MiB
     make bench-staged ARGS="--mib 4096 --rounds 1"
@@ -28,9 +28,9 @@ from tests.support.amqp09 import Client
 
 MIB = 1 << 20
 MIBS = 1024
-# What is staged before it to compare the memory with.
+# The file that is uploaded first as the baseline for memory.
 SMALL = 64
-# Targets: MB/s each way, and the most MB of memory beyond those of the small file.
+# Targets: MB/s in each direction, and the maximum MB of memory beyond that of the small file.
 RATE = 200
 GROWTH = 16
 QUEUE = "bench-staged"
@@ -57,7 +57,7 @@ class Result:
 
 
 def disk_rate(directory: Path, length: int) -> float:
-    """MB/s of the disk itself."""
+    """Return the MB/s of the disk itself."""
     block = bytes(MIB)
     path = directory / "floor"
     begin = time.perf_counter()
@@ -71,7 +71,7 @@ def disk_rate(directory: Path, length: int) -> float:
 
 
 def send_file(client: Client, identifier: str, length: int) -> float:
-    """Stage it, publish it, and wait until that is committed. Returns how long the staging took, in seconds."""
+    """Upload a file, publish it, and wait for the commit. Returns the duration of the upload in seconds."""
     begin = time.perf_counter()
     client.open_file(identifier, length)
     client.begin_stage(length)
@@ -85,7 +85,7 @@ def send_file(client: Client, identifier: str, length: int) -> float:
     client.socket.sendall(frame * (whole % 8))
     if rest:
         client.socket.sendall(head + rest.to_bytes(4, "big") + bytes(rest) + FRAME_END)
-    client.call("tx.select", "tx.select-ok")  # answered after all that came before it
+    client.call("tx.select", "tx.select-ok")  # answered after everything before it
     seconds = time.perf_counter() - begin
     client.send("file.publish", routing_key=QUEUE, identifier=identifier)
     client.call("tx.commit", "tx.commit-ok")
@@ -93,7 +93,7 @@ def send_file(client: Client, identifier: str, length: int) -> float:
 
 
 def receive_file(client: Client, length: int) -> None:
-    """Take everything up to its `file.deliver`."""
+    """Read everything up to the `file.deliver`."""
     client.send("file.open-ok", staged_size=0)
     data = bytearray(4 * MIB)
     view = memoryview(data)
@@ -120,13 +120,13 @@ def receive_file(client: Client, length: int) -> None:
 
 
 def measure(contender: brokers.Contender, mib: int) -> Result:
-    """One file through a broker, on a connection of its own."""
+    """Measure one file, on a separate connection."""
     length = mib * MIB
     disk = disk_rate(contender.directory, length)
     client = Client(contender.broker, 300)
     client.call("queue.declare", "queue.declare-ok", queue=QUEUE, durable=True)
     before = memory(contender.pid, "VmRSS")
-    Path(f"/proc/{contender.pid}/clear_refs").write_text("5")  # the peak counts from here
+    Path(f"/proc/{contender.pid}/clear_refs").write_text("5")  # the peak is measured from here
     cpu = cpu_of(contender.pid)
     begin = time.perf_counter()
     staged = send_file(client, f"file-{time.time_ns()}", length)
@@ -145,7 +145,7 @@ def measure(contender: brokers.Contender, mib: int) -> Result:
 
 
 def memory(pid: int, field: str) -> float:
-    """A field of a process's status, in MB."""
+    """Return a field of a process's status in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""A broker whose turns are measured, and clients of it that may do what no sensible client does."""
+"""A broker whose turns are measured, and clients that may do unusual things."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Performative)
 
 
 class Client:
-    """One connection of AMQP 0-9-1 or 0-9, which blocks. `delivered` counts what was delivered to it."""
+    """One blocking connection of AMQP 0-9-1 or 0-9. `delivered` counts the deliveries."""
 
     def __init__(self, address: tuple[str, int], version: Version = V0_9_1, timeout: float = 600) -> None:
         self.socket = socket.create_connection(address, timeout)
@@ -87,7 +87,7 @@ class Client:
                 self.received.append(command)
 
     def take(self, name: str, channel: int | None = None) -> dict[str, Any]:
-        """Wait for a method; RuntimeError if something is refused instead."""
+        """Wait for a method. Raises RuntimeError if something is refused instead."""
         self.flush()
         while True:
             for index, command in enumerate(self.received):
@@ -104,7 +104,7 @@ class Client:
         return self.take(answer, channel)
 
     def send(self, channel: int, name: str, **arguments: Any) -> None:
-        """Send a method; the output is flushed now and then."""
+        """Send a method; the output is flushed occasionally."""
         self.engine.send(channel, name, arguments)
         if self.engine.pending > 1 << 17:
             self.flush()
@@ -138,13 +138,13 @@ class Client:
             self.flush()
 
     def fill(self, queue: str, count: int, **properties: Any) -> None:
-        """Publish messages without a body, and wait until all are there."""
+        """Publish messages without a body, and wait until all are in the queue."""
         for _ in range(count):
             self.publish(queue, **properties)
         self.sync()
 
     def sync(self, channel: int = 1) -> None:
-        """Wait until everything that was sent on a channel has been carried out."""
+        """Wait until everything sent on a channel has been executed."""
         self.call(channel, "basic.qos", "basic.qos-ok", prefetch_size=0, prefetch_count=0, **{"global": False})
 
     def consume(
@@ -170,7 +170,7 @@ class Client:
 
 
 class Client10:
-    """One connection of AMQP 1.0, which blocks. `delivered` counts the transfers that came."""
+    """One blocking connection of AMQP 1.0. `delivered` counts the received transfers."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 600) -> None:
         self.socket = socket.create_connection(address, timeout)
@@ -185,7 +185,7 @@ class Client10:
         self.take(Open)
 
     def send(self, *frames: Performative) -> None:
-        """Send frames; the output is flushed now and then."""
+        """Send frames; the output is flushed occasionally."""
         for frame in frames:
             self.output.send(frame)
         if self.output.pending > 1 << 17:
@@ -206,7 +206,7 @@ class Client10:
                 self.received.append(frame)
 
     def take(self, kind: type[T]) -> T:
-        """Wait for a frame; RuntimeError if something is refused instead."""
+        """Wait for a frame. Raises RuntimeError if something is refused instead."""
         self.flush()
         while True:
             for index, frame in enumerate(self.received):
@@ -230,7 +230,7 @@ class Client10:
         self.send(Flow(MANY, 0, MANY, 0, handle, 0, credit, drain=drain))
 
     def sync(self, channel: int = 0) -> None:
-        """Wait until everything that was sent on a channel has been carried out."""
+        """Wait until everything sent on a channel has been executed."""
         self.send(Flow(MANY, 0, MANY, 0, echo=True, channel=channel))
         self.received = [frame for frame in self.received if not isinstance(frame, Flow)]
         self.take(Flow)
@@ -245,7 +245,7 @@ class Client10:
 
 
 class Lab:
-    """A broker of the compiled build, and what its turns take."""
+    """A broker of the compiled build, and the cost of its turns."""
 
     def __init__(self, directory: Path, config: str = CONFIG) -> None:
         self.directory = directory
@@ -294,22 +294,22 @@ class Lab:
         return client
 
     def control(self, name: str, /, **arguments: Any) -> Any:
-        """A call on the control socket."""
+        """Call an operation on the control socket."""
         return control_client.call(self.directory / "data", name, arguments)
 
     def raw(self) -> socket.socket:
-        """A socket to the broker."""
+        """Open a socket to the broker."""
         return socket.create_connection(self.address, 30)
 
     def reset(self) -> None:
         LAYOUT.pack_into(self.shared, 0, 0.0, 0.0)
 
     def longest(self) -> float:
-        """Milliseconds of processor time of the longest turn since `reset`."""
+        """Return the processor time of the longest turn since `reset`, in milliseconds."""
         return float(LAYOUT.unpack_from(self.shared)[0]) * 1000
 
     def settle(self) -> None:
-        """Wait until the broker has nothing to do: its thread does not use the processor."""
+        """Wait until the broker is idle: its thread uses no processor time."""
         quiet = 0
         before = self._used()
         while quiet < 3:
@@ -336,7 +336,7 @@ class Lab:
 
 @contextmanager
 def running(config: str = CONFIG) -> Iterator[Lab]:
-    """A broker with a directory of its own."""
+    """Start a broker with its own directory."""
     with tempfile.TemporaryDirectory(prefix="leveret-turns-") as directory:
         lab = Lab(Path(directory), config)
         try:

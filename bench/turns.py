@@ -1,10 +1,10 @@
-"""The longest turn of the event loop by operation, as processor time of its thread, against a broker of its own.
+"""Measure the longest turn of the event loop by operation, as processor time of its thread.
 
     PYTHONPATH=src:. python -m bench.turns                    every operation, over 100,000 of something
     PYTHONPATH=src:. python -m bench.turns --count 1000000 purge delete
     PYTHONPATH=src:. python -m bench.turns --list
 
-Build the compiled modules first: 20 ms is the bound there. Each operation gets a broker of its own. What prepares it is
+Build the compiled modules first: the bound is 20 ms for them. Each operation gets its own broker. The preparation is
 measured too, in the column "before".
 """
 
@@ -25,7 +25,7 @@ BOUND = 20.0
 def measure(name: str, count: int) -> dict[str, object]:
     with running() as lab:
         lab.settle()
-        lab.reset()  # without what the start takes
+        lab.reset()  # without the start
         act = OPERATIONS[name](lab, count)
         lab.settle()
         before = lab.longest()

@@ -473,7 +473,7 @@ def max_length_zero(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def requeue_to_a_full_queue(lab: Lab, count: int) -> Callable[[], None]:
-    """What comes back finds the places taken by what came later."""
+    """Requeued messages find their queue full of newer ones."""
     client = new_client(lab)
     client.declare("q", arguments={"x-max-length": count})
     client.fill("q", count)
@@ -491,7 +491,7 @@ def requeue_to_a_full_queue(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def overflow_chain(lab: Lab, count: int) -> Callable[[], None]:
-    """Each queue keeps nothing, and the dead letters of one go to the next."""
+    """Each queue keeps nothing, and its dead letters go to the next queue."""
     client = new_client(lab)
     many = min(count, 300)
     for number in range(many):
@@ -531,7 +531,7 @@ def overflow_with_priorities(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
-    """Publishes to a queue that refuses what is too much, while a large transaction of it is being committed."""
+    """Publishes to a full queue that rejects them, while a large transaction of it is being committed."""
     client = new_client(lab)
     client.declare("q", durable=True, arguments={"x-max-length-bytes": 1 << 30, "x-overflow": "reject-publish"})
     client.call(1, "tx.select", "tx.select-ok")
@@ -553,7 +553,7 @@ def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def dead_letter_fanout(lab: Lab, count: int) -> Callable[[], None]:
-    """A dead letter to as many queues as a message may go to."""
+    """A dead letter to the maximum number of queues."""
     client = new_client(lab)
     for number in range(min(count, 10_000)):
         client.send(1, "queue.declare", queue=f"d{number}", no_wait=True)
@@ -613,7 +613,7 @@ def close_consumer_priorities(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def no_local_priorities(lab: Lab, count: int) -> Callable[[], None]:
-    """Messages that none of many consumers, each of a priority of its own, takes."""
+    """Messages that none of many consumers, each with another priority, accepts."""
     client = new_client(lab)
     client.declare("q")
     for number in range(min(count, 20_000)):
@@ -636,12 +636,12 @@ def no_local_priorities(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
-# Hungry consumers
+# Waiting consumers
 
 
 @operation
 def requeue_to_many_connections(lab: Lab, count: int) -> Callable[[], None]:
-    """Consumers of many connections wait for what one gives back."""
+    """Consumers of many connections wait for the messages that one requeues."""
     client = unacked(lab, count)
     for _ in range(100):
         other = new_client(lab)
@@ -707,7 +707,7 @@ def fanout_durable(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def browsers(lab: Lab, count: int) -> Callable[[], None]:
-    """Many consumers that look through a queue without taking anything."""
+    """Many consumers that browse a queue."""
     client = deep(lab, min(count, 20_000))
     channels = [new_client(lab) for _ in range(50)]
 
@@ -737,7 +737,7 @@ def browsers(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def many_decimals(lab: Lab, count: int) -> Callable[[], None]:
-    """Frames full of the values that take longest to parse."""
+    """Frames full of the values that are slowest to parse."""
     client = new_client(lab)
     arguments = {"x": [Decimal("0.05")] * 21_000}
 
@@ -803,7 +803,7 @@ def many_empty_acks(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
-    """Keys that were never seen, at an exchange from which many others are reached."""
+    """New keys, at an exchange from which many others are reached."""
     client = new_client(lab)
     many = min(count, 9000)
     for number in range(many + 1):
@@ -822,7 +822,7 @@ def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def refused_routes(lab: Lab, count: int) -> Callable[[], None]:
-    """Messages on many channels, each of which takes more steps to route than it may."""
+    """Messages on many channels, each of which exceeds the limit of routing steps."""
     client = lab.connect()
     client.open_channel()
     client.declare("q")
@@ -925,7 +925,7 @@ def dtx_prepare(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def _work(lab: Lab, count: int) -> Client:
-    """A client with a branch of class dtx-demarcation, which acknowledges and publishes so many messages."""
+    """A client with a branch of class dtx-demarcation, with this many acknowledgements and publishes."""
     deep(lab, count, durable=True, delivery_mode=2)
     client = lab.connect(version=V0_9)
     client.open_channel()
@@ -1006,7 +1006,7 @@ def dtx_rollback_acks(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def staged_uploads(lab: Lab, count: int) -> Callable[[], None]:
-    """As many uploads as a user may have, then their list and the end of their connection."""
+    """The maximum number of uploads of a user, then their list and the end of their connection."""
     client = lab.connect(version=V0_9)
     client.open_channel()
     for number in range(min(count, 1000)):
@@ -1024,7 +1024,7 @@ def staged_uploads(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def spec_window(lab: Lab, count: int) -> Callable[[], None]:
-    """A window of the connection, over many channels, each of which has a consumer (`amqp.qos_global = "spec"`)."""
+    """A window of the connection, over many channels with a consumer each (`amqp.qos_global = "spec"`)."""
     client = lab.connect(version=V0_9)
     channels = min(count, 5000)
     for number in range(1, channels + 1):

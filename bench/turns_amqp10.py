@@ -26,7 +26,7 @@ from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Dis
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp10.values import Described, Symbol
 
-# What one connection may have by default: unsettled deliveries, links of a session, and of all sessions.
+# Default limits of a connection: unsettled deliveries, links of a session, and of all sessions.
 UNSETTLED = 65_000
 SESSION_LINKS = 1024
 LINKS = 4096
@@ -34,7 +34,7 @@ SELECTOR = Symbol("apache.org:selector-filter:string")
 
 
 def receiver(lab: Lab, count: int) -> Client10:
-    """A client that holds messages of a deep queue."""
+    """A client with unsettled messages of a deep queue."""
     deep(lab, count)
     client = lab.connect10()
     client.begin()
@@ -193,7 +193,7 @@ def end_session_acquired(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def end_session_surviving(lab: Lab, count: int) -> Callable[[], None]:
-    """As many unsettled deliveries as there may be, of as many links that outlive their session."""
+    """The maximum number of unsettled deliveries, of as many links that outlive their session."""
     deep(lab, count)
     client = attach_links(lab, SESSION_LINKS, Source("/queues/q", expiry_policy="never"))
     each = min(count, UNSETTLED) // SESSION_LINKS
@@ -222,7 +222,7 @@ def release_suspended(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:
-    """A connection with as many links as it may have, over as many sessions as that takes."""
+    """A connection with the maximum number of links, over as many sessions as necessary."""
     client = lab.connect10()
     many = min(count, LINKS)
     for channel in range((many + SESSION_LINKS - 1) // SESSION_LINKS):
@@ -289,7 +289,7 @@ def drop_links(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
-    """One message for a queue with many receivers, none of whose filters takes it."""
+    """One message for a queue with many receivers whose filters do not match."""
     publisher = new_client(lab)
     publisher.declare("q")
     many = min(count, 40 * SESSION_LINKS)

@@ -17,7 +17,7 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def ask(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """A request; the client must not be delivered anything else meanwhile."""
+    """Send a request; the client must not receive other deliveries meanwhile."""
     if not getattr(client, "asks", False):
         client.asks = True  # type: ignore[attr-defined]
         client.consume(REPLY_TO, no_ack=True, tag="replies")

@@ -1,4 +1,4 @@
-"""What is measured, and the ratios to RabbitMQ that are to be reached. Every broker gets the same options."""
+"""The workloads and their target ratios to RabbitMQ. Every broker gets the same options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLD = ("--0-9",)
 AMQP1 = ("--publish-1.0", "--consume-1.0")
 BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 APPEND = ("--window", "200", "--size", "256", "--consumers", "0")
-# AMQP 0-9 has no confirms. What bounds a publisher instead is how many of its messages are not delivered yet.
+# AMQP 0-9 has no confirms. Instead, the number of undelivered messages bounds a publisher.
 UNCONFIRMED = ("--window", "0", "--max-backlog", "1000", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 RATE = 2000
 
@@ -59,22 +59,22 @@ class Workload:
 
     @property
     def counted(self) -> str:
-        """What is counted, as the generator calls it."""
+        """Return what is counted, in the generator's terms."""
         return "confirmed" if self.measure == APPENDED else "delivered"
 
     @property
     def only_amqp10(self) -> bool:
-        """Whether brokers that speak nothing else can take it."""
+        """Whether brokers that speak only AMQP 1.0 can run it."""
         return set(AMQP1) <= set(self.options)
 
     def value(self, result: dict[str, Any]) -> float:
-        """The figure that is compared."""
+        """Return the figure to compare."""
         if self.measure == LATENCY:
             return float(result["latency_us"]["p99"])
         return float(result[self.counted]) / float(result["seconds"])
 
     def reached(self, broker: str, ratio: float) -> bool | None:
-        """None if there is no target."""
+        """Return whether the target is met, None if there is none."""
         target = self.targets.get(broker)
         if target is None:
             return None
@@ -232,7 +232,7 @@ WORKLOADS = [
         measure=APPENDED,
         beside=(_queue("append", 0.8),),
     ),
-    # Not beside the classic queue: messages delivered and acknowledged before the commit it need not write.
+    # Not compared with the classic queue, which need not write messages that are acknowledged before the commit.
     Workload("stream", "256 B into a stream with confirms, read by one", (*BATCHED, "--durable", "--stream"), {}),
     Workload(
         "stream-readers",

@@ -1,4 +1,4 @@
-"""The broker of tests that kill it with -9 and start it again, on the same port."""
+"""A broker for tests that kill it with SIGKILL and restart it on the same port."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 @pytest.fixture
 def configuration() -> str:
-    """Of the broker; a module that needs another one has a fixture of this name."""
+    """The broker's configuration; a module that needs another one overrides this fixture."""
     return basic_config()
 
 
 @pytest.fixture
 def process(tmp_path: Path, configuration: str) -> Iterator[LeveretProcess]:
-    """It is not started yet. At the end it is killed, and has logged nothing that it should not."""
-    leveret_only("it is killed and started")
+    """The broker, not started yet. At the end it is killed, and its log must contain no errors."""
+    leveret_only("it is killed and restarted")
     process = LeveretProcess(tmp_path, config=configuration)
     yield process
     process.kill()

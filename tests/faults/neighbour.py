@@ -1,4 +1,4 @@
-"""A well-behaved connection that must not notice what others do."""
+"""A well-behaved connection that must not be affected by other clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 
 class Neighbour:
-    """Holds a connection with an exclusive queue, and can say whether it still works."""
+    """A connection with an exclusive queue, which can check that it still works."""
 
     def __init__(self, broker: Broker) -> None:
         self.peer = Peer(broker).reach("channel")
@@ -24,7 +24,7 @@ class Neighbour:
         self.queue = self.peer.expect("Queue.DeclareOk").queue
 
     def check(self) -> None:
-        """A message in and out, on the connection that was there before."""
+        """Publish and get a message over the original connection."""
         body = b"neighbour %d" % next(_numbers)
         self.peer.send(content(1, commands.Basic.Publish(routing_key=self.queue), body))
         while True:

@@ -1,8 +1,8 @@
-"""A process that writes through a log until it is killed, and says on its standard output what it tries and what was
-confirmed: `python -m tests.faults.store_writer DIRECTORY SEED`.
+"""A process that writes through a log until it is killed: `python -m tests.faults.store_writer DIRECTORY SEED`.
 
-Lines: "ready"; "try BATCH JSON" before a batch may reach the disk; "done BATCH" when its commit has returned. The JSON
-lists what the batch stores, settles and updates, as [queue id, seq] or [queue id, seq, count].
+It prints its progress on standard output: "ready"; "try BATCH JSON" before a batch may reach the disk; "done BATCH" when
+its commit has returned. The JSON lists what the batch stores, settles and updates, as [queue id, seq] or [queue id, seq,
+count].
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ DEPTH = 400
 
 
 def body_of(queue_id: int, seq: int) -> bytes:
-    """The body of an entry follows from its place, so that a checker knows it. Fan-outs have the body of their first."""
+    """The body of an entry, derived from its position, so that a checker knows it. Fan-outs have the body of their first
+    entry.
+    """
     chance = random.Random(queue_id * 1_000_003 + seq)
     size = chance.choice((0, 10, 300, 5000, 60_000)) if chance.random() < 0.995 else 1_300_000
     return b"%d:%d;" % (queue_id, seq) + bytes([seq % 256]) * size
@@ -40,7 +42,7 @@ class Writer:
         self.harness = Harness(lambda: sqlite_log(path))
         assert isinstance(self.harness.log, SqliteLog)
         self.log = self.harness.log
-        # Copy and merge rows far sooner than usual.
+        # Copy and merge rows much earlier than usual.
         self.log.trimmer.floor = 200_000
         self.log.trimmer.merges.limit = 30
         self.queues = [FakeQueue(id) for id in range(1, QUEUES + 1)]
@@ -50,7 +52,7 @@ class Writer:
             self.entries += [entry_of(queue, item) for item in self.harness.load_queue(queue.id)]
 
     def batch(self) -> None:
-        """Fill a batch with anything, announce it, have it written."""
+        """Fill a batch at random, announce it, and write it."""
         stored: list[list[int]] = []
         settled: list[list[int]] = []
         updated: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""kill -9 of a broker process under Qpid Proton: what was accepted is there, what was settled is not."""
+"""SIGKILL of a broker process under Qpid Proton: accepted messages survive, settled ones do not return."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def url(process: LeveretProcess) -> str:
 
 
 class Sending(MessagingHandler):
-    """Sends without end; kills the broker once so many were accepted."""
+    """Sends without end; kills the broker after this many accepted messages."""
 
     def __init__(self, process: LeveretProcess) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def content(message: Message) -> bytes:
 
 
 def received(process: LeveretProcess, settle: int) -> list[Message]:
-    """Everything in the queue, in order; the first `settle` messages are accepted."""
+    """Return all messages of the queue, in order; the first `settle` messages are accepted."""
     connection = BlockingConnection(url(process), timeout=20)
     receiver = connection.create_receiver("kept", credit=10 * TOTAL)
     found: list[Message] = []
@@ -106,14 +106,14 @@ def test_accepted_messages_survive(process: LeveretProcess) -> None:
     process.kill()
     process.start()
     again = received(process, 0)
-    # The settlement of the last of them may not have been on disk yet.
+    # The last settlements may not have been on disk yet.
     assert numbers[100:] == [number_of(message) for message in again][-len(numbers[100:]) :]
     assert len(again) <= len(numbers)
     assert not any(message.first_acquirer for message in again)
 
 
 def test_delayed_messages_survive_and_stay_delayed(process: LeveretProcess) -> None:
-    """They come when they are due, and not because the broker was killed."""
+    """They are delivered when they are due, not because the broker was killed."""
     connection = BlockingConnection(url(process))
     sender = connection.create_sender("delayed")
     now = int(time.time() * 1000)

@@ -1,5 +1,7 @@
-"""kill -9 of a broker process under durable links whose unsettled state is durable, too: nothing that was confirmed is
-lost, and with receiver settle mode second nothing comes twice."""
+"""SIGKILL of a broker process under links with durable unsettled state.
+
+Nothing confirmed is lost, and with receiver settle mode second nothing is delivered twice.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def connect(process: Broker, container: str = "client") -> Session:
 
 
 def kill_after(process: LeveretProcess, seconds: float) -> threading.Thread:
-    """Kill the broker some time from now; what the time hits is left to chance."""
+    """Kill the broker after this time, at whatever point that is."""
 
     def kill() -> None:
         time.sleep(seconds)
@@ -52,7 +54,7 @@ def kill_after(process: LeveretProcess, seconds: float) -> threading.Thread:
 
 
 class Sending:
-    """A client that sends numbered messages with settle mode second, and remembers what is unsettled."""
+    """A client that sends numbered messages with settle mode second, and remembers its unsettled deliveries."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -63,7 +65,7 @@ class Sending:
         return session.sender(name="sending", target=Target("/queue/kept", **KEPT), rcv_settle_mode=1, **options)
 
     def run(self, process: Broker, most: int) -> None:
-        """Resume what is unsettled, then send new messages until the broker is gone, or `most` were sent."""
+        """Resume unsettled deliveries, then send new messages until the broker dies, or `most` are sent."""
         with contextlib.suppress(Closed, ConnectionError):
             session = connect(process)
             link = self.attach(session, unsettled=dict.fromkeys(self.unsettled))
@@ -71,7 +73,7 @@ class Sending:
             numbers: dict[int, bytes] = {}
             for tag, payload in list(self.unsettled.items()):
                 resumed = tag in told
-                # What the broker does not know it has not stored, so it is sent as a new delivery.
+                # The broker has not stored deliveries that it does not know, so they are sent as new ones.
                 number = link.send(b"" if resumed and told[tag] is not None else payload, delivery_tag=tag, resume=resumed)
                 numbers[number] = tag
             while self.next < most or numbers:
@@ -86,7 +88,7 @@ class Sending:
                 assert isinstance(answer.state, Accepted)
                 for number in range(answer.first, last + 1):
                     tag = numbers.pop(number)
-                    # The sender settles first, for good, and then says so.
+                    # The sender settles first, and then sends the settlement.
                     del self.unsettled[tag]
                     self.settled.append(int(tag))
                 session.dispose(answer.first, last, Accepted(), role=False)
@@ -94,11 +96,11 @@ class Sending:
 
 
 def drain(process: Broker) -> list[bytes]:
-    """Everything in the queue, taken."""
+    """Consume all messages of the queue."""
     session = connect(process, "drain")
     link = session.receiver("/queue/kept", snd_settle_mode=1)
     session.flow(handle=link.handle, delivery_count=0, link_credit=MANY, drain=True, incoming_window=MANY)
-    # The credit is used up, by messages and by their lack.
+    # The drain has used up the credit.
     session.take(Flow, lambda frame: frame.handle == link.attached.handle and frame.link_credit == 0)
     found = [body_of(frame.payload) for frame in session.peer.kept(Transfer)]
     session.peer.close()
@@ -107,7 +109,7 @@ def drain(process: Broker) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_sent_once(process: LeveretProcess, seed: int) -> None:
-    """Every message that was sent is there once, however often the broker is killed while they come."""
+    """Each message arrives once, however often the broker is killed while they are sent."""
     chance = random.Random(seed)
     sending = Sending()
     for _ in range(4):
@@ -123,7 +125,7 @@ def test_sent_once(process: LeveretProcess, seed: int) -> None:
 
 
 class Taking:
-    """A client that takes messages with settle mode second, and remembers what is unsettled with it."""
+    """A client that receives messages with settle mode second, and remembers its unsettled deliveries."""
 
     def __init__(self) -> None:
         self.unsettled: dict[bytes, Accepted | None] = {}
@@ -131,12 +133,12 @@ class Taking:
         self.done: list[int] = []
 
     def finish(self, tag: bytes) -> None:
-        """The broker has settled, or forgotten: there will be no redelivery."""
+        """The broker has settled or forgotten the delivery: there is no redelivery."""
         self.done.append(self.bodies.pop(tag))
         del self.unsettled[tag]
 
     def run(self, process: Broker, chance: random.Random, total: int | None = None) -> None:
-        """Take messages until the broker is gone, or until so many are done."""
+        """Receive messages until the broker dies, or this many are done."""
         with contextlib.suppress(Closed, ConnectionError):
             session = connect(process)
             link: Receiver = session.receiver(
@@ -145,7 +147,7 @@ class Taking:
             told = link.attached.unsettled or {}
             for tag in [tag for tag in self.unsettled if tag not in told]:
                 if isinstance(self.unsettled[tag], Accepted):
-                    self.finish(tag)  # unknown there, so the outcome has taken place
+                    self.finish(tag)  # unknown to the broker, so the outcome took effect
                 else:
                     del self.unsettled[tag], self.bodies[tag]
             numbers: dict[int, bytes] = {}
@@ -188,7 +190,7 @@ class Taking:
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_taken_once(process: LeveretProcess, seed: int) -> None:
-    """Every message comes to its end at one client once, however often the broker is killed meanwhile."""
+    """Each message is settled once by one client, however often the broker is killed meanwhile."""
     chance = random.Random(seed)
     session = connect(process, "filling")
     filling = session.sender("/queue/kept")
@@ -203,7 +205,7 @@ def test_taken_once(process: LeveretProcess, seed: int) -> None:
         taking.run(process, chance)
         thread.join()
         process.start()
-    # Everybody else sees only what the link does not hold.
+    # Other consumers see only messages that the link does not hold.
     sure = random.Random(0)
     sure.random = lambda: 0.0  # type: ignore[method-assign]
     taking.run(process, sure, TOTAL)
@@ -211,15 +213,15 @@ def test_taken_once(process: LeveretProcess, seed: int) -> None:
     assert drain(process) == []
 
 
-def test_a_large_message_in_the_middle(process: LeveretProcess) -> None:
-    """An interrupted client resumes where the broker tells it, also after a kill."""
+def test_interrupted_large_message_resumes(process: LeveretProcess) -> None:
+    """An interrupted client resumes at the position that the broker reports, also after a kill."""
     whole = message(bytes(range(256)) * 20_000, durable=True)
     session = connect(process)
     link = session.sender(name="large", target=Target("/queue/kept", **KEPT), rcv_settle_mode=1)
     link.transfer(whole[:2_000_000], delivery_id=0, delivery_tag=b"large", message_format=0, more=True)
     session.sync()
     session.peer.drop()
-    # The end of the connection is noticed, and what has come is written.
+    # The broker notices the end of the connection, and writes the received part.
     link = resumed(process, b"large")
     state = link.attached.unsettled[b"large"]
     assert (state.section_number, state.section_offset) == (1, 2_000_000 - len(whole) + 8 + len(bytes(range(256)) * 20_000))
@@ -240,7 +242,7 @@ def test_a_large_message_in_the_middle(process: LeveretProcess) -> None:
 
 
 def resumed(process: LeveretProcess, tag: bytes) -> Sender:
-    """The link, attached again; as often as it takes until the broker tells what has come of the delivery."""
+    """Attach the link again, repeatedly if necessary, until the broker reports the state of the delivery."""
     deadline = time.monotonic() + 30
     while True:
         session = connect(process)

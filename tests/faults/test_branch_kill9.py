@@ -1,5 +1,8 @@
-"""kill -9 of a broker under distributed transactions: what is prepared is in doubt after any start until it is decided, and
-every message is in one place, the one that the coordinator has decided for."""
+"""SIGKILL of a broker under distributed transactions.
+
+Prepared branches are in doubt after any start until they are decided, and each message is in exactly one place, the one
+that the coordinator decided.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ GONE = (OSError, ConnectionError)
 
 
 def body_of(number: int) -> bytes:
-    """Two of them are too large for memory."""
+    """Two of the bodies are too large for memory."""
     return b"%d:" % number + b"x" * (2 << 20 if number in (5, 30) else number * 11 % 3000)
 
 
@@ -42,7 +45,7 @@ def counts(process: LeveretProcess) -> tuple[int, int]:
 
 
 def contents(process: LeveretProcess, queue: str) -> list[int]:
-    """The numbers in a queue, which is empty afterwards."""
+    """Return the numbers in a queue, and empty the queue."""
     with sync.connect(process.url()) as connection, connection.channel() as channel:
         count = channel.declare_queue(queue, durable=True).message_count
         found = []
@@ -56,7 +59,7 @@ def contents(process: LeveretProcess, queue: str) -> list[int]:
 
 
 def take(client: Client) -> tuple[int, bytes]:
-    """The delivery tag and the body of the next message that is moved."""
+    """Return the delivery tag and the body of the next message to move."""
     client.send("basic.get", queue="from")
     answer = client.expect("basic.get-ok")
     assert isinstance(answer, ContentMethod)
@@ -65,7 +68,7 @@ def take(client: Client) -> tuple[int, bytes]:
 
 
 def move(client: Client, count: int) -> list[int]:
-    """Take messages out of the one queue and publish them to the other; their numbers."""
+    """Move messages from one queue to the other. Returns their numbers."""
     moved = []
     for _ in range(count):
         tag, body = take(client)
@@ -79,8 +82,11 @@ def move(client: Client, count: int) -> list[int]:
 
 
 class Coordinator:
-    """Moves messages in branches until the broker dies. `work` is what each branch moves; `committed` is its log, written
-    before it tells the broker. What is not there after a crash is rolled back."""
+    """Moves messages in branches until the broker dies.
+
+    `work` is what each branch moves; `committed` is the coordinator's log, written before it sends the decision. Branches
+    that are not in the log after a crash are rolled back.
+    """
 
     def __init__(self, process: LeveretProcess, chance: random.Random) -> None:
         self.process = process
@@ -93,7 +99,7 @@ class Coordinator:
         self.kill: threading.Timer | None = None
 
     def flags(self, client: Client, what: str, xid: str, **more: bool) -> int:
-        """The answer to one step; now and then the broker dies of it."""
+        """Return the answer to one step; occasionally the broker is killed during it."""
         client.send(f"dtx-{what}", xid=xid, **more)
         if self.kill is not None and "coordination" in what and self.chance.random() < 0.1 and self.kill.ident is None:
             self.kill.start()
@@ -101,7 +107,7 @@ class Coordinator:
         return flags
 
     def run(self, when_prepared: bool) -> None:
-        """Continue until the broker dies: in the middle of some step, or right after a branch was prepared."""
+        """Run until the broker dies: within a step, or right after a branch was prepared."""
         self.when_prepared = when_prepared
         self.kill = None if when_prepared else threading.Timer(self.chance.uniform(0, 0.005), self.process.kill)
         try:
@@ -130,7 +136,7 @@ class Coordinator:
             assert self.flags(client, "coordination.prepare", xid) == 8
             if self.when_prepared and len(self.work) % 3 == 0:
                 self.process.kill()
-            # A rollback keeps the messages for the next one, so that there are enough of them.
+            # A rollback keeps the messages for the next branch, so that there are enough.
             if kind < 0.6:
                 self.rolled_back.add(xid)
                 assert self.flags(client, "coordination.rollback", xid) == 8
@@ -139,7 +145,7 @@ class Coordinator:
                 assert self.flags(client, "coordination.commit", xid) == 8
 
     def recover(self) -> None:
-        """Decide what is in doubt."""
+        """Decide the branches in doubt."""
         client = Client(self.process)
         for xid in self.list(client):
             self.in_doubt += 1

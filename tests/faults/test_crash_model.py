@@ -1,4 +1,4 @@
-"""The checker itself: each broken promise is one that it sees."""
+"""The checker itself detects each broken guarantee."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look(model: Model, *keys: Key | None, queue: str = "q", redelivered: bool = 
     return [text.split(":")[0] for text in model.check(found, True)]
 
 
-def test_all_is_well() -> None:
+def test_correct_contents() -> None:
     model, _, keys = scene()
     assert look(model, *keys) == []
     assert look(model, *keys) == []
@@ -33,19 +33,19 @@ def test_all_is_well() -> None:
 @pytest.mark.parametrize(
     "present,verdict", [([0, 2], ["lost"]), ([0, 2, 1], ["out of order"]), ([0, 1, 1, 2], ["twice", "out of order"])]
 )
-def test_content(present: list[int], verdict: list[str]) -> None:
+def test_wrong_contents(present: list[int], verdict: list[str]) -> None:
     model, _, keys = scene()
     assert look(model, *(keys[index] for index in present)) == verdict
 
 
-def test_strangers() -> None:
+def test_invented_messages() -> None:
     model, _, keys = scene()
     assert look(model, *keys, (1, 99)) == ["invented"]
     assert look(model, *keys, (9, 1)) == ["invented"]
     assert look(model, *keys, None) == ["damaged"]
 
 
-def test_settled_ones_stay_away() -> None:
+def test_settled_messages_must_not_return() -> None:
     model, group, keys = scene()
     transaction = model.begin()
     model.acked_in(transaction, group, keys[0])
@@ -63,7 +63,7 @@ def test_plain_acks_may_be_lost_once() -> None:
     assert look(model, keys[2]) == ["lost"]
 
 
-def test_unconfirmed_ones_may_be_lost_until_they_were_seen() -> None:
+def test_unconfirmed_messages_may_be_lost_until_seen() -> None:
     model, group, keys = scene()
     more = model.next(1)
     model.published([group], more)

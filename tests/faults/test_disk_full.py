@@ -1,4 +1,4 @@
-"""The disk of the broker runs full, on a small file system: publishers wait, consumers continue, and it recovers."""
+"""The broker's disk fills up, on a small file system: publishers wait, consumers continue, and the broker recovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = commands.Basic.Properties(delivery_mode=2)
 SIZE = 20_000
 DISK = 48 * MIB
 
-# The watermark is lower than the reserve: the store itself must find the end of the disk.
+# The watermark is lower than the reserve, so the store itself must detect the full disk.
 CONFIG = """
 [limits]
 disk_free = 1048576
@@ -33,7 +33,7 @@ reserve = 4194304
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MiB."""
-    leveret_only("its data lies on a small file system")
+    leveret_only("its data is on a small file system")
     if os.geteuid() != 0:
         pytest.skip("only root may mount a file system")
     directory = tmp_path / "disk"
@@ -51,7 +51,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(params=["store", "watermark"])
 def process(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) -> Iterator[LeveretProcess]:
-    """Either the store meets the end of the disk, or the watermark stops publishers before."""
+    """Either the store detects the full disk, or the watermark stops publishers before."""
     config = basic_config() + (
         CONFIG if request.param == "store" else CONFIG.replace("1048576", "24MiB").replace("= 24MiB", '= "24MiB"')
     )
@@ -85,7 +85,7 @@ class Publisher:
         (self.confirmed if ack else self.refused).update(tags)
 
     async def publish(self, window: int = 20) -> bool:
-        """One more, when fewer than `window` wait for their confirm; whether it went out."""
+        """Publish one more message if fewer than `window` confirms are pending. Returns whether it was sent."""
         if self.sent - len(self.confirmed) - len(self.refused) >= window or self.connection.blocked is not None:
             await asyncio.sleep(0.01)
             return False
@@ -100,18 +100,18 @@ class Publisher:
 
 
 def usage(process: LeveretProcess) -> str:
-    """What lies on the small disk."""
+    """Describe the files on the small disk."""
     state = os.statvfs(process.data_dir)
     sizes = {file.name: file.stat().st_blocks * 512 for file in process.data_dir.iterdir()}
-    return f"{state.f_bavail * state.f_frsize} octets free, {sizes}"
+    return f"{state.f_bavail * state.f_frsize} bytes free, {sizes}"
 
 
 async def fill(publisher: Publisher) -> None:
-    """Publish until the broker says that it wants no more."""
+    """Publish until the broker blocks the connection."""
     deadline = asyncio.get_running_loop().time() + 60
     while not publisher.is_throttled:
         assert asyncio.get_running_loop().time() < deadline, "the disk never became full"
-        assert publisher.sent * SIZE < 2 * DISK, "more was taken than the disk holds"
+        assert publisher.sent * SIZE < 2 * DISK, "the broker accepted more than the disk holds"
         await publisher.publish()
 
 
@@ -121,7 +121,7 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
         await publisher.open(process, "full")
         await fill(publisher)
         assert publisher.confirmed
-        # Another connection, also one that only begins now, can consume and settle.
+        # Other connections, including new ones, can consume and settle.
         consumer = await Connection.open(process)
         channel = await consumer.channel()
         got: list[int] = []
@@ -137,7 +137,7 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
         await channel.consume("full")
 
         async def drained() -> bool:
-            # What was confirmed comes out, in order; what was refused may be missing.
+            # Confirmed messages are delivered in order; refused ones may be missing.
             return got == sorted(set(got)) and publisher.confirmed <= set(got)
 
         await wait_until_async(drained, "the queue's emptying")
@@ -164,7 +164,7 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
 def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
     async def fill_it(publisher: Publisher) -> None:
         await publisher.open(process, "full")
-        # No request may follow: the broker does not read it if a publish came after the alarm.
+        # No request may follow: the broker does not read it after a publish during the alarm.
         await fill(publisher)
 
     async def read() -> list[int]:
@@ -189,8 +189,8 @@ def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
     assert not publisher.refused & set(found)
 
 
-def test_transactions_are_not_half_done(process: LeveretProcess) -> None:
-    """A commit that the disk has no room for is answered when it has, or refused; never with half of it kept."""
+def test_transactions_are_atomic(process: LeveretProcess) -> None:
+    """A commit without disk space is answered when there is space, or refused; never with half of it stored."""
 
     async def test() -> list[int]:
         publisher = Publisher()
@@ -214,7 +214,7 @@ def test_transactions_are_not_half_done(process: LeveretProcess) -> None:
         try:
             return await channel.count("tx")
         except Closed as error:
-            # Not even the declaration had room.
+            # There was no space even for the declaration.
             assert error.code == 404
             return 0
 
@@ -224,8 +224,8 @@ def test_transactions_are_not_half_done(process: LeveretProcess) -> None:
     assert asyncio.run(left()) in allowed
 
 
-def test_a_kill_while_it_is_full(process: LeveretProcess) -> None:
-    """It starts on a full disk, drains, and is well."""
+def test_kill_on_a_full_disk(process: LeveretProcess) -> None:
+    """The broker starts on a full disk, drains, and recovers."""
 
     async def work() -> int:
         publisher = Publisher()

@@ -1,4 +1,4 @@
-"""Whatever was answered with an -ok is there after a kill at once."""
+"""Every operation that was answered with -ok survives an immediate kill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def exists(broker: Broker, method: object) -> bool:
     return True
 
 
-def test_declared(process: LeveretProcess) -> None:
+def test_declarations_survive(process: LeveretProcess) -> None:
     async def declare() -> None:
         connection = await Connection.open(process)
         channel = await connection.channel()
@@ -44,7 +44,7 @@ def test_declared(process: LeveretProcess) -> None:
     async def look() -> None:
         connection = await Connection.open(process)
         channel = await connection.channel()
-        # The same arguments again are no error, so they were kept.
+        # Declaring with the same arguments succeeds, so they survived.
         await channel.declare("q", durable=True, arguments={"x-max-length": 5})
         channel.publish("e", "a.b", b"through both bindings")
         delivery = await channel.get("q")
@@ -59,7 +59,7 @@ def test_declared(process: LeveretProcess) -> None:
             asyncio.run(look())
 
 
-def test_undeclared(process: LeveretProcess) -> None:
+def test_deletions_survive(process: LeveretProcess) -> None:
     """A deletion is as durable as a declaration."""
 
     async def change() -> None:
@@ -88,7 +88,7 @@ def test_undeclared(process: LeveretProcess) -> None:
 
 
 def test_a_queue_of_the_same_name_is_empty(process: LeveretProcess) -> None:
-    """Delete and declare again: what the first one held does not show up in the second."""
+    """Delete and declare again: messages of the first queue do not appear in the second."""
 
     async def change() -> None:
         connection = await Connection.open(process)
@@ -115,7 +115,7 @@ def test_a_queue_of_the_same_name_is_empty(process: LeveretProcess) -> None:
         asyncio.run(look())
 
 
-def test_purged(process: LeveretProcess) -> None:
+def test_purges_survive(process: LeveretProcess) -> None:
     async def change() -> None:
         connection = await Connection.open(process)
         channel = await connection.channel()

@@ -1,5 +1,6 @@
-"""kill -9 of a broker, and of its sealer process, while segments are rewritten: no message that the rules spare is lost,
-none comes back that was gone, and the same command finishes what was interrupted.
+"""SIGKILL of a broker and of its sealer process while segments are rewritten.
+
+Messages that no rule matches survive, erased messages do not return, and the same command completes an interrupted erasure.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def fill(process: LeveretProcess) -> None:
 
 
 def read(process: LeveretProcess) -> dict[int, bytes]:
-    """All messages by offset; the last one belongs to a customer whom no rule is about."""
+    """Return all messages by offset; the last one belongs to a customer whom no rule matches."""
     found: dict[int, bytes] = {}
     with sync.connect(process.url()) as connection, connection.channel() as channel:
         for message in channel.consume("s", arguments={"x-stream-offset": "first"}):
@@ -60,7 +61,7 @@ def read(process: LeveretProcess) -> dict[int, bytes]:
 
 
 def check(found: dict[int, bytes], before: dict[int, bytes]) -> None:
-    """What the rules spare is there, and what they do is done or not, but not undone."""
+    """Messages that no rule matches exist; the rules' changes are complete or absent, but never undone."""
     for offset in range(COUNT):
         whole = b"%0100d" % offset
         if offset % 7 == 3:
@@ -72,7 +73,7 @@ def check(found: dict[int, bytes], before: dict[int, bytes]) -> None:
 
 
 def wait(process: LeveretProcess) -> str:
-    """How the erasure has ended."""
+    """Return how the erasure has ended."""
 
     def ended() -> str:
         state = str(call(process.data_dir, "streams.erasing", {"name": "s"})["state"])
@@ -82,7 +83,7 @@ def wait(process: LeveretProcess) -> str:
 
 
 def sealer(process: LeveretProcess) -> int:
-    """The sealer process, by what it is the child of."""
+    """Return the sealer process, a child of the broker."""
     assert process.process is not None
     [child] = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text().split()[:1] or [""]
     if child:

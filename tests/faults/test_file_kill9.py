@@ -1,4 +1,4 @@
-"""kill -9 of a broker in the middle of staging: what was staged is there, the rest follows, nothing is lost or doubled."""
+"""SIGKILL of a broker during staging: staged bytes survive, the rest follows, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stage(client: Client, body: bytes, at: int, until: int) -> None:
 
 
 def receive(client: Client, have: bytes = b"") -> bytes:
-    """The next file, of which there is something already; not acknowledged."""
+    """Return the next file, part of which the client already has, without acknowledging it."""
     opened = client.expect("file.open").arguments
     client.send("file.open-ok", staged_size=len(have))
     pieces = [have]
@@ -63,11 +63,11 @@ def test_staging_resumes_after_each_kill(process: LeveretProcess, body: bytes) -
     chance = random.Random(2)
     for _ in range(4):
         there = client.open_file("one", SIZE)
-        assert there >= confirmed, "what an open-ok has confirmed is gone"
+        assert there >= confirmed, "bytes confirmed by an open-ok are lost"
         confirmed = there
         with contextlib.suppress(ConnectionError):
             stage(client, body, there, min(there + chance.randrange(2, 6) * MIB, SIZE - 1))
-        # The answer says how much there is, on another connection: the first one is in the middle of its content.
+        # The reply on another connection says how much the broker has; the first connection is within its content.
         client.close()
         client = Client(process)
         confirmed = client.open_file("one", SIZE)
@@ -89,7 +89,7 @@ def test_staging_resumes_after_each_kill(process: LeveretProcess, body: bytes) -
     client.call("file.consume", "file.consume-ok", queue="files")
     received = receive(client)
     assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
-    # Unacknowledged files are redelivered after a crash, with the same identifier: the client has the file, and says so.
+    # Unacked files are redelivered after a crash with the same identifier; the client answers that it has the file.
     process.kill()
     process.start()
     client = Client(process)
@@ -110,7 +110,7 @@ def test_staged_files_wait_for_their_publish(process: LeveretProcess, body: byte
     client.send("file.publish", routing_key="files", identifier="one")
     client.call("tx.rollback", "tx.rollback-ok")
     client.close()
-    # Its sender does not know yet that all of it is on disk. An answer on another channel says so.
+    # The sender does not know yet that all of it is on disk. A reply on another channel says so.
     assert Client(process).open_file("one", MIB) == MIB
     process.kill()
     process.start()

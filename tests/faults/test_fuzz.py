@@ -1,7 +1,7 @@
-"""Fuzzing of the live connection state machine: any sequence of methods, legal or not, any bytes.
+"""Fuzzing of the live connection state machine: any sequence of methods, valid or not, and any bytes.
 
-One invariant: what comes back is well-formed and ends in an answer or a protocol close; the broker lives; a neighbour
-notices nothing; no exception is logged. LEVERET_FUZZ_EXAMPLES sets how many sequences each test tries.
+One invariant: the broker's output is well-formed and ends in a reply or a protocol close; the broker lives; other clients
+are not affected; no exception is logged. LEVERET_FUZZ_EXAMPLES sets the number of sequences per test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.raw import Peer, content_header, frame
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 FUZZ = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
-# Most steps go to one of a few open channels; 9 is the one that asks whether the others have been served.
+# Most steps use one of a few open channels; channel 9 checks that the others have been served.
 OPEN = range(1, 5)
 SYNC = 9
 CHANNELS = st.sampled_from([*OPEN] * 25 + [0, 7, 2048, 65535])
@@ -117,10 +117,10 @@ METHODS = st.one_of(
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[str, int, Any]:
-    """One step: what, on which channel, with what.
+    """One step: its kind, its channel and its argument.
 
-    `octets`  a method, a complete publish, or a piece of one where it may not stand
-    settle   ack, nack or reject of a delivery that came, by its distance from the last; or of none
+    `octets`  a method, a complete publish, or a misplaced piece of one
+    settle   ack, nack or reject of a received delivery, by its distance from the last; or of none
     """
     kind = draw(st.integers(0, 99))
     channel = draw(CHANNELS)
@@ -142,7 +142,7 @@ def steps(draw: st.DrawFn) -> tuple[str, int, Any]:
 
 
 class Session:
-    """Carries out steps on an open connection, and opens again the channels that the broker closes."""
+    """Performs steps on an open connection, and reopens channels that the broker closes."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -152,7 +152,7 @@ class Session:
         for channel in (*OPEN, SYNC):
             peer.method(commands.Channel.Open(), channel)
             peer.expect("Channel.OpenOk")
-        # Something to begin with: two queues that hold messages, one of them consumed, and an exchange.
+        # Initially there are two queues with messages, one of them consumed, and an exchange.
         for queue in ("fuzz.a", "fuzz.b"):
             self._ask(commands.Queue.Delete(queue=queue))
             self._ask(commands.Queue.Declare(queue=queue, exclusive=True))
@@ -188,7 +188,7 @@ class Session:
         self.serve()
 
     def serve(self) -> None:
-        """Take what came, until the answer of the channel that only asks."""
+        """Read input until the reply on the channel that only checks."""
         self.peer.method(commands.Basic.Qos(), SYNC)
         while not self.ended:
             frame = self.peer.frame(timeout=20)
@@ -220,7 +220,7 @@ seen: Counter[str] = Counter()
 
 
 def encode_or_nothing(value: Any, channel: int) -> bytes:
-    """pamqp refuses some values that it cannot encode; then the step is left out."""
+    """Encode a step, or skip it: pamqp refuses some values that it cannot encode."""
     try:
         return encode(value, channel)
     except (ValueError, TypeError, OverflowError, struct.error):
@@ -235,7 +235,7 @@ def whole_publish(channel: int, publish: Any, properties: Any, body: bytes) -> b
 
 
 def ends_well(peer: Peer) -> None:
-    """After anything at all: a clean close is answered, or the broker has closed by itself, in well-formed frames."""
+    """After any input, a clean close is answered, or the broker has closed the connection with well-formed frames."""
     peer.method(commands.Connection.Close(200, "", 0, 0))
     peer.half_close()
     while True:
@@ -262,7 +262,7 @@ def beside(shared_broker: Broker) -> Any:
 @FUZZ
 @given(st.lists(steps(), min_size=5, max_size=60))
 def test_methods(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]]) -> None:
-    """Step by step on an open connection."""
+    """One step at a time on an open connection."""
     with Peer(broker) as peer:
         session = Session(peer)
         for step in sequence:
@@ -280,7 +280,7 @@ def test_methods(broker: Broker, beside: Neighbour, sequence: list[tuple[str, in
 @FUZZ
 @given(st.lists(steps(), min_size=5, max_size=60))
 def test_in_one_piece(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]]) -> None:
-    """The same without waiting: whatever follows an error is dropped by its rules."""
+    """All steps at once: the broker drops everything after an error."""
     with Peer(broker) as peer:
         Session(peer)
         peer.send(octets(sequence))
@@ -296,7 +296,7 @@ def test_in_one_piece(broker: Broker, beside: Neighbour, sequence: list[tuple[st
     st.sampled_from(["started", "authenticated", "tuned"]),
 )
 def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], stage: str) -> None:
-    """Anything instead of the next step of the handshake."""
+    """Anything in place of the next step of the handshake."""
     with Peer(broker) as peer:
         peer.reach(stage)
         peer.send(b"".join(sequence))
@@ -315,7 +315,7 @@ def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], sta
 )
 def test_mutated_bytes(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]],
                         changes: list[tuple[int, int]], cut: int) -> None:  # fmt: skip
-    """A session with some bytes changed, in two pieces cut anywhere."""
+    """A session with some bytes changed, split into two pieces anywhere."""
     data = bytearray(octets(sequence))
     if not data:
         return
@@ -333,7 +333,7 @@ def test_mutated_bytes(broker: Broker, beside: Neighbour, sequence: list[tuple[s
 
 
 def test_the_fuzzer_reached_most_methods(broker: Broker, beside: Neighbour) -> None:
-    """It went deep: most methods were answered. What it left can be deleted."""
+    """The fuzzer goes deep: most methods were answered. Also delete what it left."""
     if os.environ.get("PYTEST_XDIST_WORKER") is None and EXAMPLES >= 300:
         missing = DEEP - set(seen)
         assert not missing, f"never answered: {missing}; answered: {seen}"

@@ -1,7 +1,7 @@
-"""Fuzzing of AMQP 0-9 over sockets: the sequences of `tests.support.fuzz09` in bursts, without waiting for answers.
+"""Fuzzing of AMQP 0-9 over sockets: the sequences of `tests.support.fuzz09` in bursts, without waiting for replies.
 
-One invariant: what comes back is well-formed and ends in an answer or a protocol close; the broker lives; a neighbour
-notices nothing; no exception is logged; and what the connections had is gone when they are.
+One invariant: the broker's output is well-formed and ends in a reply or a protocol close; the broker lives; other clients
+are not affected; no exception is logged; and the state of closed connections is freed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Session:
             self.ended = True
 
     def read(self, wait: bool = False) -> None:
-        """Take what has come; with `wait` something comes, or the end."""
+        """Read available input; with `wait`, wait for input or the end."""
         while not self.ended and select.select([self.socket], [], [], LIMIT if wait else 0)[0]:
             wait = False
             try:
@@ -79,7 +79,7 @@ class Session:
             self.fuzzer.received(data)
 
     def play(self, drops: bool) -> None:
-        """Continue until the broker has had enough, or this client."""
+        """Continue until the broker or this client ends the connection."""
         chance = self.fuzzer.random
         for _ in range(STEPS):
             if self.ended or self.fuzzer.done:
@@ -100,7 +100,7 @@ class Session:
 
 
 def wait_until_gone(broker: LeveretProcess) -> None:
-    """Consumers and uploads of connections that are gone."""
+    """Wait until consumers and uploads of closed connections are removed."""
     peer = Peer(broker.host, broker.port)
     peer.connect()
     channel = peer.open()

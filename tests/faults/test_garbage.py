@@ -1,4 +1,4 @@
-"""Garbage at every stage of the handshake and after it: a protocol error for the sender, nothing for anybody else."""
+"""Garbage at every stage of the handshake and after it: a protocol error for the sender, no effect on others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ GARBAGE = {
     "unknown class": frame(1, 1, struct.pack(">HH", 999, 10)),
     "unknown method": frame(1, 1, struct.pack(">HH", 60, 999)),
     "a server's method": encode(commands.Connection.Tune(1, 1, 1), 0),
-    "a table that lies": frame(1, 0, struct.pack(">HHI", 10, 11, 0x7FFFFFFF) + b"x" * 20),
-    "body out of the blue": frame(3, 1, b"body"),
+    "a table with a wrong length": frame(1, 0, struct.pack(">HHI", 10, 11, 0x7FFFFFFF) + b"x" * 20),
+    "unexpected body": frame(3, 1, b"body"),
     "heartbeat on a channel": frame(8, 1, b""),
     "heartbeat with a payload": frame(8, 0, b"boo"),
 }
@@ -41,18 +41,18 @@ GARBAGE = {
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage(broker: Broker, stage: str, kind: str) -> None:
-    """The connection ends: with a close that carries a hard error, or at once where no close is due."""
+    """The connection ends: with a close that has a hard-error code, or at once if no close is required."""
     with Peer(broker) as peer:
         peer.reach(stage)
         peer.send(GARBAGE[kind])
         if stage == "connected" and kind == "header again":
             assert peer.expect("Connection.Start")
             return
-        # Some of it is the beginning of something: then this is its end.
+        # If the input is the start of something valid, this ends it.
         peer.half_close()
         if stage == "connected":
             answer = peer.raw()
-            # HTTP may be answered in its own way one day.
+            # A future version may answer HTTP.
             assert answer in (b"", PROTOCOL_HEADER), answer
         else:
             code = peer.outcome()
@@ -61,7 +61,7 @@ def test_garbage(broker: Broker, stage: str, kind: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_truncated(broker: Broker, stage: str) -> None:
-    """Half a frame, and the end of the input."""
+    """Half a frame, then the end of the input."""
     with Peer(broker) as peer:
         peer.reach(stage)
         peer.send(encode(commands.Connection.Open("/"), 0)[:9])
@@ -106,7 +106,7 @@ BAD_TABLES = [b"F\0\0\0\x02ab", b"\x05shor", b"\x02hiQ\0", b"\x02hi" + b"A\xff\x
 
 @pytest.mark.parametrize("header", WRONG_HEADERS, ids=repr)
 def test_wrong_header(broker: Broker, header: bytes) -> None:
-    """The header of what is spoken here, and a close."""
+    """The broker answers with a supported protocol header, and closes."""
     with Peer(broker) as peer:
         peer.send(header)
         assert peer.raw() == PROTOCOL_HEADER
@@ -117,7 +117,7 @@ def test_wrong_header(broker: Broker, header: bytes) -> None:
     (b"AMQP\x02\x01\x00\x00", SASL_1_0),
 ])  # fmt: skip
 def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes) -> None:
-    """The nearest header that is spoken here, and a close (AMQP 1.0 transport 2.2)."""
+    """The broker answers with the nearest supported header, and closes (AMQP 1.0 transport 2.2)."""
     leveret_only("RabbitMQ 3 has other answers")
     with Peer(broker) as peer:
         peer.send(header)
@@ -131,7 +131,7 @@ def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes
 )
 @pytest.mark.parametrize("header", [AMQP_1_0, SASL_1_0])
 def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> None:
-    """The connection ends, with an open and a close before the end where it had begun."""
+    """The connection ends, after an open and a close if it had begun."""
     leveret_only("RabbitMQ 3 has other answers")
     with Peer(broker) as peer:
         peer.send(header + octets)
@@ -143,7 +143,7 @@ def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> 
 
 
 def test_large_frame_before_login(broker: Broker) -> None:
-    """Who has not said who they are gets small frames only."""
+    """Unauthenticated clients may only send small frames."""
     with Peer(broker) as peer:
         peer.reach("started")
         peer.send(frame(1, 0, b"\0\n\0\x0b" + bytes(100_000)))
@@ -152,7 +152,7 @@ def test_large_frame_before_login(broker: Broker) -> None:
 
 @pytest.mark.parametrize("size", [131073, 1 << 20, 0xFFFFFFFF])
 def test_oversized_frame(broker: Broker, size: int) -> None:
-    """Refused by its header, before its payload arrives. Eight bytes too many are accepted: some clients exclude them."""
+    """Refused by its header, before its payload arrives. Eight extra bytes are accepted: some clients exclude them."""
     with Peer(broker) as peer:
         peer.reach("body")
         peer.send(struct.pack(">BHI", 3, 1, size) + b"x" * 10)
@@ -180,7 +180,7 @@ def test_channel_beyond_the_limit(broker: Broker) -> None:
 
 @pytest.mark.parametrize("size", [1 << 31, (1 << 63) - 1, (1 << 64) - 1])
 def test_body_beyond_the_limit(broker: Broker, neighbour: Neighbour, size: int) -> None:
-    """The channel is closed with 311 by the header alone; the connection continues, the body frames are skipped."""
+    """The header alone closes the channel with 311; the connection continues and the body frames are skipped."""
     with Peer(broker) as peer:
         peer.reach("method")
         peer.send(content_header(1, size))
@@ -205,7 +205,7 @@ def test_content_out_of_order(broker: Broker, what: str) -> None:
         elif what == "header":
             peer.send(content_header(1, 10) * 2)
         elif what == "heartbeat":
-            # Not out of order at all: it belongs to no channel.
+            # Not out of order: it belongs to no channel.
             peer.send(frame(8, 0, b"") + content_header(1, 0))
             peer.method(commands.Queue.Declare(exclusive=True), 1)
             peer.expect("Queue.DeclareOk")
@@ -228,7 +228,7 @@ def test_content_on_a_closed_channel(broker: Broker) -> None:
 
 
 def test_frames_after_a_channel_error_are_dropped(broker: Broker) -> None:
-    """Until close-ok, everything on the channel is discarded; others continue."""
+    """Until close-ok, everything on the channel is discarded; other channels continue."""
     with Peer(broker) as peer:
         peer.reach("channel")
         peer.method(commands.Channel.Open(), 2)
@@ -258,7 +258,7 @@ def test_a_close_without_its_ok(broker: Broker) -> None:
 
 @pytest.mark.parametrize("body", BAD_TABLES, ids=repr)
 def test_malformed_tables(broker: Broker, body: bytes) -> None:
-    """In a method: a syntax error. In a publish's headers it is the publisher's problem too."""
+    """In a method: a syntax error. In the headers of a publish: the publisher's error, too."""
     table = struct.pack(">I", len(body)) + body
     with Peer(broker) as peer:
         peer.reach("channel")
@@ -267,7 +267,7 @@ def test_malformed_tables(broker: Broker, body: bytes) -> None:
 
 
 def test_deep_table(broker: Broker) -> None:
-    """Tables in tables in tables: refused, or taken; never a crash."""
+    """Deeply nested tables are refused or accepted; never a crash."""
     table = b""
     for _ in range(20_000):
         table = b"\x01aF" + struct.pack(">I", len(table)) + table
@@ -282,7 +282,7 @@ def test_deep_table(broker: Broker) -> None:
 
 
 def test_malformed_headers_of_a_message(broker: Broker) -> None:
-    """Property flags that promise more than there is."""
+    """Property flags that announce more than follows."""
     for rest, flags in ((b"\x05ab", 0x8000), (b"", 0xFFFC), (b"\xff\xff\xff\xff", 0x2000), (b"", 0x0001)):
         with Peer(broker) as peer:
             peer.reach("method")

@@ -35,7 +35,7 @@ def test_rounds(process: LeveretProcess, tmp_path: Path, seed: int) -> None:
 
 
 async def confirmed(broker: Broker, queue: str, bodies: list[bytes], **options: object) -> None:
-    """Declare a durable queue and publish to it, each message confirmed."""
+    """Declare a durable queue and publish confirmed messages to it."""
     connection = await Connection.open(broker)
     channel = await connection.channel()
     await channel.declare(queue, durable=True, **options)
@@ -64,7 +64,7 @@ async def bodies_of(broker: Broker, queue: str) -> list[bytes]:
 
 
 def test_large_bodies(process: LeveretProcess) -> None:
-    """Ten megabytes in several pieces, twice over."""
+    """Ten megabytes in several pieces, twice."""
     bodies = [make_body((1, number), 10 * 1024 * 1024) for number in range(2)]
     with process.start() as broker:
         asyncio.run(confirmed(broker, "large", bodies))
@@ -82,7 +82,7 @@ def test_an_incomplete_body_is_discarded(process: LeveretProcess) -> None:
         frames = content(channel.number, commands.Basic.Publish(routing_key="half"), b"x" * 5_000_000, KEPT)
         connection.write(frames[: len(frames) // 2])
         await connection.drain()
-        # The broker has read them when it answers on another connection after more than they take.
+        # The broker has read them once it answers on another connection later.
         await confirmed(broker, "other", [b"y" * 1000] * 50)
 
     with process.start() as broker:
@@ -183,7 +183,7 @@ def test_overlay_survives(process: LeveretProcess) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_redelivered_survives(process: LeveretProcess, end: str) -> None:
-    """What a consumer had in its hands is marked, whether the broker stopped cleanly or not; the rest need not be."""
+    """Messages that a consumer received are marked, whether the stop was clean or not; others may be."""
 
     async def take(broker: Broker, number: int) -> list[tuple[bytes, bool]]:
         connection = await Connection.open(broker)
@@ -207,7 +207,7 @@ def test_redelivered_survives(process: LeveretProcess, end: str) -> None:
 
 
 def test_delivery_counts_survive(process: LeveretProcess) -> None:
-    """A poison message cannot live for ever by crashing the broker with it."""
+    """A poison message must not live forever by crashing the broker."""
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
 
     async def attempt(broker: Broker) -> int | None:
@@ -217,7 +217,7 @@ def test_delivery_counts_survive(process: LeveretProcess) -> None:
         if delivery is None:
             return None
         channel.send(commands.Basic.Nack(delivery.method.delivery_tag, requeue=True))
-        # A confirmed publish behind it: the commit of both is through.
+        # A later publish is confirmed, so both are committed.
         await confirmed(broker, "other", [b""])
         return int((delivery.properties.headers or {}).get("x-delivery-count", 0))
 
@@ -231,7 +231,7 @@ def test_delivery_counts_survive(process: LeveretProcess) -> None:
         assert seen == [0, 1, 2, 3]
 
 
-def test_bodies_know_themselves() -> None:
+def test_bodies_identify_their_messages() -> None:
     body = make_body((3, 77), 100)
     assert read_body(body) == (3, 77)
     assert read_body(body[:-1] + b"?") is None

@@ -1,4 +1,4 @@
-"""Bodies of hundreds of megabytes through a broker process: its memory stays small, nothing of them is left behind."""
+"""Bodies of hundreds of megabytes through a broker process: its memory stays small, and no files remain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG = '[amqp]\nmax_message_size = "256MiB"\n'
 
 
 class Source:
-    """The bytes of a body, generated on the fly; no two pieces of them are equal."""
+    """The bytes of a body, generated on the fly; no two pieces are equal."""
 
     def __init__(self, seed: int, size: int = SIZE) -> None:
         self.size = size
@@ -121,8 +121,8 @@ def named_files(process: LeveretProcess) -> set[str]:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("looks into the broker's process")
-    # The store has almost a gigabyte to sync when it stops.
+    leveret_only("it inspects the broker's process")
+    # The store syncs almost a gigabyte when it stops.
     process = LeveretProcess(
         tmp_path, config=basic_config() + CONFIG, environment={"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "60"}
     )
@@ -147,7 +147,7 @@ def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, pe
     for number, client in enumerate(clients):
         client.declare(f"large-{number}")
         client.begin(f"large-{number}", SIZE, persistent)
-    # All of them at once, frame by frame.
+    # All at once, frame by frame.
     for frames in zip(*(source.frames() for source in sources), strict=True):
         for client, frame in zip(clients, frames, strict=True):
             client.peer.send(frame)
@@ -205,7 +205,7 @@ def test_a_kill_midway_leaves_no_files(process: LeveretProcess) -> None:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[LeveretProcess]:
     """A broker on a disk of 48 MiB."""
-    leveret_only("its data lies on a small file system")
+    leveret_only("its data is on a small file system")
     if os.geteuid() != 0:
         pytest.skip("only root may mount a file system")
     directory = tmp_path / "disk"
@@ -226,13 +226,13 @@ def small(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def refusal(client: Client) -> tuple[int, str]:
-    """The channel.close that is the answer."""
+    """Return the channel.close that refuses the publish."""
     close = client.peer.expect("Channel.Close")
     return close.reply_code, close.reply_text
 
 
 def check_others(process: LeveretProcess, neighbour: Neighbour) -> None:
-    """Only the publisher of a large body is refused, or notified of the shortage."""
+    """Only the publisher of a large body is refused or notified of the shortage."""
     neighbour.check()
     other = Client(process).confirming()
     other.declare("small")
@@ -251,7 +251,7 @@ def test_a_body_that_the_disk_has_no_room_for_is_refused_at_its_header(small: Le
     assert code == 311
     assert "no room for a body of 20971520 bytes" in text
     check_others(small, neighbour)
-    # What has room is taken on the same connection.
+    # A body that fits is accepted on the same connection.
     client.peer.method(commands.Channel.CloseOk(), 1)
     client.peer.method(commands.Channel.Open(), 1)
     client.peer.expect("Channel.OpenOk")
@@ -285,7 +285,7 @@ def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> Non
     assert "no room" in text
     wait_until(lambda: nameless_octets(small) == 0, "an empty file of large bodies")
     check_others(small, neighbour)
-    # The connection is as good as before.
+    # The connection still works.
     client.peer.method(commands.Channel.CloseOk(), 1)
     client.peer.method(commands.Channel.Open(), 1)
     client.peer.expect("Channel.OpenOk")

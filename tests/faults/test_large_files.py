@@ -18,7 +18,7 @@ PIECE = bytes(range(256)) * 400
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("the memory of its process is looked at")
+    leveret_only("the memory of its process is measured")
     process = LeveretProcess(tmp_path).start()
     yield process
     process.stop()

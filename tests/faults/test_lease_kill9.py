@@ -1,5 +1,7 @@
-"""kill -9 of a broker under a lease, while others publish to its queue and consume from it: no message is lost, none is in
-two places, and a batch that was planned is the same afterwards, whatever had been done with it."""
+"""SIGKILL of a broker under a lease, while others publish to its queue and consume from it.
+
+No message is lost, none is in two places, and a leased batch is the same afterwards, whatever happened to it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def connect(process: LeveretProcess) -> Any:
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers until the broker goes away. `confirmed`: those that must be somewhere."""
+    """Publishes numbers until the broker dies. `confirmed`: those that must exist somewhere."""
 
     def __init__(self, process: LeveretProcess, first: int, pace: float) -> None:
         super().__init__()
@@ -56,8 +58,10 @@ class Publisher(threading.Thread):
 
 
 class Taker(threading.Thread):
-    """Gets messages and acknowledges them in transactions. `taken`: those of transactions that were committed; `unclear`
-    those of the one that the broker died in."""
+    """Gets messages and acknowledges them in transactions.
+
+    `taken`: those of committed transactions; `unclear`: those of the transaction in which the broker died.
+    """
 
     def __init__(self, process: LeveretProcess) -> None:
         super().__init__()
@@ -66,6 +70,7 @@ class Taker(threading.Thread):
         self.unclear: list[int] = []
 
     def run(self) -> None:
+        """Resume until the broker dies or no messages are left."""
         try:
             with connect(self.process) as connection:
                 channel = connection.channel()
@@ -86,8 +91,11 @@ class Taker(threading.Thread):
 
 
 class Driver:
-    """What reads the queue by a lease: `batches` are its sink, which holds what was read of each batch, and `back` what of
-    it goes back to the queue. Both survive it."""
+    """Reads the queue with a lease.
+
+    `batches` is its sink, with the messages read of each batch, and `back` are those that it requeues. Both survive a
+    restart of the driver.
+    """
 
     def __init__(self, process: LeveretProcess) -> None:
         self.process = process
@@ -106,7 +114,7 @@ class Driver:
             assert not until_empty
 
     def open(self, connection: Any) -> dict[str, Any]:
-        """Acquire the lease; what that is answered with."""
+        """Acquire the lease, and return the reply."""
         self.connection = connection
         self.channel = connection.channel()
         self.replies: dict[str, dict[str, Any]] = {}
@@ -116,7 +124,7 @@ class Driver:
         return lease
 
     def _continue(self, lease: dict[str, Any], until_empty: bool) -> None:
-        # A commit whose answer was lost may have been done.
+        # A commit whose reply was lost may have taken effect.
         assert self.committed <= lease["committed"] <= self.committed + 1
         assert lease["committed"] in (0, *self.batches)
         self.committed = lease["committed"]
@@ -139,7 +147,7 @@ class Driver:
         rows = [*self.read(number, 0, half), *self.read(number, half, count - half)]
         if number in self.batches:
             self.read_again += 1
-            assert rows == self.batches[number], "a batch is another one when it is read again"
+            assert rows == self.batches[number], "a batch differs when it is read again"
         self.batches[number] = rows
         if number not in self.back:
             self.back[number] = [
@@ -151,7 +159,7 @@ class Driver:
         self.committed = number
 
     def read(self, number: int, first: int, count: int) -> list[tuple[int, int, bool]]:
-        """Offsets, bodies, and whether others had them before."""
+        """Return offsets, bodies, and whether others received them before."""
         rows: list[tuple[int, int, bool]] = []
         if not count:
             return rows
@@ -257,7 +265,7 @@ def test_no_message_is_lost_or_in_two_places(process: LeveretProcess, seed: int)
 
 @pytest.mark.slow
 def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProcess) -> None:
-    """After the plan, after reading, after the commit; what goes back is there once."""
+    """After planning, after reading, after the commit; requeued messages exist once."""
     process.start()
     with connect(process) as connection:
         channel = connection.channel()

@@ -1,5 +1,6 @@
-"""kill -9 of a broker in the middle of references of class message: what a checkpoint has confirmed is there, the rest
-follows, nothing is lost or doubled."""
+"""SIGKILL of a broker during references of class message: checkpointed bytes survive, the rest follows, and nothing is lost
+or duplicated.
+"""
 
 from __future__ import annotations
 
@@ -85,15 +86,15 @@ def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: byte
     chance = random.Random(2)
     for _ in range(4):
         there = resume(client)
-        assert there == confirmed, "what a checkpoint has confirmed is gone"
+        assert there == confirmed, "bytes confirmed by a checkpoint are lost"
         confirmed += chance.randrange(1, 4) * MIB
         append(client, body, there, confirmed)
         checkpoint(client)
-        # And some more, whose fate is unknown.
+        # And more bytes, which may or may not survive.
         for _ in range(chance.randrange(5)):
             client.send("message.append", reference="r", bytes=bytes(PIECE))
         client = restart(process)
-    # Whatever came behind the last checkpoint is not in it.
+    # Bytes after the last checkpoint are not part of it.
     there = resume(client)
     assert there == confirmed < SIZE
     client.send("message.transfer", routing_key="q", delivery_mode=2, body=(1, b"r"))
@@ -106,7 +107,7 @@ def test_a_reference_resumes_after_each_kill(process: LeveretProcess, body: byte
     identifier = client.expect("message.resume").arguments["identifier"]
     client.send("message.offset", value=0)
     assert hashlib.sha256(receive(client)).digest() == hashlib.sha256(body).digest()
-    # Unanswered messages are redelivered after a crash, with the same identifier: the client has most of it, and says so.
+    # Unanswered messages are redelivered after a crash with the same identifier; the client answers that it has most of it.
     client = restart(process)
     client.call("message.consume", "message.ok", queue="q", destination="d", filter={"x-resume": True})
     assert client.expect("message.resume").arguments["identifier"] == identifier
@@ -135,8 +136,8 @@ def test_a_message_is_published_or_can_be_resumed(process: LeveretProcess, body:
         client = restart(process)
         found = count(client) - published
         there = resume(client)
-        assert (found, there) in ((1, 0), (0, size)), "it is both, or neither"
-        assert found or wait != "transfer", "what was answered is gone"
+        assert (found, there) in ((1, 0), (0, size)), "expected either a message or a resumable upload"
+        assert found or wait != "transfer", "an answered message is lost"
         outcomes.add(found)
         published += found
         client.call("message.close", "message.ok", reference="r")  # nothing refers to it

@@ -1,4 +1,4 @@
-"""Power cuts: only what was synced is there, and what was not is there in pieces. Confirmed means durable all the same."""
+"""Power cuts: synced data survives, and any part of the rest may. Confirmed means durable all the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_rounds(tmp_path: Path, rules: Rules) -> None:
 
 
 def test_a_lying_disk_is_detected(tmp_path: Path) -> None:
-    """The check can fail: without syncs confirmed messages are lost."""
+    """The check can fail: without syncs, confirmed messages are lost."""
     leveret_only("its power is cut")
     process = powered(tmp_path, 1)
     if process is None:
@@ -43,7 +43,7 @@ def test_a_lying_disk_is_detected(tmp_path: Path) -> None:
     process.lying = True
     test = CrashTest(process, 1, tmp_path / "journal.jsonl")
     try:
-        # A promise is found broken, a queue is missing, or the data directory is not even one any more.
+        # A guarantee is broken, a queue is missing, or the data directory is unusable.
         with pytest.raises((Violation, RuntimeError, Closed)):
             test.run(8, (0.2, 0.5), graceful=0, again=0)
     finally:
@@ -93,7 +93,7 @@ def test_everything_is_recorded(tmp_path: Path) -> None:
     there = {str(path): path.read_bytes() if path.is_file() else None for path in disk.rglob("*")}
     assert machine.visible() == there
     assert len(there) == 5
-    # What was synced: the directory `a`, not its own entry; a link's content, by the descriptor of its first name.
+    # Synced: the directory `a`, but not its own entry; a link's content, by the descriptor of its first name.
     assert {os.path.relpath(path, disk) for path in machine.durable} == {"a/b", "a/four", "a/five"}
     assert machine.durable[f"{disk}/a/b"] is DIRECTORY
     assert bytes(machine.durable[f"{disk}/a/four"].content) == there[f"{disk}/a/four"]
@@ -101,7 +101,7 @@ def test_everything_is_recorded(tmp_path: Path) -> None:
 
 
 def outcomes(rules: Rules, records: list[Record], tmp_path: Path) -> set[tuple[tuple[str, bytes | None], ...]]:
-    """All that 300 cuts after the records leave."""
+    """Return all outcomes of 300 cuts after the records."""
     root = tmp_path / "machine"
     root.mkdir()
     machine = Machine(root)

@@ -1,5 +1,7 @@
-"""kill -9 of a broker, and of its sealer process, while streams are sealed and merged: every confirmed message keeps its
-offset, no file is left that the manifest does not know, and what is sealed is in the log no more.
+"""SIGKILL of a broker and of its sealer process while streams are sealed and merged.
+
+Every confirmed message keeps its offset, no file remains that is not in the manifest, and sealed messages are not in the
+log.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def body_of(number: int) -> bytes:
 
 
 def publish(process: LeveretProcess, confirmed: list[bytes], first: int, until: Callable[[], bool]) -> int:
-    """Publish and have confirmed until the broker dies, or until so long; the number of the next message."""
+    """Publish with confirms until the broker dies or the time is up. Returns the number of the next message."""
     number = first
     try:
         with connect(process) as connection:
@@ -72,7 +74,7 @@ def publish(process: LeveretProcess, confirmed: list[bytes], first: int, until: 
 
 
 def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
-    """Read from the beginning to the end, so many at least; what was seen before must not have changed."""
+    """Read from the beginning to the end, at least this many; messages seen before must not have changed."""
     deadline = time.monotonic() + LIMIT
     with connect(process) as connection:
         channel = declared(connection)
@@ -88,12 +90,12 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
                     continue
                 offset = properties.headers["x-stream-offset"]
                 offsets.append(offset)
-                assert seen.setdefault(offset, body) == body, f"offset {offset} is another message's now"
+                assert seen.setdefault(offset, body) == body, f"offset {offset} now has another message"
                 assert body == body_of(properties.headers["number"])
                 channel.basic_ack(method.delivery_tag)
                 if offset + 1 >= end:
                     break
-        assert offsets == list(range(end)), "the stream has gaps, or repeats itself"
+        assert offsets == list(range(end)), "the stream has gaps or duplicates"
         assert end >= count
 
 
@@ -112,7 +114,7 @@ def manifest(process: LeveretProcess) -> list[dict[str, Any]]:
 
 
 def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes], rounds: int) -> None:
-    """What is there is what was confirmed, in its order; and at most one more a round, whose confirm was not sent."""
+    """The stream contains the confirmed messages in order, and at most one more per round, whose confirm was not sent."""
     read(process, len(confirmed), seen)
     bodies = [seen[offset] for offset in sorted(seen)]
     assert len(set(bodies)) == len(bodies)
@@ -122,7 +124,7 @@ def check(process: LeveretProcess, confirmed: list[bytes], seen: dict[int, bytes
 
 
 def all_sealed(process: LeveretProcess) -> None:
-    """In the end everything is in segments, the log has none of it, and the directory has the manifest's files."""
+    """Finally everything is in segments, nothing in the log, and the directory has the manifest's files."""
     wait_until(lambda: describe(process)["unsealed"] == 0, "not everything was sealed")
     wait_until(
         lambda: files_in(process.data_dir / "streams") == {segment["path"] for segment in manifest(process)},
@@ -133,7 +135,8 @@ def all_sealed(process: LeveretProcess) -> None:
     assert [segment["first"] for segment in found[1:]] == [segment["last"] + 1 for segment in found[:-1]]
     assert sum(segment["count"] for segment in found) == describe(process)["messages"]
     wait_until(
-        lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE, "the log keeps what is sealed"
+        lambda: int(call(process.data_dir, "status")["log"]["live_octets"]) < 5 * SIZE,
+        "the log still contains sealed messages",
     )
 
 
@@ -209,10 +212,10 @@ def test_a_missing_file(process: LeveretProcess) -> None:
         other.basic_consume(
             "s", lambda _, __, ___, body: taken.append(body), arguments={"x-stream-offset": segments[1]["first"]}
         )
-        wait_until(lambda: connection.process_data_events(0.05) or bool(gone), "the reader was not told")
+        wait_until(lambda: connection.process_data_events(0.05) or bool(gone), "the reader was not notified")
         assert gone == [tag]
         wait_until(
             lambda: connection.process_data_events(0.05) or len(taken) == 400 - segments[1]["first"],
-            "another reader was disturbed",
+            "another reader was affected",
         )
     assert f"offsets 0 to {segments[0]['last']} cannot be read from" in process.log_path.read_text("utf-8")

@@ -1,7 +1,7 @@
-"""kill -9 of a broker while a sink publishes batches exactly once: each row is in the queue once, in order, or not at all.
+"""SIGKILL of a broker while a sink publishes batches exactly once: each row is in the queue once, in order, or not at all.
 
-The sink does what a batch engine does: after a failure it does the same batch again, with new stages, until the promotion
-is answered. What it knows after a crash is the number of its batch, and nothing else.
+The sink works like a batch engine: after a failure it repeats the batch with new sink transactions until the commit is
+answered. After a crash it knows only the number of its batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write(channel: sync.Channel, batch: int, writer: int) -> str:
 
 
 def do_batch(process: LeveretProcess, batch: int) -> bool:
-    """One attempt; whether the promotion was answered."""
+    """Attempt a batch once. Returns whether the commit was answered."""
     try:
         with sync.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
             stages = [write(channel, batch, writer) for writer in range(WRITERS)]
@@ -70,7 +70,7 @@ def test_every_row_once(process: LeveretProcess) -> None:
     while batches < 8 or killed < 4:
         kill = None
         if attempts % 2:
-            # In the middle, however fast this machine is.
+            # In the middle, whatever the speed of this machine.
             kill = threading.Timer(random_number.uniform(0, took), process.kill)
             kill.start()
         attempts += 1
@@ -90,10 +90,10 @@ def test_every_row_once(process: LeveretProcess) -> None:
     with sync.connect(process.url()) as connection, connection.channel() as channel:
         last = ask(channel, "stage.last", app="sink")["batch"]
         assert last in (batches - 1, batches)
-        # What was decided without an answer is there as a whole.
+        # A batch that was decided without a reply is complete.
         assert ask(channel, "stage.promote", app="sink", batch=last, stages=[])["already"]
         moved = ask(channel, "stage.promote", app="sink", batch=last + 1, stages=[])
-        assert not moved["already"], "a batch that waits for the one before is not answered earlier"
+        assert not moved["already"], "a batch was answered before the one that it waits for"
         if last == batches:
             expected += [row for writer in range(WRITERS) for row in rows_of(last, writer)]
     assert contents(process, QUEUE) == expected
@@ -101,8 +101,8 @@ def test_every_row_once(process: LeveretProcess) -> None:
 
 
 @pytest.mark.slow
-def test_kills_in_the_middle_of_a_long_promotion(process: LeveretProcess) -> None:
-    """The decision stands, whenever the broker dies after it; a sealed stage, whenever it dies before."""
+def test_kills_during_a_long_commit(process: LeveretProcess) -> None:
+    """A decided commit and a prepared transaction survive a kill at any later point."""
     process.start()
     rows = [b"%d" % number for number in range(20_000)]
     with sync.connect(process.url()) as connection, connection.channel() as channel:

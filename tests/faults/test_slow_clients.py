@@ -32,7 +32,7 @@ connections = 30
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """A broker with narrow limits."""
+    """A broker with low limits."""
     leveret_only("its limits are set, its memory is measured")
     with LeveretProcess(tmp_path_factory.mktemp("narrow"), config=basic_config() + CONFIG).start() as process:
         yield process
@@ -48,7 +48,7 @@ def beside(process: LeveretProcess) -> Iterator[Neighbour]:
 
 
 def fill(peer: Peer, queue: str, number: int, size: int) -> None:
-    """Publish and wait until all of it is in the queue."""
+    """Publish and wait until everything is in the queue."""
     message = content(1, commands.Basic.Publish(routing_key=queue), bytes(size))
     for _ in range(number):
         peer.send(message)
@@ -80,7 +80,7 @@ def test_dripping_handshake(process: LeveretProcess, beside: Neighbour) -> None:
 
 
 def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
-    """No heartbeats from the client: gone within two intervals, having got heartbeats itself."""
+    """A client without heartbeats is disconnected within two intervals; the broker sends heartbeats itself."""
     with Peer(broker) as peer:
         peer.reach("channel", heartbeat=1)
         begun = time.monotonic()
@@ -89,7 +89,7 @@ def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
             beats += frame[0] == 8
         took = time.monotonic() - begun
         assert beats >= 1
-        # Two intervals, and what a timer may be late.
+        # Two intervals, plus the delay of a timer.
         assert 1.0 <= took < 25.0
 
 
@@ -103,7 +103,7 @@ def test_any_byte_counts_as_a_heartbeat(broker: Broker) -> None:
 
 
 def test_half_open_socket(broker: Broker, name: str) -> None:
-    """The network swallows everything: heartbeats find out, and what the client held is free again."""
+    """The network drops everything: heartbeats detect it, and the client's state is freed."""
     with Proxy(broker) as proxy, Peer(proxy) as peer, Peer(broker) as other:
         other.reach("channel")
         other.method(commands.Queue.Declare(queue=name), 1)
@@ -118,7 +118,7 @@ def test_half_open_socket(broker: Broker, name: str) -> None:
         proxy.flowing.clear()
         wait_until(lambda: queue_size(other, name) == 1, "the message's return")
         other.method(commands.Queue.Declare(queue=f"{name}.mine"), 1)
-        # Not resource-locked any more.
+        # No longer resource-locked.
         other.expect("Queue.DeclareOk")
         for queue in (name, f"{name}.mine"):
             other.method(commands.Queue.Delete(queue=queue), 1)
@@ -132,7 +132,7 @@ def queue_size(peer: Peer, queue: str) -> int:
 
 @pytest.mark.parametrize("no_ack", [True, False])
 def test_consumer_that_stops_reading(process: LeveretProcess, beside: Neighbour, no_ack: bool) -> None:
-    """The queue stays a queue: it is not copied into the consumer's socket."""
+    """Messages stay in the queue: they are not copied into the consumer's socket."""
     queue = f"deep.{no_ack}"
     with Peer(process) as owner:
         owner.reach("channel")
@@ -148,7 +148,7 @@ def test_consumer_that_stops_reading(process: LeveretProcess, beside: Neighbour,
                 beside.check()
                 time.sleep(0.05)
             assert process.memory() - before < 48 * MIB
-            # Another consumer gets what this one did not take.
+            # Another consumer gets the messages that this one did not receive.
             assert queue_size(owner, queue) > 500
             owner.method(commands.Basic.Get(queue=queue, no_ack=True), 1)
             owner.expect("Basic.GetOk")
@@ -158,7 +158,7 @@ def test_consumer_that_stops_reading(process: LeveretProcess, beside: Neighbour,
 
 @pytest.mark.parametrize("what", ["returns", "replies"])
 def test_client_that_never_reads(process: LeveretProcess, beside: Neighbour, what: str) -> None:
-    """Who does not read the answers is not asked for more questions: the socket fills up, not the broker."""
+    """The broker stops reading a client that does not read replies: the socket fills up, not the broker."""
     with Peer(process) as peer:
         peer.reach("channel")
         if what == "returns":
@@ -173,12 +173,12 @@ def test_client_that_never_reads(process: LeveretProcess, beside: Neighbour, wha
             while sent < limit:
                 sent += peer.socket.send(piece)
         beside.check()
-        assert sent < limit, "the broker reads on and on"
+        assert sent < limit, "the broker keeps reading"
         assert process.memory() - before < 64 * MIB
 
 
 def test_consumer_of_everything_at_once(process: LeveretProcess, beside: Neighbour) -> None:
-    """Half a million unacknowledged small deliveries to a reader that reads: slow is all right, wrong is not."""
+    """Half a million unacked small deliveries to a client that reads: slow is fine, wrong is not."""
     with Peer(process) as owner:
         owner.reach("channel")
         owner.method(commands.Queue.Declare(queue="many"), 1)
@@ -196,7 +196,7 @@ def test_consumer_of_everything_at_once(process: LeveretProcess, beside: Neighbo
 
 
 def test_all_channels(process: LeveretProcess, beside: Neighbour) -> None:
-    """65,535 channels on one connection, the first and the last of use."""
+    """65,535 channels on one connection; the first and the last one work."""
     before = process.memory()
     with Peer(process, timeout=60) as peer:
         peer.reach("opened", channel_max=65535)
@@ -273,8 +273,8 @@ def test_endless_connections(process: LeveretProcess, beside: Neighbour) -> None
     finally:
         for peer in peers:
             peer.socket.close()
-    # The places are free again.
-    wait_until(lambda: connects(process), "a free place")
+    # The connections are available again.
+    wait_until(lambda: connects(process), "a free connection")
 
 
 def connects(broker: Broker) -> bool:
@@ -287,7 +287,7 @@ def connects(broker: Broker) -> bool:
 
 
 def test_huge_bodies_that_never_end(process: LeveretProcess, beside: Neighbour) -> None:
-    """Many channels in the middle of a large message: what is there costs memory, what is announced does not."""
+    """Many channels within a large message: received bytes cost memory, announced ones do not."""
     with Peer(process) as peer:
         peer.reach("opened", channel_max=500)
         before = process.memory()

@@ -1,4 +1,4 @@
-"""SIGTERM while the disk does not answer: the process ends in time, and what was confirmed is there after a new start."""
+"""SIGTERM while the disk does not respond: the process ends in time, and confirmed messages survive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret import sync
 from tests.support.broker import LeveretProcess, leveret_only
 
 SOURCE = Path(__file__).with_name("slow_sync.c")
-# Far more than the broker may take, far less than the disk does.
+# Far more than the broker may take, far less than the disk takes.
 PATIENCE = 30
 
 
@@ -27,7 +27,7 @@ def library(tmp_path: Path) -> Path:
     return library
 
 
-def test_it_ends_although_a_sync_does_not(library: Path, tmp_path: Path) -> None:
+def test_stop_during_a_hanging_sync(library: Path, tmp_path: Path) -> None:
     leveret_only("a library is preloaded into it")
     slow = tmp_path / "slow"
     process = LeveretProcess(

@@ -1,4 +1,4 @@
-"""A disk that fails: the log stops, confirms nothing more, retries nothing, and a new one recovers what was confirmed."""
+"""A failing disk: the log stops, confirms nothing more, retries nothing, and a new log recovers the confirmed messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
 
 
 class FailingConnection:
-    """A connection whose statements fail as soon as `fails` says so."""
+    """A connection whose statements fail when `fails` returns true."""
 
     def __init__(self, connection: sqlite3.Connection, fails: Callable[[str], int]) -> None:
         self.connection = connection
@@ -51,7 +51,7 @@ class FailingConnection:
 
 
 def failing(path: Path, fails: Callable[[str], int]) -> tuple[Harness, FailingConnection]:
-    """A log with two confirmed messages, whose disk begins to fail."""
+    """A log with two confirmed messages, whose disk starts to fail."""
     harness = Harness(lambda: sqlite_log(path))
     log: Any = harness.log
     queue = FakeQueue(1)
@@ -96,7 +96,7 @@ def test_an_error_stops_the_log_for_good(tmp_path: Path, what: str, code: int) -
     harness.loop.run_pending()
     assert not waiter.batches
     assert not later.batches
-    # Nothing was tried a second time: a second fsync would say that all is well.
+    # Nothing was retried: a second fsync would report success.
     assert len(connection.failed) == 1
     assert connection.after_failure in ([], ["ROLLBACK"])
     with pytest.raises(StorageFailed, match="not closed properly"):
@@ -133,7 +133,7 @@ def test_a_failed_checkpoint_stops_the_log_too(tmp_path: Path, beside: bool) -> 
     with pytest.raises(StorageFailed):
         harness.log.close()
     harness.begin()
-    # The last commit was on disk, perhaps, but not confirmed.
+    # The last commit may have been on disk, but was not confirmed.
     assert harness.bodies(2)[: len(confirmed)] == [entry.message.body for entry in confirmed]
     harness.log.close()
 
@@ -159,7 +159,7 @@ def test_an_error_while_closing_is_reported(tmp_path: Path) -> None:
     )
     with pytest.raises(StorageFailed, match="disk I/O error"):
         harness.log.close()
-    # The directory is free all the same, and the stop counts as unclean.
+    # The directory is unlocked nevertheless, and the stop counts as unclean.
     harness.begin()
     assert not harness.recovery.clean
     assert harness.bodies(1) == [b"one", b"two"]
@@ -167,7 +167,7 @@ def test_an_error_while_closing_is_reported(tmp_path: Path) -> None:
 
 
 class Quota:
-    """A quota that is used up: SQLite reports EDQUOT as a failed write."""
+    """An exhausted quota: SQLite reports EDQUOT as a failed write."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.used_up = False

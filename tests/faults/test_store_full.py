@@ -21,7 +21,7 @@ BODY = bytes(range(256)) * 64  # 16 KiB
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of 64 MiB."""
+    """A separate file system of 64 MiB."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(
@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def limit(harness: Harness, pages: int) -> None:
-    """Let the file have so many pages more than it has."""
+    """Limit the database file to this many more pages."""
     log: Any = harness.log
     connection = log._store._connection
     present = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -42,7 +42,7 @@ def limit(harness: Harness, pages: int) -> None:
 
 
 def pump(harness: Harness, condition: Any) -> None:
-    """Run the loop until something is so that only the worker brings about."""
+    """Run the loop until a condition holds that only the worker can cause."""
 
     def met() -> bool:
         harness.loop.run_pending()
@@ -74,7 +74,7 @@ def test_a_commit_that_finds_no_space_is_kept_and_tried_again(tmp_path: Path) ->
     pump(harness, lambda: log.state == FULL)
     assert not waiter.batches
     assert "no space is left" in log.reason
-    # More comes in, and waits.
+    # More records arrive and wait.
     harness.publish(queue, b"later")
     later = Waiter(log)
     log.flush()
@@ -124,16 +124,16 @@ def test_a_real_disk_that_fills_up_drains_and_fills_again(small_disk: Path) -> N
             entries = harness.publish(queue, *[b"%08d" % queue.seq + BODY for _ in range(8)])
             waiting.append((Waiter(log), entries))
             log.flush()
-            # Publishers are not read while much is pending.
+            # Publishers are not read while many records are pending.
             pump(harness, lambda: log.pending_bytes < 1 << 20)
             assert queue.seq < 100_000, "the disk does not fill up"
-        # The broker stops publishers; what it accepted before still gets to disk, with the help of the reserve.
+        # The broker stops publishers; accepted messages still reach the disk, thanks to the reserve.
         pump(harness, lambda: all(waiter.batches for waiter, _ in waiting))  # noqa: B023
         for _, entries in waiting:
             confirmed += entries
         assert log.state == FULL
         assert log.reason
-        # Consumers drain: settlements commit although the disk is full, and that gives space back.
+        # Consumers drain: settlements commit although the disk is full, which frees space.
         while len(confirmed) > 100:
             for entry in confirmed[:50]:
                 log.settle(entry)
@@ -165,7 +165,7 @@ def test_a_disk_that_others_fill_stops_publishers_in_time(small_disk: Path) -> N
     wait_until(publish_more)
     assert "are free on the disk" in log.reason
     assert str(small_disk) in log.reason
-    # There is still room for what was accepted.
+    # There is still room for accepted messages.
     harness.publish(queue, BODY)
     harness.commit()
     hog.unlink()

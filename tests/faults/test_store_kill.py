@@ -1,4 +1,4 @@
-"""kill -9 of a process that writes through a log, and torn writes: what was confirmed is there, and nothing else."""
+"""SIGKILL of a process that writes through a log, and torn writes: the log has the confirmed records and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = int(os.environ.get("LEVERET_STORE_KILLS", "6"))
 
 
 class State:
-    """What must be in the log: key to (key of the body, acquired count)."""
+    """The required content of the log: key to (key of the body, acquired count)."""
 
     def __init__(self) -> None:
         self.entries: dict[Key, tuple[Key, int]] = {}
@@ -63,7 +63,7 @@ def expected_of(state: State) -> dict[Key, tuple[bytes, int]]:
 
 
 def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any]], int]:
-    """Run a writer, kill it after so many lines. Returns the batches that it tried, and the last confirmed number."""
+    """Run a writer and kill it after this many lines. Returns the attempted batches, and the last confirmed number."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.store_writer", str(path), str(seed)],
         stdout=subprocess.PIPE,
@@ -89,7 +89,7 @@ def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any
                 confirmed = int(batch)
             number += 1
             if number == lines:
-                # What it wrote between this and its end is still read: it was said, so it counts.
+                # Output until the end of the process is still read, and counts.
                 process.kill()
         process.wait()
     finally:
@@ -102,9 +102,9 @@ def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any
 
 
 def check(path: Path, before: State, tried: list[tuple[int, Any]], confirmed: int) -> State:
-    """Open what the writer left. It must be the state after the last confirmed batch, or after a later one that was tried.
+    """Open the writer's log. Its state must be that after the last confirmed batch, or after a later attempted one.
 
-    Batches may share a commit, so several tried ones may have made it to the disk.
+    Batches may share a commit, so several attempted ones may have reached the disk.
     """
     harness = Harness(lambda: sqlite_log(path))
     found = found_in(harness)
@@ -125,7 +125,7 @@ def check(path: Path, before: State, tried: list[tuple[int, Any]], confirmed: in
     expected = expected_of(candidates[0])
     missing = sorted(expected.keys() - found.keys())[:5]
     extra = sorted(found.keys() - expected.keys())[:5]
-    pytest.fail(f"the log has none of the {len(candidates)} states that it may have; missing {missing}, extra {extra}")
+    pytest.fail(f"the log has none of the {len(candidates)} possible states; missing {missing}, extra {extra}")
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_kill_9(tmp_path: Path) -> None:
 
 
 class Torn:
-    """A log whose files are copied after every commit; `states` are what each copy must hold."""
+    """A log whose files are copied after every commit; `states` are the required contents of the copies."""
 
     def __init__(self, path: Path) -> None:
         self.harness = Harness(lambda: sqlite_log(path))
@@ -169,7 +169,7 @@ class Torn:
             )
 
     def state_at(self, size: int) -> dict[Key, tuple[bytes, int]]:
-        """What must be there when the write-ahead log is good up to an offset."""
+        """Return the required state if the write-ahead log is intact up to an offset."""
         state: dict[Key, tuple[bytes, int]] = {}
         for end, later in self.states:
             if end > size:
@@ -203,7 +203,7 @@ def test_torn_writes(tmp_path: Path, how: str) -> None:
         wal.write_bytes(data)
         harness = Harness(lambda: sqlite_log(copy))  # noqa: B023
         assert found_in(harness) == torn.state_at(at)
-        # It can continue.
+        # The log can be written again.
         queue = FakeQueue(1)
         queue.seq = harness.recovery.last_seq[1]
         harness.publish(queue, b"goes on")

@@ -1,4 +1,4 @@
-"""A message that a stream knows already, and that goes to a queue as well: the queue keeps it as it is."""
+"""A message that a stream already has, and that is also routed to a queue: the queue keeps it unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 
 
 def test_queues_keep_messages_that_a_stream_skips(tmp_path: Path) -> None:
-    leveret_only("it is stopped and started")
+    leveret_only("it is stopped and restarted")
     process = LeveretProcess(tmp_path)
     process.start()
     try:

@@ -1,4 +1,4 @@
-"""kill -9 of a broker while a stream is appended to: what was confirmed is there, at the offset that readers saw."""
+"""SIGKILL of a broker while a stream is appended to: confirmed messages survive at the offsets that readers saw."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def declare(channel: Any) -> None:
 
 
 def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
-    """Read from the beginning until so many are there; what was seen before must not have changed."""
+    """Read from the beginning until this many messages arrived; messages seen before must not have changed."""
     with connect(process) as connection:
         channel = connection.channel()
         declare(channel)
@@ -35,7 +35,7 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
             if method is None:
                 continue
             offset = properties.headers["x-stream-offset"]
-            assert seen.setdefault(offset, body) == body, f"offset {offset} is another message's now"
+            assert seen.setdefault(offset, body) == body, f"offset {offset} now has another message"
             channel.basic_ack(method.delivery_tag)
             if offset + 1 >= count:
                 break
@@ -67,7 +67,7 @@ def test_confirmed_messages_keep_their_offsets(process: LeveretProcess) -> None:
     process.start()
     read(process, len(confirmed), seen)
     assert len(confirmed) > 20
-    # One more may stand at the end of each round: on disk, and killed before its confirm was sent.
+    # Each round may end with one more message: on disk, but killed before its confirm was sent.
     bodies = [seen[offset] for offset in sorted(seen)]
     assert set(confirmed[: len(seen) - 4]) <= set(bodies)
     assert len(set(bodies)) == len(bodies)

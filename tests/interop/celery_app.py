@@ -1,4 +1,4 @@
-"""The Celery application of `test_celery`; the worker imports it, LEVERET_TEST_URL_CELERY tells where the broker is."""
+"""The Celery application of `test_celery`, which the worker imports. LEVERET_TEST_URL_CELERY is the broker's URL."""
 
 from __future__ import annotations
 

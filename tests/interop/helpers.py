@@ -1,4 +1,4 @@
-"""Small steps that the pika tests share."""
+"""Helpers of the pika tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE = 60.0
 
 
 class Got(NamedTuple):
-    """A message that came by get or consume."""
+    """A message from get or consume."""
 
     method: Any
     properties: pika.BasicProperties
@@ -24,7 +24,7 @@ class Got(NamedTuple):
 
 
 def get(channel: BlockingChannel, queue: str, *, auto_ack: bool = True, within: float = DEADLINE) -> Got:
-    """The next message of a queue, waiting for it to arrive there."""
+    """Return the next message of a queue, waiting for it if necessary."""
     deadline = time.monotonic() + within
     while True:
         method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
@@ -35,7 +35,7 @@ def get(channel: BlockingChannel, queue: str, *, auto_ack: bool = True, within: 
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """The bodies of everything that is ready now."""
+    """Return the bodies of all ready messages."""
     bodies: list[bytes] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
@@ -49,12 +49,12 @@ def empty(channel: BlockingChannel, queue: str) -> bool:
 
 
 def count(channel: BlockingChannel, queue: str) -> int:
-    """Ready messages of a queue."""
+    """Return the number of ready messages of a queue."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def pass_time(channel: BlockingChannel, milliseconds: int) -> None:
-    """Wait until so much time has passed for the broker: until a message with this TTL has expired."""
+    """Wait until this much time has passed for the broker: until a message with this TTL has expired."""
     dead = channel.queue_declare("", exclusive=True).method.queue
     arguments = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     expiring = channel.queue_declare("", exclusive=True, arguments=arguments).method.queue
@@ -70,7 +70,7 @@ def pump(
     what: str = "the condition",
     within: float = DEADLINE,
 ) -> None:
-    """Let a connection process what arrives until the condition is true."""
+    """Process a connection's input until the condition is true."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
@@ -78,7 +78,7 @@ def pump(
 
 
 class Collector:
-    """A consumer that keeps what it gets."""
+    """A consumer that keeps its messages."""
 
     def __init__(self, channel: BlockingChannel, queue: str, **options: Any) -> None:
         self.channel = channel
@@ -97,18 +97,18 @@ class Collector:
         return self.messages
 
     def wait_quiet(self, seconds: float = 0.15) -> list[Got]:
-        """What has come after a pause in which more could have come."""
+        """Return the messages after a pause in which more could have arrived."""
         self.channel.connection.process_data_events(seconds)
         return self.messages
 
 
 @contextmanager
 def channel_error(channel: BlockingChannel, code: int) -> Iterator[None]:
-    """The broker closes this channel with the code, and leaves the connection alone."""
+    """The broker closes this channel with the code, and keeps the connection open."""
     connection = channel.connection
     with pytest.raises(ChannelClosedByBroker) as caught:
         yield
-        # What was asynchronous shows at the next answer.
+        # An asynchronous error is seen at the next reply.
         channel.queue_declare("", exclusive=True)
     assert caught.value.reply_code == code, caught.value
     assert caught.value.reply_text
@@ -119,7 +119,7 @@ def channel_error(channel: BlockingChannel, code: int) -> Iterator[None]:
 
 @contextmanager
 def connection_error(connection: BlockingConnection, code: int) -> Iterator[None]:
-    """The broker closes the whole connection with the code."""
+    """The broker closes the connection with the code."""
     with pytest.raises(ConnectionClosedByBroker) as caught:
         yield
         connection.channel()

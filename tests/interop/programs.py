@@ -1,4 +1,4 @@
-"""Programs with clients of other languages: built once under build/, and again when a source changes."""
+"""Programs with clients in other languages: built under build/, and rebuilt when a source changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.broker import ROOT, Broker
 
 
 def build_directory(language: str, *sources: Path) -> Path:
-    """A directory under build/ that is new when a source is."""
+    """Return a directory under build/ whose name depends on the sources."""
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     directory = ROOT / "build" / "interop" / f"{language}-{digest}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -22,15 +22,17 @@ def build_directory(language: str, *sources: Path) -> Path:
 
 
 def prepare(command: list[str], what: str, **options: object) -> None:
-    """Run a step that needs a package registry; where that fails, the test is skipped."""
+    """Run a step that needs a package registry; skip the test if that fails."""
     ran = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, **options)  # type: ignore[call-overload]
     if ran.returncode:
         pytest.skip(f"{what}: {(ran.stderr or ran.stdout)[-1000:]}")
 
 
 def java(directory: Path, program: str, library: str, libraries_of: str = "pom.xml") -> list[str]:
-    """The command that runs a Java program, whose libraries a POM names; `library` is one of them. What else it consists
-    of is in the same directory."""
+    """Return the command that runs a Java program with the libraries of a POM; `library` is one of them.
+
+    Its other sources are in the same directory.
+    """
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         pytest.skip("Java with Maven is not installed")
     pom = directory / libraries_of
@@ -63,7 +65,7 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
 
 
 def run(command: list[str], broker: Broker, least: int, timeout: float = 110) -> None:
-    """Run a program that prints `ok ...` for each thing that works, and how many did last."""
+    """Run a program that prints `ok ...` for each successful check, and their number at the end."""
     ran = subprocess.run(
         command,
         env=os.environ | {"LEVERET_URL": broker.url(vhost="/")},

@@ -16,12 +16,12 @@ from leveret import sync
 from tests.interop.helpers import pump
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
-# No disk has so much left.
+# No disk has this much free space.
 SHORT = '\n[limits]\ndisk_free = "1000000TiB"\n'
 
 
 class Switch:
-    """A broker whose disk is too small or large enough, as the test says."""
+    """A broker whose disk is too small or large enough, as the test sets it."""
 
     def __init__(self, process: LeveretProcess) -> None:
         self.process = process
@@ -43,7 +43,7 @@ def switch(tmp_path: Path) -> Iterator[Switch]:
 
 
 def prepare(switch: Switch) -> tuple[BlockingConnection, Callable[[], bool]]:
-    """A connection of pika's that has published, and whether it knows that it is blocked."""
+    """Open a pika connection that has published, and report whether it knows that it is blocked."""
     process = switch.process
     connection = BlockingConnection(pika.ConnectionParameters(process.host, process.port))
     blocked = threading.Event()
@@ -78,7 +78,7 @@ def test_over_0_9_1(switch: Switch) -> None:
     assert not blocked()
     confirming = connection.channel()
     confirming.confirm_delivery()
-    confirming.basic_publish("", "mixed", b"taken")  # this one blocks the connection, and is confirmed
+    confirming.basic_publish("", "mixed", b"taken")  # this publish blocks the connection, and is confirmed
     pump(connection, blocked, "connection.blocked")
     switch.alarm(False)
     pump(connection, lambda: not blocked(), "connection.unblocked")

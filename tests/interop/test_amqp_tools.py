@@ -1,4 +1,4 @@
-"""The command line tools of librabbitmq, which stand for every program on that C library."""
+"""The command line tools of librabbitmq, as examples of programs that use this C library."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_line_by_line(run: Run, name: str) -> None:
 
 
 def appending(out: Path) -> str:
-    """A command without arguments that appends its input to a file."""
+    """A command that appends its input to a file."""
     script = out.with_name("append")
     script.write_text(f"#!/bin/sh\ncat >> '{out}'\n")
     script.chmod(0o755)
@@ -65,7 +65,7 @@ def appending(out: Path) -> str:
 
 
 def test_consume(run: Run, name: str, tmp_path: Path) -> None:
-    """A command for each message, acknowledged when it succeeds."""
+    """Runs a command for each message, which is acknowledged if the command succeeds."""
     run("declare-queue", "--queue", name)
     for number in range(5):
         run("publish", "--routing-key", name, "--body", f"{number};")
@@ -76,14 +76,14 @@ def test_consume(run: Run, name: str, tmp_path: Path) -> None:
 
 
 def test_consume_without_acks_by_exchange(run: Run, broker: Broker, name: str, tmp_path: Path) -> None:
-    """A queue of the broker's naming, bound to an exchange."""
+    """Consumes from a server-named queue that is bound to an exchange."""
     out = tmp_path / "out"
     consumer = subprocess.Popen(
         ["amqp-consume", "--url", broker.url(), "--exchange", "amq.topic", "--routing-key", f"{name}.*", "--count", "2",
          "--no-ack", appending(out)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     try:
-        # It prints nothing when it is bound, so publish until it has what it wants.
+        # It prints nothing when the queue is bound, so publish until it has received enough.
         for _ in range(200):
             if consumer.poll() is not None:
                 break

@@ -1,4 +1,4 @@
-"""connection.blocked: a memory alarm blocks publishers and notifies them, then unblocks them; consumers are spared."""
+"""connection.blocked: a memory alarm blocks and notifies publishers, then unblocks them; consumers are not affected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[LeveretProcess]:
-    """A broker with 64 MiB more memory than it needs when it has nothing to do."""
+    """A broker with 64 MiB more memory than it needs when idle."""
     leveret_only("its memory watermark is set")
     probe = LeveretProcess(tmp_path / "probe")
     with probe.start():
@@ -37,9 +37,9 @@ def connect(process: LeveretProcess, **options: object) -> BlockingConnection:
 
 
 def flood(publisher: BlockingConnection, holder: Collector, blocked: threading.Event) -> int:
-    """Publish until the broker says stop, while a consumer takes everything and acknowledges nothing.
+    """Publish until the broker blocks, while a consumer receives everything and acknowledges nothing.
 
-    Only what is in consumers' hands stays in memory; a queue alone would be paged out. Returns how many were published.
+    Only unacked messages stay in memory; a queue alone would be paged out. Returns the number of published messages.
     """
     channel = publisher.channel()
     body = b"x" * 10_000

@@ -51,7 +51,7 @@ class Worker:
             time.sleep(0.05)
 
     def stop(self) -> int:
-        """A warm shutdown, the way supervisors do it."""
+        """Shut down warmly, as supervisors do."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(40)
@@ -81,7 +81,7 @@ def worker(shared_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(autouse=True)
 def _watched(broker: Broker) -> None:
-    """The broker is looked after."""
+    """Check the broker after the test."""
 
 
 def test_task_and_result(worker: Worker) -> None:

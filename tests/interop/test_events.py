@@ -1,4 +1,4 @@
-"""Events of the broker, heard by real clients over 0-9-1 and AMQP 1.0, of what others do over both."""
+"""Events about activity over 0-9-1 and AMQP 1.0, received by real clients over both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def only_leveret(broker: Broker) -> None:
 
 
 class Listener:
-    """A queue for events, and what was heard of each kind."""
+    """A queue for events, and the received events of each type."""
 
     def __init__(self, channel: BlockingChannel, *patterns: str) -> None:
         self.channel = channel
@@ -40,7 +40,7 @@ class Listener:
         self.events: list[Event] = []
 
     def total(self, event: str, **wanted: Any) -> int:
-        """How many messages the events stand for that have these fields."""
+        """Return how many messages the events with these fields represent."""
         while True:
             method, properties, body = self.channel.basic_get(self.queue, auto_ack=True)
             if method is None:
@@ -55,14 +55,14 @@ class Listener:
         )
 
     def wait(self, expected: int, event: str, **wanted: Any) -> None:
-        """Wait until events stand for so many messages, and see that they do not stand for more."""
+        """Wait until events represent this many messages, and check that they do not represent more."""
         wait_until(lambda: self.total(event, **wanted) >= expected, f"{expected} x {event}")
         assert self.total(event, **wanted) == expected
 
 
 @pytest.fixture
 def listener(connect: Connect, name: str) -> Listener:
-    """Hears of what happens to the queues and exchanges whose names begin with the test's."""
+    """Receives events about the queues and exchanges whose names begin with the test's."""
     return Listener(connect().channel(), f"*.{name}.#")
 
 

@@ -31,5 +31,5 @@ def test_go(broker: Broker) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_java(broker: Broker) -> None:
-    """The client's calls, and the functions of a broker that its users rely on, in one JVM."""
+    """The client's calls, and the broker features that its users rely on, in one JVM."""
     run(java(HERE / "java", "Interop", "amqp-client"), broker, least=57, timeout=400)

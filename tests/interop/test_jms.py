@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    """A broker without anything else in it: topics are those of the whole vhost."""
+    """A separate broker, because topics belong to the whole vhost."""
     leveret_only("RabbitMQ has no shared subscriptions")
     with LeveretProcess(tmp_path) as broker:
         broker.start()

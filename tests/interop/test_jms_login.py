@@ -1,4 +1,4 @@
-"""Qpid JMS logs in, and is the only one of its client id; a program of its own, against a broker with TLS."""
+"""Qpid JMS logs in and excludes other connections with its client id, against a broker with TLS."""
 
 from __future__ import annotations
 

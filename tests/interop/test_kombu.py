@@ -62,7 +62,7 @@ def test_direct_topic_and_fanout(connection: Connection, name: str) -> None:
 
 
 def test_queue_options(connection: Connection, name: str) -> None:
-    """kombu spells the arguments in seconds and by its own names."""
+    """kombu gives the arguments in seconds and under its own names."""
     with connection.channel() as channel:
         queue = Queue(name, channel=channel, expires=60, message_ttl=0.1, max_length=2, max_priority=5, durable=True)
         queue.declare()
@@ -117,7 +117,7 @@ def test_confirmed_publishing(broker: Broker, name: str) -> None:
 
 
 def test_pidbox_broadcast(broker: Broker, name: str) -> None:
-    """Remote control over a fanout exchange with replies, as `celery inspect` does it."""
+    """Remote control over a fanout exchange with replies, as in `celery inspect`."""
     mailbox = Mailbox(name, type="fanout")
     state: list[str] = []
     with Connection(broker.url()) as nodes_connection, Connection(broker.url()) as client_connection:
@@ -141,7 +141,7 @@ def test_pidbox_broadcast(broker: Broker, name: str) -> None:
                 with contextlib.suppress(TimeoutError):
                     nodes_connection.drain_events(timeout=0.1)
 
-        # The call publishes and waits for replies, so the nodes must run beside it.
+        # The call publishes and waits for replies, so the nodes must run concurrently.
         thread = threading.Thread(target=answer)
         thread.start()
         replies = client.call(["one", "two"], "ping", timeout=WITHIN)
@@ -206,7 +206,7 @@ def test_consumer_mixin_reconnects(broker: Broker, name: str) -> None:
             producer.publish("end", routing_key=name)
             worker = Worker()
             worker.run()
-            # The ack of "break" may be lost with the connection: then it comes once more and cuts again.
+            # The ack of "break" may be lost with the connection: then it is redelivered and cuts again.
             assert worker.received[0] == "start"
             assert worker.received[-1] == "end"
             assert set(worker.received) == {"start", "break", "end"}

@@ -17,7 +17,7 @@ SOURCES = Path(__file__).parent / "node"
 
 @pytest.fixture(scope="session")
 def modules() -> Path:
-    """The installed packages, kept under build/ and keyed by the lock file."""
+    """The installed packages, kept under build/ by the hash of the lock file."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js is not installed")
     lock = (SOURCES / "package-lock.json").read_bytes()

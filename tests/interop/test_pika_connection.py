@@ -39,7 +39,7 @@ def test_server_properties(connection: BlockingConnection) -> None:
 
 
 def test_the_offer(connect: Connect) -> None:
-    """Without wishes of the client, the server's proposal applies: 2047 channels, 131,072 bytes, 60 s."""
+    """If the client sets nothing, the server's proposal applies: 2047 channels, 131,072 bytes, 60 s."""
     connection = connect(channel_max=65535, frame_max=131072, heartbeat=None)
     parameters = connection._impl.params
     assert (parameters.channel_max, parameters.frame_max, parameters.heartbeat) == (2047, 131072, 60)
@@ -101,7 +101,7 @@ def test_vhost_without_permission(connect: Connect) -> None:
 
 
 def test_client_properties(connect: Connect) -> None:
-    """Any table is taken, nested and odd as it may be."""
+    """Any table is accepted, however nested and unusual."""
     connection = connect(
         client_properties={
             "product": "test",
@@ -117,7 +117,7 @@ def test_client_properties(connect: Connect) -> None:
 
 @pytest.mark.parametrize("heartbeat", [0, 1, 600])
 def test_heartbeat(connect: Connect, heartbeat: int) -> None:
-    """The client's wish stands, 0 (none) included, and with short ones an idle connection stays open."""
+    """The client's interval applies, including 0 (none), and an idle connection with a short one stays open."""
     connection = connect(heartbeat=heartbeat)
     assert connection._impl.params.heartbeat == heartbeat
     if heartbeat == 1:
@@ -132,7 +132,7 @@ def test_update_secret(connection: BlockingConnection) -> None:
 
 
 def test_close_with_consumers(connect: Connect, name: str) -> None:
-    """A close in the middle of deliveries gives everything back."""
+    """A close during deliveries requeues all messages."""
     keeper = connect().channel()
     keeper.queue_declare(name)
     for number in range(200):
@@ -161,7 +161,7 @@ def test_channel_numbers_are_reused(connection: BlockingConnection, name: str) -
 
 
 def test_many_channels(connect: Connect, name: str) -> None:
-    """All the channels that were negotiated, each with a consumer of its own."""
+    """As many channels as negotiated, each with its own consumer."""
     connection = connect(channel_max=300)
     channels = [connection.channel() for _ in range(300)]
     with pytest.raises(pika.exceptions.NoFreeChannels):
@@ -197,7 +197,7 @@ def test_connection_error_leaves_others(connect: Connect, broker: Broker, name: 
     queue = channel.queue_declare("", exclusive=True).method.queue
     channel.basic_consume(queue, lambda *_: None, consumer_tag="same")
     with connection_error(connection, 530):
-        # pika itself refuses a tag twice on a channel; one of its own methods does not.
+        # pika itself refuses a duplicate tag on a channel, but not with this method.
         channel._impl._send_method(pika.spec.Basic.Consume(queue=queue, consumer_tag="same"))
         pump(connection, lambda: False)
     other.basic_publish("", name, b"still here")

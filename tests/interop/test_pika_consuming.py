@@ -73,7 +73,7 @@ def test_nack_zero_means_all(channel: BlockingChannel, name: str) -> None:
         get(channel, name, auto_ack=False)
     channel.basic_nack(0, multiple=True, requeue=False)
     assert count(channel, name) == 0
-    # With nothing left unacknowledged it is no error either.
+    # Without unacked messages it is no error either.
     channel.basic_ack(0, multiple=True)
     assert empty(channel, name)
 
@@ -125,7 +125,7 @@ def test_prefetch(connection: BlockingConnection, name: str) -> None:
 
 
 def test_prefetch_is_per_consumer(channel: BlockingChannel, name: str) -> None:
-    """RabbitMQ's meaning of global=false: each new consumer has a window of its own."""
+    """RabbitMQ's meaning of global=false: each new consumer has its own window."""
     channel.queue_declare(name, exclusive=True)
     channel.basic_qos(prefetch_count=2)
     first = Collector(channel, name)
@@ -138,7 +138,7 @@ def test_prefetch_is_per_consumer(channel: BlockingChannel, name: str) -> None:
 
 
 def test_prefetch_global_is_per_channel(channel: BlockingChannel, name: str) -> None:
-    """RabbitMQ's meaning of global=true: one window over the consumers of the channel."""
+    """RabbitMQ's meaning of global=true: one window for all consumers of the channel."""
     channel.queue_declare(name, exclusive=True)
     channel.basic_qos(prefetch_count=3, global_qos=True)
     first, second = Collector(channel, name), Collector(channel, name)
@@ -172,7 +172,7 @@ def test_a_full_window_of_the_channel_stops_no_ack_consumers(channel: BlockingCh
     fill(channel, free, 5)
     assert uncounted.wait_quiet() == []
     channel.basic_ack(1)
-    uncounted.wait(5)  # those it lets through are not counted
+    uncounted.wait(5)  # delivered no-ack messages are not counted
 
 
 def test_round_robin(connect: Connect, name: str) -> None:
@@ -187,7 +187,7 @@ def test_round_robin(connect: Connect, name: str) -> None:
 
 
 def test_cancel(connection: BlockingConnection, name: str) -> None:
-    """After cancel-ok nothing is delivered; what was delivered stays with the channel until it is settled."""
+    """After cancel-ok nothing is delivered; delivered messages stay with the channel until they are settled."""
     channel = connection.channel()
     channel.queue_declare(name, exclusive=True)
     fill(channel, name, 2)
@@ -224,7 +224,7 @@ def test_cancel_notification(connect: Connect, name: str) -> None:
 
 
 def test_deleting_an_auto_delete_queue(connect: Connect, name: str) -> None:
-    """It goes with its last consumer, not before its first."""
+    """It is deleted with its last consumer, not before its first."""
     channel, watcher = connect().channel(), connect()
     channel.queue_declare(name, auto_delete=True)
     fill(channel, name, 1)
@@ -273,7 +273,7 @@ def test_single_active_consumer(connect: Connect, name: str) -> None:
 
 
 def test_consumer_priority(connect: Connect, name: str) -> None:
-    """The one with the higher priority gets everything until its window is full."""
+    """The consumer with the higher priority gets everything until its window is full."""
     keeper = connect().channel()
     keeper.queue_declare(name, auto_delete=True)
     low_channel, high_channel = connect().channel(), connect().channel()
@@ -328,7 +328,7 @@ def test_tags_belong_to_their_channel(connection: BlockingConnection, name: str)
     assert one.is_open
 
 
-def test_channel_close_gives_back(connect: Connect, name: str) -> None:
+def test_channel_close_requeues(connect: Connect, name: str) -> None:
     connection = connect()
     keeper, channel = connection.channel(), connection.channel()
     keeper.queue_declare(name, exclusive=True)

@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 
 def declare(channel: BlockingChannel, name: str, **arguments: Any) -> str:
-    """A queue `name` that dead-letters through an exchange to `name.dead`, under its own name as routing key."""
+    """Declare a queue `name` that dead-letters through an exchange to `name.dead`, with its own name as routing key."""
     dead = f"{name}.dead"
     channel.exchange_declare(f"{name}.dlx", "topic", auto_delete=True)
     channel.queue_declare(dead, exclusive=True)
@@ -74,7 +74,7 @@ def test_expired_by_the_message(channel: BlockingChannel, name: str) -> None:
     dead = declare(channel, name)
     channel.basic_publish("", name, b"", pika.BasicProperties(expiration="50"))
     got = get(channel, dead)
-    # The message would expire again and again if it kept its time to live.
+    # With its time to live, the message would expire repeatedly.
     assert got.properties.expiration is None
     entry = death(got)
     assert (entry["reason"], entry["original-expiration"], entry["count"]) == ("expired", "50", 1)
@@ -123,7 +123,7 @@ def test_routing_key_argument(channel: BlockingChannel, name: str) -> None:
 
 
 def test_through_an_exchange(channel: BlockingChannel, name: str) -> None:
-    """exchange and routing-keys are those of the publish, not of the dead-lettering."""
+    """`exchange` and `routing-keys` are those of the publish, not of the dead-lettering."""
     dead = declare(channel, name)
     channel.exchange_declare(f"{name}.in", "topic", auto_delete=True)
     channel.queue_bind(name, f"{name}.in", "a.*")
@@ -170,7 +170,7 @@ def test_the_same_death_again_counts(channel: BlockingChannel, name: str) -> Non
             {} if not attempt else {delay: ("expired", attempt), work: ("rejected", attempt)}
         )
         if attempt:
-            # The latest death stands first.
+            # The latest death is first.
             assert [entry["queue"] for entry in deaths] == [delay, work]
             assert got.properties.headers["x-first-death-queue"] == work
             assert got.properties.headers["x-first-death-reason"] == "rejected"
@@ -178,7 +178,7 @@ def test_the_same_death_again_counts(channel: BlockingChannel, name: str) -> Non
 
 
 def test_automatic_cycles_are_dropped(channel: BlockingChannel, name: str) -> None:
-    """A message that would circle by expiry alone is dropped when it comes to the same queue again."""
+    """A message in a cycle of expiry is dropped when it reaches the same queue again."""
     channel.queue_declare(
         name,
         exclusive=True,
@@ -243,7 +243,7 @@ def test_delivery_limit(channel: BlockingChannel, name: str) -> None:
 
 
 def test_headers_exchange_sees_the_death(channel: BlockingChannel, name: str) -> None:
-    """Routing after a death can look at what the broker added."""
+    """Routing of a dead letter can use the headers that the broker added."""
     channel.exchange_declare(f"{name}.dlx", "headers", auto_delete=True)
     for reason in ("rejected", "expired"):
         channel.queue_declare(f"{name}.{reason}", exclusive=True)

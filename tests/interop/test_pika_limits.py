@@ -44,7 +44,7 @@ def test_message_ttl(channel: BlockingChannel, name: str) -> None:
 
 
 def test_message_ttl_behind_another(channel: BlockingChannel, name: str) -> None:
-    """It is never delivered late, wherever it stands."""
+    """It is never delivered late, wherever it is in the queue."""
     channel.queue_declare(name, exclusive=True)
     channel.basic_publish("", name, b"first")
     channel.basic_publish("", name, b"expires", pika.BasicProperties(expiration="50"))
@@ -62,7 +62,7 @@ def test_the_shorter_ttl_counts(channel: BlockingChannel, name: str) -> None:
 
 @pytest.mark.parametrize("how", ["queue", "message"])
 def test_ttl_of_zero(channel: BlockingChannel, name: str, how: str) -> None:
-    """Delivered to a waiting consumer at once or not at all."""
+    """Delivered at once to a waiting consumer, or not at all."""
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 0} if how == "queue" else None)
     properties = pika.BasicProperties(expiration="0" if how == "message" else None)
     channel.basic_publish("", name, b"nobody waits", properties)
@@ -100,7 +100,7 @@ def test_queue_expires(connect: Connect, name: str) -> None:
 
 
 def exists_quietly(connection: BlockingConnection, queue: str) -> bool:
-    """Whether a queue exists, asked rarely enough that the asking (a declare is a use) does not keep it alive."""
+    """Check whether a queue exists, rarely enough that the checks (a declare is a use) do not keep it alive."""
     channel = connection.channel()
     pass_time(channel, 600)
     channel.close()
@@ -134,7 +134,7 @@ def test_max_length_counts_ready_messages(channel: BlockingChannel, name: str) -
         channel.basic_publish("", name, b"%d" % number)
     wait_until(lambda: count(channel, name) == 2)
     channel.basic_nack(tag, requeue=True)
-    # Back at its old place it is the head, and the head goes.
+    # Back in its old place it is the head, which is dropped.
     assert drain(channel, name) == [b"1", b"2"]
 
 
@@ -148,7 +148,7 @@ def test_max_length_of_zero(channel: BlockingChannel, name: str) -> None:
 
 
 def test_max_length_bytes(channel: BlockingChannel, name: str) -> None:
-    """Bodies count, nothing else."""
+    """Only bodies count."""
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length-bytes": 100})
     for number in range(5):
         channel.basic_publish("", name, b"%d" % number * 40, pika.BasicProperties(headers={"long": "x" * 500}))
@@ -186,7 +186,7 @@ def test_reject_publish(channel: BlockingChannel, name: str, overflow: str) -> N
 
 
 def test_reject_publish_of_one_of_two(channel: BlockingChannel, name: str) -> None:
-    """A publish that one of its queues refuses is nacked, though the other has it."""
+    """A publish that one of its queues refuses is nacked, although the other queue has it."""
     channel.queue_declare(name + ".full", exclusive=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     channel.queue_declare(name + ".free", exclusive=True)
     channel.exchange_declare(name, "fanout", auto_delete=True)
@@ -202,7 +202,7 @@ def test_priorities(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-max-priority": 5})
     for number, priority in enumerate([0, 5, None, 3, 200, 3]):
         channel.basic_publish("", name, b"%d" % number, pika.BasicProperties(priority=priority))
-    # 200 is capped to 5, none is 0, equals keep their order.
+    # 200 is capped to 5, no priority is 0, and equal priorities keep their order.
     assert drain(channel, name) == [b"1", b"4", b"3", b"5", b"0", b"2"]
 
 
@@ -216,7 +216,7 @@ def test_priority_queue_with_length_drops_its_head(channel: BlockingChannel, nam
     channel.queue_declare(name, exclusive=True, arguments={"x-max-priority": 5, "x-max-length": 2})
     for number, priority in enumerate([5, 1, 3, 2]):
         channel.basic_publish("", name, b"%d" % number, pika.BasicProperties(priority=priority))
-    # The head is the message that would be delivered next: the one with the highest priority.
+    # The head is the message that would be delivered next, with the highest priority.
     assert drain(channel, name) == [b"3", b"1"]
 
 
@@ -244,7 +244,7 @@ def test_delivery_limit(channel: BlockingChannel, name: str) -> None:
         attempts += 1
         assert got[1].headers is None or got[1].headers.get("x-delivery-count", 0) == attempts - 1
         channel.basic_nack(got[0].delivery_tag, requeue=True)
-        # The queue takes it back before it answers the next get.
+        # The message is requeued before the next get is answered.
         channel.queue_declare(name, passive=True)
         time.sleep(0.05)
     assert attempts == 3

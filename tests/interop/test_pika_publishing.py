@@ -74,7 +74,7 @@ def test_sizes(connect: Connect, name: str, size: int, frame_max: int) -> None:
 
 
 def test_ten_megabytes(connect: Connect, name: str) -> None:
-    """Out in big frames, in by small ones, durable."""
+    """Published in large frames and delivered in small ones, durable."""
     body = hashlib.sha256(b"seed").digest() * (10 * 1024 * 1024 // 32)
     sender = connect(frame_max=131072).channel()
     sender.queue_declare(name, durable=True)

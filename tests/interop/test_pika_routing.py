@@ -1,4 +1,4 @@
-"""Exchanges in use: every type, bindings between exchanges, alternates, carbon copies, direct reply-to."""
+"""Exchanges in use: every type, bindings between exchanges, alternate exchanges, CC and BCC, direct reply-to."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_exchange_to_exchange(channel: BlockingChannel, name: str) -> None:
 
 
 def test_exchange_cycle(channel: BlockingChannel, name: str) -> None:
-    """Each queue gets it once, however the exchanges are bound among themselves."""
+    """Each queue gets it once, however the exchanges are bound to each other."""
     first, second = f"{name}.first", f"{name}.second"
     (queue,) = queues(channel, name, "queue")
     for exchange in (first, second):
@@ -211,7 +211,7 @@ def test_carbon_copies(channel: BlockingChannel, name: str) -> None:
     channel.basic_publish("", main, b"x", pika.BasicProperties(headers={"CC": [cc, cc, main], "BCC": [bcc], "own": 1}))
     for queue in (main, cc, bcc):
         got = get(channel, queue)
-        # CC stays visible to all, BCC to none; the routing key is the first one for all of them.
+        # CC stays visible to all, BCC to none; all see the routing key of the publish.
         assert got.properties.headers == {"CC": [cc, cc, main], "own": 1}
         assert got.method.routing_key == main
         assert empty(channel, queue)
@@ -297,7 +297,7 @@ def test_direct_reply_to_checks_that_the_client_is_connected(connect: Connect, n
 
 
 def test_reply_to_an_own_queue(connect: Connect, name: str) -> None:
-    """The older way: an exclusive queue with a name of the server's."""
+    """The older way: an exclusive server-named queue."""
     client, server = connect().channel(), connect().channel()
     server.queue_declare(name, exclusive=True)
     queue = client.queue_declare("", exclusive=True).method.queue

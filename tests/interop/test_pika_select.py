@@ -1,4 +1,4 @@
-"""pika's asynchronous connection: everything in callbacks, publishes and confirms in full flight."""
+"""pika's asynchronous connection: everything in callbacks, with publishes and confirms concurrently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WITHIN = 60.0
 
 
 class Script:
-    """Runs a SelectConnection until `finish` is called; an exception or the deadline ends the test."""
+    """Runs a SelectConnection until `finish` is called; an exception or the timeout ends the test."""
 
     def __init__(self, broker: Broker, on_channel: Callable[[Script, Channel], None], **options: Any) -> None:
         self.finished = False
@@ -64,7 +64,7 @@ class Script:
 
 
 def test_publish_and_consume_in_full_flight(broker: Broker, name: str) -> None:
-    """A thousand publishes without waiting, confirms counted, deliveries acked as they come."""
+    """A thousand publishes without waiting, confirms counted, deliveries acked on arrival."""
     total = 1000
     confirmed: set[int] = set()
     received: list[int] = []
@@ -102,7 +102,7 @@ def test_publish_and_consume_in_full_flight(broker: Broker, name: str) -> None:
 
 
 def test_no_wait(broker: Broker, name: str) -> None:
-    """Methods with no-wait have no answer; the next answer is that of the next question."""
+    """Methods with no-wait have no reply; the next reply is that of the next method."""
     bodies: list[bytes] = []
 
     def on_channel(script: Script, channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""Streams with pika: readers at offsets, credit, what is refused."""
+"""Streams with pika: readers at offsets, credit, and refused operations."""
 
 from __future__ import annotations
 

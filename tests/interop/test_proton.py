@@ -159,7 +159,7 @@ def test_from_and_to_amqp0(amqp10: BlockingConnection, channel: BlockingChannel,
 
 
 def test_request_and_response(url: str, name: str) -> None:
-    """A dynamic reply address and an anonymous sender, as Proton's examples have it."""
+    """A dynamic reply address and an anonymous sender, as in Proton's examples."""
 
     class Server(MessagingHandler):
         def on_start(self, event: Any) -> None:
@@ -202,7 +202,7 @@ def test_request_and_response(url: str, name: str) -> None:
 
 
 class Pipe(MessagingHandler):
-    """Sends `total` messages as fast as credit comes and takes them back."""
+    """Sends `total` messages as credit arrives, and receives them."""
 
     def __init__(self, url: str, name: str, total: int, size: int) -> None:
         super().__init__(prefetch=100)
@@ -264,7 +264,7 @@ def test_a_heartbeat(url: str, name: str) -> None:
 
 
 class Transacted(MessagingHandler):
-    """Sends, and takes back, in transactions of three: the first one is rolled back. After Proton's own examples."""
+    """Sends and receives in transactions of three messages, of which the first is rolled back. After Proton's examples."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(prefetch=0, auto_accept=False)
@@ -313,7 +313,7 @@ def test_transactions(url: str, name: str, amqp10: BlockingConnection) -> None:
     work = Transacted(url, name)
     Container(work).run()
     assert work.received == ["1 0", "1 1", "1 2"]
-    # Proton has settled nothing, and closed: nevertheless, there is no redelivery.
+    # Proton has settled nothing and closed; nevertheless, there is no redelivery.
     receiver = amqp10.create_receiver(name, credit=5)
     with pytest.raises(proton.Timeout):
         receiver.receive(timeout=0.2)
@@ -346,7 +346,7 @@ def test_browsing(amqp10: BlockingConnection, name: str) -> None:
 
 
 def test_the_page_about_the_management_node(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not among the blocks that are run with the other pages: not every machine has Proton."""
+    """Not run with the other pages, because Proton is not always installed."""
     [block] = blocks(ROOT / "docs" / "management-node.md", "py")
     exec(compile(at_broker(block.text, broker), "management-node.md", "exec"), {"__name__": "__docs__"})
     assert capsys.readouterr().out == "201 1 orders\n"

@@ -21,7 +21,7 @@ Connect = Callable[[], BlockingConnection]
 
 @pytest.fixture
 def connect(broker: Broker) -> Iterator[Connect]:
-    """Connections of one container, like a client that reconnects."""
+    """Open connections of one container, like a client that reconnects."""
     if broker.kind != "leveret":
         pytest.skip("RabbitMQ 3 has other addresses")
     made: list[BlockingConnection] = []
@@ -85,7 +85,7 @@ def test_a_durable_subscription(connect: Connect, name: str) -> None:
 
 
 def test_messages_of_a_lost_client_are_redelivered(connect: Connect, name: str) -> None:
-    """Proton remembers nothing of what was unsettled, so it comes as after a failed attempt."""
+    """Proton remembers no unsettled deliveries, so they are redelivered as after a failed attempt."""
     publish(connect, name, "1", "2")
     first = connect()
     receiver = subscribe(first, name, name)

@@ -1,4 +1,4 @@
-"""py-amqp, the library under kombu and Celery: other habits than pika's on the same wire."""
+"""py-amqp, the library of kombu and Celery, which uses the protocol differently from pika."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wait_for(connection: amqp.Connection, condition: Callable[[], object]) -> No
 
 
 def test_line_ends_are_no_part_of_a_name(open_amqp: Connect, name: str) -> None:
-    """Not with pika, which waits for an answer with the name as it was asked for."""
+    """Not with pika, which waits for a reply with the original name."""
     channel = open_amqp().channel()
     assert channel.queue_declare(f"\r{name}\n", exclusive=True).queue == name
     assert channel.queue_declare(f"{name}\r\n", passive=True).queue == name

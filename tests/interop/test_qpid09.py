@@ -1,4 +1,4 @@
-"""Qpid's old JMS client (qpid-client 6, and 0.10 of 2011) over AMQP 0-9, by itself and beside clients of 0-9-1 and 1.0."""
+"""Qpid's old JMS client (qpid-client 6, and 0.10 of 2011) over AMQP 0-9, alone and with clients of 0-9-1 and 1.0."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_jms_over_0_9(broker: Broker) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_client_of_2011(broker: Broker) -> None:
-    """It has no addresses for 0-9, and texts of ASCII only."""
+    """It has no addresses for 0-9, and supports only ASCII text."""
     subjects = [
         "speaks 0-9",
         "mechanisms",
@@ -145,7 +145,7 @@ def test_from_0_9_1_and_1_0_to_0_9(broker: Broker, channel: BlockingChannel, nam
         sender.send(message(body=b"\1\2", inferred=True))
     finally:
         connection.close()
-    # By priority. What has no delivery mode and no priority shows none.
+    # By priority. Messages without delivery mode and priority show none.
     assert cross(broker, "receive", name, "4") == [
         "JMSTextMessage grüße; colour red; correlation 1; priority 7; mode 2",
         "JMSTextMessage von 1.0; colour blue; correlation 2; priority 5; mode 2",

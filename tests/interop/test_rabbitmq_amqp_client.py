@@ -94,7 +94,7 @@ def management(connection: Connection) -> Management:
 
 @pytest.fixture
 def queue(connect: Callable[..., Connection], name: str) -> Iterator[str]:
-    """Of a connection of its own: the client closes one on which a consumer is refused."""
+    """A queue of a separate connection: the client closes a connection on which a consumer is refused."""
     management = connect().management()
     management.declare_queue(QuorumQueueSpecification(name=name))
     yield name
@@ -123,11 +123,11 @@ def publish(connection: Connection, queue: str, *messages: Message) -> None:
 
 
 class Enough(Exception):
-    """The handler has what it waits for."""
+    """The handler has received enough."""
 
 
 class Handler(AMQPMessagingHandler):
-    """Keeps what comes and settles it, until `wanted` have come."""
+    """Keeps and settles messages, until it has received `wanted`."""
 
     def __init__(self, wanted: int, settle: Callable[[Handler, Event], None] | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -135,7 +135,7 @@ class Handler(AMQPMessagingHandler):
         self.settling = settle or Handler.accept
         self.messages: list[Message] = []
 
-    def accept(self, event: Event) -> None:  # what the client calls has another meaning
+    def accept(self, event: Event) -> None:  # the client's name for it has another meaning
         self.delivery_context.accept(event)
 
     def nothing(self, event: Event) -> None:
@@ -203,7 +203,7 @@ class TestConnections:
         config = basic_config() + f'\n[tls]\nport = 0\ncert = "{cert}"\nkey = "{key}"\n'
         with LeveretProcess(tmp_path / "broker", config=config) as broker:
             broker.start()
-            # The port for plain text speaks TLS too.
+            # The plain port also accepts TLS.
             environment = Environment(
                 uri=f"amqps://guest:guest@localhost:{broker.port}/",
                 recovery_configuration=QUIET,
@@ -233,7 +233,7 @@ class TestConnections:
             publisher.publish(message("before"))
             broker.stop()
             broker.start()
-            # Whatever it is doing when it notices fails, and works once it has come back.
+            # The call that notices the loss fails, and works after the reconnect.
             for _ in range(5):
                 try:
                     publisher.publish(message("after"))
@@ -303,7 +303,7 @@ class TestManagement:
     def test_missing_objects(self, broker: Broker, management: Management, name: str) -> None:
         with pytest.raises(ValidationCodeException, match="400"):
             management.declare_queue(ClassicQueueSpecification(name=name, overflow_behaviour="explode"))
-        # The client does not show the text of the answer; the log does.
+        # The client does not show the text of the reply, but the log has it.
         assert "invalid arg 'x-overflow': received 'explode'" in broker.log()  # type: ignore[attr-defined]
         with pytest.raises(ValidationCodeException, match="404"):
             management.purge_queue(name)
@@ -356,7 +356,7 @@ class TestManagement:
         publisher.publish(message())
         publisher.close()
         assert management.purge_queue(queue) == 1
-        # The client's path names the destination as a queue; there is none of that name, so nothing happens.
+        # The client's path names the destination as a queue, which does not exist, so nothing happens.
         management.unbind(ExchangeToExchangeBindingSpecification(f"{name}.a", f"{name}.b", "k"))
         management.delete_exchange(f"{name}.a")
         management.delete_exchange(f"{name}.b")
@@ -372,9 +372,9 @@ class TestManagement:
     def test_a_queue_is_deleted_under_a_consumer(self, connection: Connection, management: Management, name: str) -> None:
         management.declare_queue(ClassicQueueSpecification(name=name))
         connection.consumer(to_queue(name), message_handler=Handler(1))
-        # The answer comes first: an end of the consumer before it would be taken for that of the request.
+        # The reply comes first: the client would mistake an earlier end of the consumer for that of the request.
         management.delete_queue(name)
-        # If the end of a consumer is not handled, the client closes the connection.
+        # The client closes the connection if the end of a consumer is not handled.
         connection._conn.wait(lambda: bool(connection._conn._is_closed()), timeout=30)
 
 
@@ -426,7 +426,7 @@ class TestConsuming:
         consumer = connection.consumer(to_queue(queue), message_handler=Handler(1, Handler.nothing), credit=1)
         with pytest.raises(Enough):
             consumer.run()
-        # The handler gives credit for ten now and then by itself.
+        # The handler occasionally gives credit for ten messages by itself.
         assert 0 < management.queue_info(queue).message_count < 30
         consumer.close()
 
@@ -635,7 +635,7 @@ class TestDirectReplyTo:
         assert answers == [b"answer"]
 
 
-def test_the_face_for_asyncio(broker: Broker, name: str) -> None:
+def test_async_api(broker: Broker, name: str) -> None:
     async def run() -> None:
         async with AsyncEnvironment(uri=broker.url(vhost="")) as environment, await environment.connection() as connection:
             management = await connection.management()

@@ -1,4 +1,4 @@
-"""The broker stops, is killed and comes back under clients that reconnect."""
+"""The broker stops, is killed and restarts under clients that reconnect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bounce(process: LeveretProcess, how: str) -> None:
 
 
 def test_a_stop_is_announced(process: LeveretProcess) -> None:
-    """connection.close with 320, which clients know as a reason to try elsewhere."""
+    """connection.close with 320, after which clients try another host."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port))
     channel = connection.channel()
     channel.queue_declare("kept", durable=True)
@@ -65,7 +65,7 @@ def test_connections_are_refused_while_it_is_down(process: LeveretProcess) -> No
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_robust_aio_pika(process: LeveretProcess, how: str) -> None:
-    """Every confirmed message arrives, though the broker goes in the middle."""
+    """Every confirmed message arrives, although the broker restarts meanwhile."""
 
     async def test() -> None:
         connection = await aio_pika.connect_robust(process.url(), reconnect_interval=0.2)

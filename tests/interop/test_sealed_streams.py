@@ -1,4 +1,4 @@
-"""What clients of both protocols get of a stream is the same before it is sealed, after, and after a start on segments."""
+"""Clients of both protocols get the same deliveries of a stream before sealing, after it, and after a start on segments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def publish(process: LeveretProcess) -> int:
-    """Messages of both protocols, and dead letters of both; how many."""
+    """Publish messages of both protocols, and dead letters of both. Returns their number."""
     with pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -89,7 +89,7 @@ def publish(process: LeveretProcess) -> int:
 
 
 def old(process: LeveretProcess, count: int) -> list[Any]:
-    """The deliveries of 0-9-1."""
+    """Return the deliveries over 0-9-1."""
     found: list[Any] = []
     with pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port)) as connection:
         channel = connection.channel()
@@ -105,7 +105,7 @@ def old(process: LeveretProcess, count: int) -> list[Any]:
 
 
 def new(process: LeveretProcess, count: int) -> list[Any]:
-    """The deliveries of 1.0."""
+    """Return the deliveries over 1.0."""
     connection = BlockingConnection(f"amqp://{process.host}:{process.port}", timeout=TIMEOUT)
     receiver = connection.create_receiver("s", credit=100, options=Copy())
     found = []
@@ -113,7 +113,7 @@ def new(process: LeveretProcess, count: int) -> list[Any]:
         message = receiver.receive(timeout=TIMEOUT)
         receiver.accept()
         left = message.ttl
-        message.ttl = 0  # what is left of it is another number every time
+        message.ttl = 0  # the remaining time differs each time
         found.append((left > 0.5 * LONG / 1000, message.encode()))
     connection.close()
     return found

@@ -1,4 +1,4 @@
-"""Readers of a stream that want some messages only, by routing key and by filter value, over 0-9-1 and AMQP 1.0."""
+"""Readers that filter a stream by routing key and by filter value, over 0-9-1 and AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def only_leveret(broker: Broker) -> None:
 
 @pytest.fixture
 def stream(channel: BlockingChannel, name: str) -> Iterator[str]:
-    """Messages of all keys and colours in turn, and a last one for everybody."""
+    """A stream with messages of all keys and colours in turn, and a last one that matches every filter."""
     exchange = f"{name}.x"
     channel.exchange_declare(exchange, "fanout", auto_delete=True)
     channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
@@ -51,7 +51,7 @@ def expected(*keys: str, colours: tuple[str | None, ...] = COLOURS) -> list[int]
 
 
 def read(connect: Connect, stream: str, **arguments: Any) -> list[int]:
-    """Offsets of what comes before the last message; every body says the same."""
+    """Return the offsets of the messages before the last one; each body has the same value."""
     channel = connect().channel()
     channel.basic_qos(prefetch_count=50)
     offsets = []
@@ -87,7 +87,7 @@ def test_by_value(connect: Connect, stream: str) -> None:
 
 
 def test_by_both_with_a_name(connect: Connect, stream: str) -> None:
-    """A consumer that reconnects continues where it was, with its filters."""
+    """A consumer that reconnects resumes at its position, with its filters."""
     arguments = {"filter": "red", "filter_routing_key": "order.*", "consumer": "me"}
     assert read(connect, stream, **arguments) == expected("order.paid", "order.sent", colours=("red",))
 

@@ -3,8 +3,8 @@
 `LeveretProcess` runs `python -m leveret serve` on its own loopback port with its own data directory. The same tests run
 against another broker if the environment says so:
 
-LEVERET_TEST_URL=amqp://...      a broker that runs already; tests that must start or stop it are skipped
-LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`), which shows whether a test is right
+LEVERET_TEST_URL=amqp://...      a running broker; tests that must start or stop it are skipped
+LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`), to validate the tests themselves
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def toml_string(text: str) -> str:
 
 
 def basic_config() -> str:
-    """The users and virtual hosts above, as a config file of Leveret's."""
+    """Return the users and virtual hosts above as a configuration file."""
     lines = []
     for vhost in VHOSTS:
         lines += [f"[vhosts.{toml_string(vhost)}]", ""]
@@ -116,17 +116,17 @@ class Broker:
         return f"amqp://{name}:{secret}@{self.host}:{self.port}/{path}" + (f"?{query}" if query else "")
 
     def connect(self, timeout: float = 10.0) -> socket.socket:
-        """A plain TCP connection to the broker."""
+        """Open a plain TCP connection to the broker."""
         return socket.create_connection((self.host, self.port), timeout)
 
     def alive(self) -> bool:
         return True
 
     def stop(self) -> None:
-        """Stop it if it is ours."""
+        """Stop the broker if we started it."""
 
     def check_log(self) -> None:
-        """Fail the test when the broker logged an exception."""
+        """Fail the test if the broker logged an exception."""
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +182,7 @@ class LeveretProcess(Broker):
         self.control: str | None = None
 
     def start(self, timeout: float = START_TIMEOUT) -> LeveretProcess:
-        """Start and wait until it listens. RuntimeError with its output when it does not."""
+        """Start the broker and wait until it listens. Raises RuntimeError with its output if it does not."""
         assert self.process is None, "already running"
         self.directory.mkdir(parents=True, exist_ok=True)
         config_path = self.directory / "leveret.toml"
@@ -268,7 +268,7 @@ class LeveretProcess(Broker):
                 raise AssertionError("the broker logged an exception:\n" + text[max(0, at - 1000) : at + 4000])
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """SIGTERM and wait for a clean end; AssertionError when it does not end or ends with a code."""
+        """Send SIGTERM and wait for a clean end. Raises AssertionError on a timeout or an exit code."""
         process = self.process
         if process is None:
             return
@@ -282,7 +282,7 @@ class LeveretProcess(Broker):
         assert code == 0, f"the broker stopped with code {code}:\n{self.log()[-4000:]}"
 
     def kill(self) -> None:
-        """SIGKILL, now."""
+        """Send SIGKILL."""
         process = self.process
         if process is not None:
             process.kill()
@@ -308,7 +308,7 @@ class LeveretProcess(Broker):
 
 
 def start_broker(directory: Path, **options: object) -> Broker:
-    """The broker that the environment asks for, running. `options` are those of `LeveretProcess`."""
+    """Start the broker that the environment selects. `options` are those of `LeveretProcess`."""
     url = os.environ.get("LEVERET_TEST_URL")
     if url:
         return external(url)
@@ -320,6 +320,6 @@ def start_broker(directory: Path, **options: object) -> Broker:
 
 
 def leveret_only(why: str) -> None:
-    """Skip the test when the broker under test cannot be started and stopped by us."""
+    """Skip the test if the broker under test cannot be started and stopped by it."""
     if os.environ.get("LEVERET_TEST_URL") or os.environ.get("LEVERET_TEST_BROKER") == "rabbitmq":
         pytest.skip(f"needs a broker process of its own: {why}")

@@ -1,7 +1,7 @@
-"""Sequences of AMQP 0-9 frames, legal and not, from a seed: for sessions in memory and over sockets.
+"""Sequences of AMQP 0-9 frames, valid and invalid, from a seed: for sessions in memory and over sockets.
 
-`Fuzzer` plays a client. `step` returns its next input; `received` takes the broker's output, which it answers more or less
-correctly, so that it gets far; it fails for output that no client could read.
+`Fuzzer` plays a client. `step` returns its next input. `received` takes the broker's output and answers it more or less
+correctly, so that the session gets far; it fails on output that no client could read.
 """
 
 from __future__ import annotations
@@ -234,9 +234,12 @@ CODES = frozenset((310, 311, 312, 313, 320, 402, 403, 404, 405, 406, 501, 502, 5
 
 
 class Fuzzer:
-    """One client. `done` is set when the broker has closed the connection. Some are wilder than others: `wild` is the share
-    of what they do that no client should. `ids` are of channels that there were, for `channel.resume`. `requests`: it puts
-    methods into requests and responses, as Qpid's peers of 2007."""
+    """One client.
+
+    `done` is set when the broker has closed the connection. `wild` is the share of invalid steps, which differs between
+    clients. `ids` are identities of former channels, for `channel.resume`. With `requests`, it sends methods in requests
+    and responses, like Qpid's peers of 2007.
+    """
 
     def __init__(self, seed: int, ids: list[bytes] | None = None) -> None:
         self.random = random.Random(seed)
@@ -285,7 +288,7 @@ class Fuzzer:
         return self.numbered(number, name, payload) if self.requests else frame_bytes(METHOD_FRAME, number, payload)
 
     def numbered(self, number: int, name: str, payload: bytes) -> bytes:
-        """A request or a response, as it should be unless this client is wild."""
+        """Return a request or a response, correct unless this client is wild."""
         if name in ("channel.open", "channel.resume"):
             self.numbers.pop(number, None)
         numbers = self.numbers.setdefault(number, [0, 0, 1])
@@ -344,7 +347,7 @@ class Fuzzer:
         return data + self.content(number, name.split(".")[0])
 
     def file(self) -> bytes:
-        """A file as it should be, or nearly."""
+        """Return a correct or nearly correct file."""
         number = self.random.choice(CHANNELS)
         size = self.random.choice(SIZES)
         identifier = self.random.choice(IDENTIFIERS)
@@ -361,7 +364,7 @@ class Fuzzer:
         )
 
     def reference(self) -> bytes:
-        """A message by reference as it should be, or nearly."""
+        """Return a correct or nearly correct message by reference."""
         number = self.random.choice(CHANNELS)
         name = self.random.choice((b"r1", b"r2"))
         steps: list[tuple[str, dict[str, Any]]] = [("message.open", {"reference": name})]
@@ -379,7 +382,7 @@ class Fuzzer:
         return b"".join(self.method(number, method, **fields) for method, fields in steps)
 
     def content(self, number: int, kind: str, size: int | None = None) -> bytes:
-        """Header and body of a content, mostly sound."""
+        """Return the header and body of a mostly correct content."""
         if self.is_wild():
             kind = self.random.choice(list(codec.CLASSES))
         if size is None:
@@ -408,7 +411,7 @@ class Fuzzer:
         return data
 
     def garbled(self, data: bytes) -> bytes:
-        """Return the data with bytes changed, lost or doubled, mostly within frames."""
+        """Return the data with bytes changed, removed or repeated, mostly within frames."""
         self.history.append("garbled")
         if self.chance(6):
             at = self.random.randrange(len(data))
@@ -427,7 +430,7 @@ class Fuzzer:
         return frame_bytes(type, number, bytes(payload)) + rest
 
     def nonsense(self) -> bytes:
-        """A frame of any type with any payload."""
+        """Return a frame of any type with any payload."""
         type = self.random.choice((1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
         payload = self.random.randbytes(self.random.randrange(40))
         if type == 1:

@@ -37,6 +37,7 @@ class Pair:
                     end.close()
 
     def cut(self) -> None:
+        """Break every connection now. Returns their number."""
         self.flowing.set()
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):
@@ -84,7 +85,7 @@ class Proxy(Broker):
             try:
                 server = socket.create_connection((self.broker.host, self.broker.port))
             except OSError:
-                # The broker is down: so are we.
+                # The broker is down, so the proxy refuses, too.
                 client.close()
                 continue
             for end in (client, server):

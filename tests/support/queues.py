@@ -1,4 +1,4 @@
-"""Queues of a type that a test knows."""
+"""Queues of a known type, for tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from leveret.broker.queues.queue import Queue
 
 
 def classic(queue: Queue | None) -> ClassicQueue:
-    """Return a queue whose inside a test looks at."""
+    """Return a classic queue whose internals a test inspects."""
     assert isinstance(queue, ClassicQueue)
     return queue

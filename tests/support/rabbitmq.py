@@ -1,4 +1,4 @@
-"""A separate RabbitMQ, to check that a test expects the behaviour of RabbitMQ.
+"""A separate RabbitMQ, to check that tests expect its behaviour.
 
 `python -m tests.support.rabbitmq` runs one in the foreground and prints its URL; Ctrl-C ends it.
 """

@@ -1,5 +1,4 @@
-"""The client's side of SCRAM (RFC 5802), by hand: another reading of it than the library's that the broker uses; and logins
-by it over sockets."""
+"""The client's side of SCRAM (RFC 5802), written independently of the broker's library; and logins with it over sockets."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """Check that the server knows the password, too."""
+        """Check that the server knows the password."""
         assert server_final == b"v=" + base64.b64encode(self.signature)
 
     def _mac(self, key: bytes, text: bytes) -> bytes:
@@ -134,7 +133,7 @@ def octets(secure: Method) -> bytes:
 
 
 def log_in_1_0(broker: Broker, mechanism: str, user: str, password: str) -> list[str] | None:
-    """The same over AMQP 1.0, up to the broker's open."""
+    """Log in over AMQP 1.0, up to the broker's open."""
     output = Output()
     client = Client(broker, FrameReader(1 << 20).receive)
     scram = ScramClient(mechanism, user, password)

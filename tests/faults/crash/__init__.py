@@ -1,4 +1,4 @@
-"""The crash checker: clients that remember what the broker promised, a broker that is killed, a look at what is left.
+"""The crash checker: clients that record the broker's guarantees, a broker that is killed, and a check of what it recovers.
 
-`model` knows what must, may and must not be in each queue; `workload` are the clients; `rounds` kills and checks.
+`model` knows what each queue must, may and must not contain, `workload` has the clients, and `rounds` kills and checks.
 """

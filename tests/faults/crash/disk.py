@@ -1,13 +1,13 @@
-"""What a disk holds when the power goes: a recording of `preload.c`, and two sets of rules about what has reached it.
+"""The content of a disk after a power cut: a recording of `preload.c`, and two sets of rules for what has reached the disk.
 
-`Machine` takes the records one by one. `cut` builds a directory as a file system might leave it after a power cut at that
-point, as often as wanted; which of the possible outcomes it is follows from a `random.Random`.
+`Machine` applies the records one by one. `cut` builds a directory as a file system might leave it after a power cut at that
+point, any number of times; a `random.Random` selects the outcome.
 
-POSIX   strict: a file's data is there when it was synced, a directory entry when its directory was. Of everything else any
-        part may be there: single entries, single sectors of writes, in any order.
-EXT4    as with `data=ordered`: directory operations, truncations and growth of files go through one journal, in order, and
-        any fsync writes the journal out. A file that was not synced grows by whole blocks whose data is there, in order;
-        what is overwritten in place is as with POSIX.
+POSIX, strict: a file's data survives if it was synced, a directory entry if its directory was. Any part of the rest may
+survive: single entries, single sectors of writes, in any order.
+
+EXT4, with `data=ordered`: directory operations, truncations and growth of files go through one journal, in order, and any
+fsync writes the journal. An unsynced file grows by whole blocks of data, in order; overwritten data is as with POSIX.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MARK = b"M"
 
 
 class Rules(enum.StrEnum):
-    """What a power cut may do."""
+    """The possible effects of a power cut."""
 
     POSIX = "posix"
     EXT4 = "ext4"
 
 
 class Record(NamedTuple):
-    """One record of a recording; see `preload.c`. `MARK` records are appended by the test itself."""
+    """One record of a recording; see `preload.c`. Tests append `MARK` records themselves."""
 
     operation: bytes
     path: str
@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 
 class Recording:
-    """The records of a log file, read as they are asked for."""
+    """The records of a log file, read on demand."""
 
     def __init__(self, path: Path) -> None:
         self._log = path.read_bytes() if path.exists() else b""
@@ -57,7 +57,7 @@ class Recording:
             operation, path_length, inode, offset, length = _HEAD.unpack_from(log, at)
             at += _HEAD.size
             if at + path_length + length > len(log):
-                return  # the process was killed while it wrote this one
+                return  # the process was killed while it wrote this record
             path = os.fsdecode(log[at : at + path_length])
             at += path_length
             yield Record(operation, path, inode, offset, log[at : at + length])
@@ -65,7 +65,7 @@ class Recording:
 
 
 def marker(data: bytes) -> bytes:
-    """A record with something that the test knows at this point."""
+    """A record that notes the state of the test at this point."""
     return _HEAD.pack(MARK, 0, 0, 0, len(data)) + data
 
 
@@ -78,7 +78,7 @@ class Write(NamedTuple):
 
 
 class File:
-    """An inode: content that is on disk, and the changes that may not be."""
+    """An inode: content that is on disk, and changes that may not be."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
@@ -90,7 +90,7 @@ class File:
         self.pending.clear()
 
     def visible(self) -> bytearray:
-        """As a running process sees it."""
+        """The content as running processes see it."""
         content = bytearray(self.content)
         for change in self.pending:
             apply(content, change)
@@ -113,7 +113,7 @@ def apply(content: bytearray, change: Write) -> None:
 
 
 def sectors(change: Write) -> list[Write]:
-    """A write in the pieces that a disk writes at once."""
+    """Split a write into the pieces that a disk writes at once."""
     time, offset, data = change
     if data is None:
         return [change]
@@ -127,7 +127,7 @@ def sectors(change: Write) -> list[Write]:
 
 
 class Entry(NamedTuple):
-    """A change of directories: what each path stands for from then on (None: nothing)."""
+    """A change of directories: the new target of each path; None removes it."""
 
     time: int
     changes: tuple[tuple[str, File | None], ...]
@@ -146,15 +146,15 @@ class Machine:
         self.time = 0
         self.entries: dict[str, File] = {}
         self.inodes: dict[int, File] = {}
-        # What the disk has of the entries, and the changes that it may not have.
+        # The entries that are on disk, and the changes that may not be.
         self.durable: dict[str, File] = {}
         self.pending: list[Entry] = []
-        # When the journal was written out for the last time.
+        # When the journal was last written out.
         self.journal = 0
 
     @classmethod
     def of(cls, directory: Path, lying: bool = False) -> Machine:
-        """One that begins with what is in the directory, all of which counts as synced."""
+        """Create a machine with the content of the directory, all of which counts as synced."""
         machine = cls(directory, lying)
         machine._load()
         return machine
@@ -170,7 +170,7 @@ class Machine:
         self.durable = dict(self.entries)
 
     def do(self, record: Record) -> None:
-        """Take the next record."""
+        """Apply the next record."""
         self.time += 1
         operation, path, inode, offset, data = record
         match operation:
@@ -227,7 +227,7 @@ class Machine:
         self.pending = later
 
     def visible(self) -> dict[str, bytes | None]:
-        """Everything as running processes see it: content by path, None for a directory."""
+        """Return everything as running processes see it: content by path, None for a directory."""
         return {path: None if file is DIRECTORY else bytes(file.visible()) for path, file in self.entries.items()}
 
     def cut(self, target: Path, rules: Rules, chance: random.Random) -> None:
@@ -235,14 +235,14 @@ class Machine:
         build(target, self.left(rules, chance))
 
     def left(self, rules: Rules, chance: random.Random) -> dict[str, bytes | None]:
-        """What may be left: content by relative path, None for a directory, parents before what is in them."""
+        """Return what may be left: content by relative path, None for a directory, parents before their content."""
         if rules is Rules.POSIX:
             entries = dict(self.durable)
             for entry in some(self.pending, chance):
                 _enter(entries, entry.changes)
             until = self.time
         else:
-            # What the journal has is a prefix of what was done.
+            # The journal contains a prefix of the operations.
             until = chance.choice((self.journal, self.time, chance.randint(self.journal, self.time)))
             entries = dict(self.durable)
             for time, changes in self.pending:
@@ -253,13 +253,13 @@ class Machine:
         left: dict[int, bytes] = {}
         for path, file in sorted(entries.items(), key=lambda item: item[0]):
             if os.path.dirname(path) not in made:
-                continue  # it is in a directory that is not there
+                continue  # its directory does not exist
             name = os.path.relpath(path, self.root)
             if file is DIRECTORY:
                 found[name] = None
                 made.add(path)
             elif not path.endswith("-shm"):
-                # The index of a write-ahead log lives in a memory map; after a power cut it is rebuilt.
+                # The index of a write-ahead log is in a memory map; it is rebuilt after a power cut.
                 if id(file) not in left:
                     left[id(file)] = (
                         _left_strictly(file, chance) if rules is Rules.POSIX else _left_in_order(file, until, chance)
@@ -269,7 +269,7 @@ class Machine:
 
 
 def build(target: Path, left: dict[str, bytes | None]) -> None:
-    """Make the files that are left in the empty directory `target`."""
+    """Create the remaining files in the empty directory `target`."""
     for name, content in left.items():
         place = target / name
         if content is None:
@@ -293,7 +293,7 @@ def _enter(entries: dict[str, File], changes: tuple[tuple[str, File | None], ...
 
 
 def some(items: list[T], chance: random.Random) -> list[T]:
-    """Nothing of them, all, the first ones, or any."""
+    """Return none of the items, all, the first ones, or any."""
     match chance.choice(("nothing", "all", "first", "any")):
         case "nothing":
             return []
@@ -320,14 +320,14 @@ def _left_strictly(file: File, chance: random.Random) -> bytes:
 def _left_in_order(file: File, until: int, chance: random.Random) -> bytes:
     """Overwritten sectors in any order; growth by whole blocks in order; truncations that are in the journal."""
     content = bytearray(file.content)
-    # Delayed allocation: growth may come later than the journal, and never sooner than its own data.
+    # Delayed allocation: growth may reach the disk after the journal, but not before its data.
     blocks = chance.choice((0, 1 << 40, chance.randint(0, 64)))
     share = chance.choice((0.0, 0.5, 1.0))
     for change in file.pending:
         time, offset, data = change
         if data is None:
             if time > until:
-                break  # and nothing that came after it may have changed the size
+                break  # and no later change may have set the size
             apply(content, change)
             continue
         size = len(content)

@@ -1,12 +1,12 @@
-"""What must be in the queues after a crash, from what was confirmed and settled before it.
+"""The required contents of the queues after a crash, given what was confirmed and settled before it.
 
-A message is identified by (publisher, number). Where it may be is a `Group`: one queue, or two between which the broker
-moves messages (dead-lettering), so that it must be in exactly one of them. What a group still knows of is live; a
-message that is found and not live was invented, came back, or was never committed.
+A message is identified by (publisher, number). Its possible place is a `Group`: one queue, or two between which the broker
+moves messages (dead-lettering), so that it must be in exactly one of them. Messages that a group still expects are live; a
+message that is found and not live was invented, has returned, or was never committed.
 
-A publish is UNKNOWN until its confirm comes and then CERTAIN. A settlement is a maybe until a transaction that holds it
-has been committed: a plain acknowledgement has no answer. Transactions whose commit was sent and not answered may have
-happened or not, but only as a whole.
+A publish is UNKNOWN until its confirm arrives, and then CERTAIN. A settlement is uncertain until a transaction with it has
+been committed, because a plain acknowledgement has no answer. Transactions whose commit was sent but not answered took
+effect completely or not at all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def make_body(key: Key, size: int) -> bytes:
 
 
 def read_body(body: bytes) -> Key | None:
-    """Who it is, or None where the body is damaged."""
+    """Return the identity of a body, None if it is damaged."""
     if len(body) < _HEAD.size:
         return None
     magic, publisher, number, size, checksum = _HEAD.unpack_from(body)
@@ -56,7 +56,7 @@ class Status:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """Publishes and acknowledgements that happen together, once the commit was sent."""
+    """Publishes and acknowledgements that take effect together once the commit is sent."""
 
     publishes: list[tuple[Group, Key]] = field(default_factory=list)
     acks: list[tuple[Group, Key]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Found:
-    """A message as the check found it."""
+    """A message that the check found."""
 
     queue: str
     key: Key | None
@@ -75,8 +75,8 @@ class Found:
 class Group:
     """One queue, or a source and the target that it dead-letters to.
 
-    prioritized   messages come by priority first
-    moves_oldest  what is in the target is older than what is in the source
+    prioritized   messages are delivered by priority first
+    moves_oldest  messages in the target are older than those in the source
     any_order     the target is in no particular order
     """
 
@@ -104,15 +104,15 @@ class Model:
         self.groups.append(group)
         return group
 
-    # What the clients tell
+    # Calls of the clients
 
     def next(self, publisher: int) -> Key:
-        """The identity of a publisher's next message."""
+        """Return the identity of a publisher's next message."""
         self.highest[publisher] += 1
         return publisher, self.highest[publisher]
 
     def published(self, groups: list[Group], key: Key, priority: int = 0, transaction: Transaction | None = None) -> None:
-        """About to be sent."""
+        """Record a publish before it is sent."""
         self.totals["published"] += 1
         for group in groups:
             group.live[key] = Status(priority=priority, transaction=transaction)
@@ -123,12 +123,12 @@ class Model:
         self.totals["confirmed"] += 1
         for group in groups:
             status = group.live.get(key)
-            # A consumer may have been quicker than the confirm.
+            # A consumer may have settled it before the confirm arrives.
             if status is not None:
                 status.known = CERTAIN
 
     def delivered(self, group: Group, key: Key) -> str | None:
-        """A consumer has it; the return value is what is wrong with that."""
+        """Record a delivery. Returns what is wrong with it, if anything."""
         self.totals["delivered"] += 1
         status = group.live.get(key)
         if status is None:
@@ -141,7 +141,7 @@ class Model:
         return None
 
     def acked(self, group: Group, key: Key) -> None:
-        """A settlement without an answer was sent."""
+        """Record a settlement, which has no answer."""
         self.totals["acks sent"] += 1
         group.live[key].settling = True
 
@@ -151,11 +151,11 @@ class Model:
         return transaction
 
     def ask(self, transaction: Transaction) -> None:
-        """Its commit is about to be sent."""
+        """Record that the commit is about to be sent."""
         transaction.asked = True
 
     def forget(self, transaction: Transaction) -> None:
-        """Rolled back: its publishes must never be seen."""
+        """Record a rollback: the publishes must never be seen."""
         self.open.discard(transaction)
         for group, key in transaction.publishes:
             del group.live[key]
@@ -164,7 +164,7 @@ class Model:
         transaction.acks.append((group, key))
 
     def committed(self, transaction: Transaction) -> None:
-        """commit-ok came."""
+        """Record a commit-ok."""
         self.open.discard(transaction)
         self.totals["transactions"] += 1
         for group, key in transaction.publishes:
@@ -176,16 +176,16 @@ class Model:
             self.settled(group, key)
 
     def settled(self, group: Group, key: Key) -> None:
-        """Gone for sure."""
-        self.totals["settled for sure"] += 1
+        """Record a settlement that is certain."""
+        self.totals["certainly settled"] += 1
         del group.live[key]
 
-    # What the check finds
+    # The check
 
     def check(self, found: dict[str, list[Found]], redelivery: bool) -> list[str]:
-        """Everything that is wrong with what all queues hold, read from front to back.
+        """Return everything that is wrong with the contents of all queues, which are given from front to back.
 
-        `redelivery`: whether a message that a consumer had before must be marked as redelivered.
+        redelivery: whether a message that a consumer received before must be marked as redelivered.
         """
         wrong: list[str] = []
         present: dict[int, set[Key]] = {}
@@ -195,7 +195,7 @@ class Model:
         for index, group in enumerate(self.groups):
             for key, status in list(group.live.items()):
                 if key in present[index]:
-                    # It is on disk, whatever the publisher knew of it.
+                    # It is on disk, even if its publisher got no confirm.
                     status.known, status.settling, status.transaction = CERTAIN, False, None
                     # The check itself is a consumer.
                     status.delivered = True
@@ -246,7 +246,7 @@ class Model:
         return present
 
     def _check_transactions(self, present: dict[int, set[Key]], wrong: list[str]) -> None:
-        """A transaction is wholly there or wholly not."""
+        """A transaction must have taken effect completely or not at all."""
         where = {id(group): keys for group, keys in zip(self.groups, present.values(), strict=True)}
         for transaction in self.open:
             if not transaction.asked:
@@ -261,9 +261,9 @@ class Model:
                 if status is not None and status.known == CERTAIN:
                     done.append(key not in where[id(group)])
             if len(set(done)) > 1:
-                wrong.append(f"half a transaction: {sum(done)} of {len(done)} effects are there")
+                wrong.append(f"half a transaction: {sum(done)} of {len(done)} effects are present")
             self.totals["transactions in doubt"] += 1
 
     def _acked_by_unknown(self, group: Group, key: Key) -> bool:
-        """Whether a transaction that may have happened settles it."""
+        """Whether a transaction that may have taken effect settles the message."""
         return any(transaction.asked and (group, key) in transaction.acks for transaction in self.open)

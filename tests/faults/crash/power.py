@@ -1,7 +1,7 @@
-"""Power cuts: a killed process leaves what it wrote in the page cache; a machine that loses power does not.
+"""Power cuts: a killed process leaves its writes in the page cache; a machine that loses power does not.
 
-A library that is preloaded into the broker and its children records what they do to their files (`preload.c`). After a kill
-the data directory is rebuilt as a disk might hold it by then (`disk.py`).
+A library that is preloaded into the broker and its children records their file operations (`preload.c`). After a kill the
+data directory is rebuilt as a disk might hold it at that point (`disk.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).with_name("preload.c")
 
 
 def build_library(directory: Path) -> Path | None:
-    """Compile the library; None when there is no C compiler."""
+    """Compile the library. Returns None if there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -33,25 +33,25 @@ def build_library(directory: Path) -> Path | None:
 
 
 def recorded(library: Path, root: Path, log: Path) -> dict[str, str]:
-    """The environment of a process whose files below `root` are recorded."""
+    """Return the environment of a process whose files below `root` are recorded."""
     return {"LD_PRELOAD": str(library), "RECORD_DIR": str(root), "RECORD_LOG": str(log), "RECORD_GATE": str(gate_of(log))}
 
 
 def gate_of(log: Path) -> Path:
-    """The file that a recorded process locks over each operation and its record."""
+    """Return the file that a recorded process locks for each operation and its record."""
     return log.with_suffix(".gate")
 
 
 @contextmanager
 def between_records(log: Path) -> Iterator[None]:
-    """Keep recorded processes between two operations, so that a kill leaves no operation without a record."""
+    """Pause recorded processes between two operations, so that a kill leaves no operation without a record."""
     with open(gate_of(log), "ab") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         yield
 
 
 class PoweredProcess(LeveretProcess):
-    """A broker whose `kill` cuts the power of the machine that it would run on."""
+    """A broker whose `kill` cuts the power of its simulated machine."""
 
     def __init__(self, directory: Path, library: Path, seed: int, rules: Rules = Rules.POSIX) -> None:
         super().__init__(directory, data_dir=directory / "disk" / "data")
@@ -83,6 +83,6 @@ class PoweredProcess(LeveretProcess):
 
 
 def powered(directory: Path, seed: int, rules: Rules = Rules.POSIX) -> PoweredProcess | None:
-    """A broker to cut the power of, or None when there is no C compiler."""
+    """Return a broker whose power can be cut, or None if there is no C compiler."""
     library = build_library(Path(tempfile.mkdtemp(prefix="preload-", dir=directory)))
     return None if library is None else PoweredProcess(directory / "broker", library, seed, rules)

@@ -17,7 +17,7 @@ from tests.support.amqp import Channel, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.rabbitmq import RabbitProcess
 
-# What a queue may keep from one round to the next; the rest is acknowledged in a transaction by the check.
+# Messages that a queue may keep for the next round; the check acknowledges the rest in a transaction.
 KEEP = 1500
 KEEP_LARGE = 3
 READ_TIMEOUT = 60.0
@@ -25,11 +25,11 @@ MOVE_TIMEOUT = 30.0
 
 
 class Violation(AssertionError):
-    """The broker broke a promise; the text lists how."""
+    """The broker broke a guarantee; the text has the details."""
 
 
 class Reader:
-    """Reads one queue, front to back, and holds what it read."""
+    """Reads one queue from front to back, without settling."""
 
     def __init__(self, channel: Channel, group: Group, queue: str) -> None:
         self.channel = channel
@@ -46,7 +46,7 @@ class Reader:
             self.held.append((delivery.method.delivery_tag, key))
 
     async def read(self) -> None:
-        """Until the queue is empty; what arrives later is still taken."""
+        """Read until the queue is empty, including messages that arrive meanwhile."""
         await self.channel.call(commands.Tx.Select())
         self.tag = await self.channel.consume(self.queue)
         deadline = time.monotonic() + READ_TIMEOUT
@@ -58,7 +58,7 @@ class Reader:
             await self.channel.count(self.queue)
 
     async def release(self, settle: list[tuple[int, Key]]) -> None:
-        """Settle some for sure, and give the others back."""
+        """Settle some messages for certain, and requeue the others."""
         await self.channel.call(commands.Basic.Cancel(self.tag))
         for tag, _ in settle:
             self.channel.ack(tag)
@@ -67,14 +67,14 @@ class Reader:
 
 
 async def read_queues(broker: Broker, model: Model) -> tuple[Connection, list[Reader]]:
-    """Read all queues without settling anything. The readers hold what they read."""
+    """Read all queues without settling anything. The readers keep the messages unacked."""
     connection = await Connection.open(broker)
     readers: list[Reader] = []
     for group in model.groups:
         for queue in group.queues:
             readers.append(Reader(await connection.channel(), group, queue))
             await readers[-1].read()
-    # What expired meanwhile is on its way from one queue to another.
+    # Messages that have expired meanwhile are moving from one queue to another.
     deadline = time.monotonic() + MOVE_TIMEOUT
     while _missing(model, readers) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
@@ -82,7 +82,7 @@ async def read_queues(broker: Broker, model: Model) -> tuple[Connection, list[Re
 
 
 def _missing(model: Model, readers: list[Reader]) -> bool:
-    """Whether a message that must be in one of two queues has been seen in neither."""
+    """Whether a message that must be in one of two queues was found in neither."""
     return any(
         status.known == CERTAIN and not status.settling and key not in seen
         for group in model.groups
@@ -120,11 +120,10 @@ class CrashTest:
         again: float = 0.25,
         progress: Callable[[CrashTest], None] | None = None,
     ) -> None:
-        """That many rounds. Raises Violation at the first that went wrong.
+        """Run this many rounds. Raises Violation at the first failure.
 
-        seconds   how long the clients work before the kill
-        graceful  share of rounds that end by SIGTERM instead
-        again     share of kills that are followed by another one while the broker recovers
+        seconds: how long the clients work before the kill. graceful: the share of rounds that end by SIGTERM instead.
+        again: the share of kills that are followed by another one during recovery.
         """
         self.broker.start()
         asyncio.run(self.workload.declare())
@@ -154,7 +153,7 @@ class CrashTest:
         self._raise_if(self.workload.wrong)
 
     def _start_and_kill(self) -> None:
-        """Kill it while it starts: recovery must be repeatable."""
+        """Kill the broker while it starts: recovery must be repeatable."""
         self.ends.append("kill while starting")
         try:
             self.broker.start(timeout=self.random.uniform(0.05, 0.6))
@@ -163,13 +162,13 @@ class CrashTest:
         self.broker.kill()
 
     async def _check(self) -> None:
-        """Read every queue without settling, compare, settle what is too much, give the rest back."""
+        """Read every queue without settling, compare, settle the surplus, and requeue the rest."""
         connection, readers = await read_queues(self.broker, self.model)
         found = {reader.queue: reader.found for reader in readers}
         self._raise_if(self.model.check(found, self.redelivery))
         for reader in readers:
             keep = KEEP_LARGE if reader.group is self.workload.large else KEEP
-            # Holes anywhere, so that the next recovery finds rows that are half dead.
+            # Holes anywhere, so that the next recovery finds partly dead rows.
             surplus = self.random.sample(reader.held, max(0, len(reader.held) - keep))
             await reader.release(surplus)
             for _, key in surplus:
@@ -198,15 +197,15 @@ class CrashTest:
                     )
         listed = "\n".join(wrong[:20])
         how = ", ".join(self.ends)
-        raise Violation(f"round {self.rounds} ({how}): {len(wrong)} broken promises, see {self.journal}:\n{listed}")
+        raise Violation(f"round {self.rounds} ({how}): {len(wrong)} broken guarantees, see {self.journal}:\n{listed}")
 
     def summary(self) -> str:
-        """One line of totals."""
+        """Return one line of totals."""
         totals = self.model.totals
         slowest = max(self.recovery_seconds, default=0.0)
         return (
             f"{self.rounds} rounds: {totals['published']} published, {totals['confirmed']} confirmed, "
-            f"{totals['transactions']} transactions, {totals['settled for sure']} surely settled, "
+            f"{totals['transactions']} transactions, {totals['certainly settled']} certainly settled, "
             f"{totals['found']} found again, {totals['transactions in doubt']} in doubt and whole, "
             f"slowest recovery {slowest:.2f} s"
         )

@@ -1,4 +1,4 @@
-"""The clients of the crash checker. Every one ends quietly when its connection does."""
+"""The clients of the crash checker. Each ends silently when its connection ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Workload:
         return f"{self.prefix}.{suffix}"
 
     async def declare(self) -> None:
-        """Everything durable, the same every round."""
+        """Declare everything durable, the same in every round."""
         connection = await Connection.open(self.broker)
         channel = await connection.channel()
         dead = {"x-dead-letter-exchange": ""}
@@ -70,7 +70,7 @@ class Workload:
         await connection.close()
 
     async def run(self) -> None:
-        """All clients, until the broker dies or `stopping` is set."""
+        """Run all clients until the broker dies or `stopping` is set."""
         small, fan = (0, 300), (0, 2000)
         clients = [
             self.publisher(1, "", self.name("plain"), [self.plain], small),
@@ -117,7 +117,7 @@ class Workload:
         window: int = 200,
         priorities: int = 0,
     ) -> None:
-        """Publishes with confirms, a window at a time in flight."""
+        """Publishes with confirms, one window at a time."""
         connection, channel = await self._connect()
         await channel.call(commands.Confirm.Select())
         waiting: deque[tuple[int, Key]] = deque()
@@ -137,7 +137,7 @@ class Workload:
                         self.model.confirmed(groups, key)
                         break
                 else:
-                    self.wrong.append(f"publisher {number} got a confirm for {tag}, which does not wait for one")
+                    self.wrong.append(f"publisher {number} got a confirm for {tag}, which is not pending")
             moved.set()
 
         channel.on_confirm = on_confirm
@@ -165,11 +165,11 @@ class Workload:
         await connection.close()
 
     async def _rest(self) -> None:
-        """Between two bursts."""
+        """Pause between two bursts."""
         await asyncio.sleep(self.random.random() * self.pause if self.random.random() < 0.3 else 0)
 
     async def _or_end(self, connection: Connection, event: asyncio.Event) -> None:
-        """Wait for the event; raises Closed when the connection ends first."""
+        """Wait for the event. Raises Closed if the connection ends first."""
         while not event.is_set():
             if connection.closed is not None:
                 raise connection.closed
@@ -208,7 +208,7 @@ class Workload:
         )
 
     async def consumer(self, group: Group, no_ack: bool = False, refuse: bool = False) -> None:
-        """Takes messages and settles most of them in any order: one by one, many at once, or back to the queue."""
+        """Consumes messages and settles most of them in any order: one by one, many at once, or by requeueing."""
         connection, channel = await self._connect()
         unsettled: dict[int, Key] = {}
 
@@ -237,7 +237,7 @@ class Workload:
                 continue
             dice = self.random.random()
             if refuse:
-                # The message stays in the group: it moves to where dead letters go.
+                # The message stays in the group: it moves to the dead-letter queue.
                 for tag in tags:
                     channel.send(commands.Basic.Reject(tag, requeue=False))
                     del unsettled[tag]
@@ -258,7 +258,7 @@ class Workload:
         await connection.close()
 
     async def transformer(self, number: int) -> None:
-        """Takes from one queue and publishes results to another, both in one transaction."""
+        """Consumes from one queue and publishes results to another, both in one transaction."""
         connection, channel = await self._connect()
         arrived: deque[tuple[int, Key]] = deque()
 

@@ -1,2 +1,3 @@
-"""Power cuts at any moment of a recorded run: what clients did, written between the operations on files, and how to tell
-whether a broker that starts on what is left keeps its promises."""
+"""Power cuts at any moment of a recorded run. The recording has the actions of the clients between the file operations; the
+check tells whether a broker that starts on the remaining files keeps its guarantees.
+"""

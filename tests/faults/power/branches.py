@@ -1,4 +1,4 @@
-"""Distributed transactions of AMQP 0-9: every message is in one place, the one that the coordinator has decided for."""
+"""Distributed transactions of AMQP 0-9: each message is in exactly one place, the one that the coordinator decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.broker import Broker, LeveretProcess
 
 MESSAGES = 60
 QUEUES = ("from", "to")
-# Of a step that was done.
+# The flags of a step that succeeded.
 OK = 8
 
 
@@ -30,7 +30,7 @@ def publish(client: Client, queue: str, body: bytes) -> None:
 
 
 def get(client: Client, queue: str) -> tuple[int, int, bytes] | None:
-    """The delivery tag, the number and the body of the next message."""
+    """Return the delivery tag, the number and the body of the next message."""
     client.send("basic.get", queue=queue)
     answer = client.next()
     if not isinstance(answer, ContentMethod):
@@ -41,7 +41,7 @@ def get(client: Client, queue: str) -> tuple[int, int, bytes] | None:
 
 
 class Coordinator:
-    """What is known of every branch: what it moves, and how far it has come."""
+    """The coordinator's knowledge of each branch: what it moves, and its progress."""
 
     def __init__(self) -> None:
         self.filled = False
@@ -109,7 +109,7 @@ class Branches(Workload):
         client.close()
 
     def _decide(self, client: Client, note: Callable[..., None], xid: str) -> None:
-        """A branch that is prepared: as it was decided before, or now."""
+        """Decide a prepared branch: as decided before, or now."""
         decided = self.known.state[xid] in ("committing", "rolling back")
         commit = self.known.state[xid] == "committing" if decided else self.chance.random() < 0.5
         note("committing" if commit else "rolling back", xid)
@@ -128,7 +128,7 @@ class Branches(Workload):
             for _ in range(self.chance.randint(1, 5)):
                 found = get(client, source)
                 if found is None:
-                    # All are there: now back again.
+                    # All have moved: now move them back.
                     source, target = target, source
                     break
                 tag, number, body = found
@@ -163,15 +163,15 @@ class Branches(Workload):
         client = Client(broker)
         doubtful = in_doubt(client)
         wrong = [
-            f"{xid} is in doubt, and was {known.state.get(xid, 'never begun')}"
+            f"{xid} is in doubt, but was {known.state.get(xid, 'never begun')}"
             for xid in doubtful
             if known.state.get(xid) not in ("preparing", "prepared", "committing", "rolling back")
         ]
-        # A branch without a reported outcome: none of it has happened, or all.
+        # A branch without a reported outcome took effect completely or not at all.
         unclear: list[str] = []
         for xid, state in known.state.items():
             if state == "prepared" and xid not in doubtful:
-                wrong.append(f"{xid} was prepared and is forgotten")
+                wrong.append(f"{xid} was prepared, but is forgotten")
             elif state == "committing" and xid not in doubtful:
                 _move(places, known.work[xid])
             elif state == "committing in one phase":
@@ -207,7 +207,7 @@ def _move(places: dict[int, str], numbers: list[int]) -> None:
 
 
 def contents(broker: Broker) -> tuple[dict[int, str], list[str]]:
-    """Where every message is, and what is wrong with that."""
+    """Return the place of each message, and what is wrong with the contents."""
     found: dict[int, str] = {}
     wrong: list[str] = []
     client = Client(broker)
@@ -217,7 +217,7 @@ def contents(broker: Broker) -> tuple[dict[int, str], list[str]]:
             if not 0 <= number < MESSAGES or body != body_of(number):
                 wrong.append(f"damaged or invented: a message in '{queue}'")
             if number in found:
-                wrong.append(f"message {number} is there twice, in '{found[number]}' and '{queue}'")
+                wrong.append(f"message {number} exists twice, in '{found[number]}' and '{queue}'")
             found[number] = queue
     client.close()
     return found, wrong

@@ -1,4 +1,4 @@
-"""Classic queues: the clients and the model of `tests.faults.crash`, whose every change is in the journal."""
+"""Classic queues: the clients and the model of `tests.faults.crash`, with every change recorded in the journal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.faults.crash.workload import Workload as Clients
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
 from tests.support.broker import Broker, LeveretProcess
 
-# Seconds between two bursts of a publisher at most, of which one is drawn for each recording.
+# Maximum seconds between two bursts of a publisher; each recording draws one of these.
 PAUSES = (0.01, 0.1, 0.3)
 
 
 class JournaledModel(Model):
-    """Writes down every call that changes it."""
+    """Records every call that changes it."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -77,8 +77,10 @@ class JournaledModel(Model):
 
 
 def replay(model: Model, events: list[Event], unacked: Group) -> None:
-    """Bring a fresh model to where the events end. `unacked` is consumed without acknowledgements: what is in it may be
-    settled before its consumer has written that it came."""
+    """Bring a new model to the state after the events.
+
+    `unacked` is consumed without acknowledgements: its messages may be settled before their consumer has recorded them.
+    """
     transactions: list[Transaction] = []
     for name, *values in events:
         if name == "check":
@@ -100,7 +102,7 @@ def replay(model: Model, events: list[Event], unacked: Group) -> None:
         else:
             groups, key = [model.groups[number] for number in values[0]], tuple(values[1])
             if name == "published":
-                # So that what has not been published yet counts as invented.
+                # So that messages that are not published yet count as invented.
                 model.highest[key[0]] = key[1]
                 model.published(groups, key, values[2], None if values[3] is None else transactions[values[3]])
                 if unacked in groups:
@@ -118,7 +120,7 @@ class Classic(Workload):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        # At full speed commits are large, and every point has thousands of messages to read; with pauses commits are small.
+        # At full speed commits are large and every point has thousands of messages; with pauses commits are small.
         self.pause = random.Random(seed).choice(PAUSES)
 
     def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Definitions: operators add and delete queues, exchanges, bindings, users, permissions, vhosts; each answer is durable."""
+"""Definitions: operators add and delete queues, exchanges, bindings, users, permissions and vhosts. Replies are durable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Things = frozenset[tuple[str, ...]]
 
 
 def changed(things: Things, operation: str, name: str, more: list[str]) -> Things:
-    """What there is after an operation. A thing is its kind, its name, and what else it has."""
+    """Return the definitions after an operation. A definition is its kind, its name, and its other properties."""
     kind, verb = operation.split(".")
     if kind in ("bindings", "permissions"):
         thing = (kind, name, *more[:2])
@@ -33,7 +33,7 @@ def changed(things: Things, operation: str, name: str, more: list[str]) -> Thing
 
 
 class Definitions(Workload):
-    """Several operators, each with names of its own."""
+    """Several operators, each with its own names."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -41,7 +41,7 @@ class Definitions(Workload):
         self.chance = [random.Random(seed + client) for client in range(CLIENTS)]
 
     def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:
-        # What was on its way when the broker died may have happened.
+        # Operations in flight when the broker died may have taken effect.
         found = observed(lambda name, **arguments: call(process.data_dir, name, arguments))
         for client in range(CLIENTS):
             self.things[client] = found[client]
@@ -58,7 +58,9 @@ class Definitions(Workload):
             self.things[client] = changed(self.things[client], operation, name, more)
 
     def _choose(self, client: int) -> tuple[str, str, list[str], dict[str, Any]]:
-        """An operation that the broker accepts: its name, that of the thing, what else the thing has, the arguments."""
+        """Choose an operation that the broker accepts. Returns its name, and name, properties and arguments of the
+        definition.
+        """
         chance, things = self.chance[client], self.things[client]
         there = {kind: sorted(found[1] for found in things if found[0] == kind) for kind in KINDS}
         while True:
@@ -118,7 +120,7 @@ class Definitions(Workload):
 
 
 def observed(ask: Callable[..., Iterable[dict[str, Any]]]) -> list[Things]:
-    """What there is, by client."""
+    """Return the definitions that exist, by client."""
     things: list[tuple[str, ...]] = []
     for kind in KINDS:
         things += [(kind, item["name"], *([item["type"]] if kind == "exchanges" else [])) for item in ask(f"{kind}.list")]

@@ -1,7 +1,7 @@
 """Checks in forked processes, which have imported everything already, and the sealer processes of their brokers.
 
-A check that starts an interpreter spends most of its time on imports. Here one process forks, after it has run a check
-itself: its children inherit what that one has imported and cached.
+A check that starts an interpreter spends most of its time on imports. Here one process runs a check itself and then forks,
+so that its children inherit the imported modules and caches.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import IO, Any
 
 from leveret.segments.process import SealerProcess
 
-# Seconds after which a check is wrong because it does not end.
+# Seconds after which a check fails because it does not end.
 CHECK_TIMEOUT = 180.0
-# The pause between two looks at a process that is about to end.
+# The interval for polling a process that is about to end.
 POLL_INTERVAL = 0.005
 
 Check = Callable[[], list[str]]
 
 
 class _Running:
-    """A child: its checks, what it has written so far, and when it must have ended."""
+    """A child: its checks, its output so far, and its deadline."""
 
     def __init__(self, numbers: list[int], pid: int, pipe: int) -> None:
         self.numbers = numbers
@@ -54,7 +54,9 @@ class Forks:
             importlib.import_module("leveret.segments.process_main")
 
     def begin(self, checks: dict[int, Check]) -> None:
-        """Run numbered checks in a child, one after the other: a fork and its copies of memory cost as much as a check."""
+        """Run numbered checks in a child, one after the other, because a fork and its memory copies cost as much as a
+        check.
+        """
         read, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -66,7 +68,7 @@ class Forks:
         self._running.append(_Running(list(checks), pid, read))
 
     def results(self, below: int) -> Iterator[tuple[int, list[str]]]:
-        """Number and findings of the checks of children that end, until fewer than `below` run."""
+        """Yield number and findings of the checks of children that end, until fewer than `below` children run."""
         while len(self._running) >= max(below, 1):
             ready, _, _ = select.select([running.pipe for running in self._running], [], [], 1.0)
             for running in list(self._running):
@@ -81,14 +83,14 @@ class Forks:
                     yield from self._end(running, f"the check has not ended within {CHECK_TIMEOUT:g} s")
 
     def close(self) -> None:
-        """End the checks that run."""
+        """Terminate the running checks."""
         for running in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             self._end(running, "")
 
     def _end(self, running: _Running, why: str) -> list[tuple[int, list[str]]]:
-        """The findings of a child that has ended. The first check without a result is the one that ended it."""
+        """Return the findings of a child that has ended. The first check without a result is the one that ended it."""
         self._running.remove(running)
         os.close(running.pipe)
         _, status = os.waitpid(running.pid, 0)
@@ -101,7 +103,7 @@ class Forks:
 
 
 def _child(checks: list[Check], sealing: bool, pipe: int) -> None:
-    """Run checks, write a line with what each has found, and end the process."""
+    """Run checks, write one line of findings for each, and exit."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -123,7 +125,7 @@ def _child(checks: list[Check], sealing: bool, pipe: int) -> None:
 
 
 class _ForkedProcess:
-    """A sealer process that was forked before it is needed, in the place of a `subprocess.Popen`."""
+    """A sealer process that was forked in advance, in place of a `subprocess.Popen`."""
 
     def __init__(self) -> None:
         questions, stdin = os.pipe()
@@ -141,7 +143,7 @@ class _ForkedProcess:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            # A thread that waits at the same time may have been the one to learn it.
+            # Another waiting thread may have reaped it.
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
@@ -174,7 +176,7 @@ def _seal(questions: int, answers: int) -> None:
 
 @contextlib.contextmanager
 def _forked_sealer() -> Iterator[None]:
-    """Have the first sealer process of a broker be one that was forked from this process; later ones are as ever."""
+    """Make the first sealer process of a broker one that was forked from this process; later ones are started as usual."""
     forked = _ForkedProcess()
     waiting = [forked]
     spawn = SealerProcess._spawn

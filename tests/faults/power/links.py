@@ -1,4 +1,6 @@
-"""AMQP 1.0 links whose unsettled state is durable: what a sender and a receiver resume after a power cut ends once."""
+"""AMQP 1.0 links with durable unsettled state: each delivery that sender and receiver resume after a power cut is settled
+once.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from tests.faults.test_amqp10_links_kill9 import Sending, Taking, drain
 from tests.support.broker import LeveretProcess
 
 MOST = 1 << 30
-# Messages that are sent after the power cut.
+# Number of messages to send after the power cut.
 AFTER = 3
 
 
 class SyncCallback(dict[bytes, Any]):
-    """What one end of a link remembers, every change of which is in the journal."""
+    """The state of one end of a link; every change is recorded in the journal."""
 
     def __init__(self, journal: Journal | None, name: str, of: dict[bytes, Any]) -> None:
         super().__init__(of)
@@ -27,7 +29,7 @@ class SyncCallback(dict[bytes, Any]):
 
     def __setitem__(self, tag: bytes, value: Any) -> None:
         if self.journal is not None:
-            # A payload follows from its tag.
+            # A payload is derived from its tag.
             known = value if isinstance(value, int) else isinstance(value, Accepted)
             self.journal(self.name, "set", tag.hex(), known)
         super().__setitem__(tag, value)
@@ -44,7 +46,7 @@ class SyncCallback(dict[bytes, Any]):
 
 
 class Ends:
-    """Both clients, as the events of a journal leave them."""
+    """Both clients, in the state after the events of a journal."""
 
     def __init__(self, journal: Journal | None = None, events: list[Event] | None = None) -> None:
         self.sending, self.taking = Sending(), Taking()
@@ -68,7 +70,7 @@ class Ends:
                 which[tag] = value[0]
             else:
                 which[tag] = Accepted() if value[0] else None
-        # What is done is forgotten after that.
+        # Completed deliveries are forgotten after that.
         taken = {tag: value for tag, value in taken.items() if tag in bodies}
         self.sending.unsettled = SyncCallback(journal, "sent", sent)
         self.taking.unsettled = SyncCallback(journal, "taken", taken)
@@ -76,7 +78,7 @@ class Ends:
 
 
 class Links(Workload):
-    """A sender and a receiver of settle mode second, on one queue."""
+    """A sender and a receiver with settle mode second, on one queue."""
 
     ends: Ends | None = None
 
@@ -105,11 +107,11 @@ class Links(Workload):
         if lost:
             wrong.append(f"{len(lost)} lost, such as {min(lost)}")
         if len(set(taking.done)) != len(taking.done):
-            wrong.append("some came to their end twice")
+            wrong.append("some deliveries were settled twice")
         invented = set(taking.done) - set(range(total))
         if invented:
             wrong.append(f"invented: {sorted(invented)[:5]}")
         left = drain(broker)
         if left:
-            wrong.append(f"{len(left)} are in the queue still, such as {left[0]!r}")
+            wrong.append(f"{len(left)} are still in the queue, such as {left[0]!r}")
         return wrong

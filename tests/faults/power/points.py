@@ -26,20 +26,20 @@ from tests.faults.power.forked import Check, Forks
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
 from tests.support.broker import LeveretProcess
 
-# A disk that takes this long for each sync leaves more unsynced.
+# A slow sync leaves more data unsynced.
 SYNC_US = 2000
-# One point of so many is checked with a broker process of its own.
+# One in this many points is checked with a separate broker process.
 PROCESS_EVERY = 50
-# Points that are checked at the same time: a check waits for its clients and its disk for some of the time.
+# Points that are checked concurrently: a check partly waits for its clients and its disk.
 CHILDREN = (os.cpu_count() or 1) + 1
-# Points that one child checks.
+# Points per child.
 PER_CHILD = 4
-# How a phase of a recording ends.
+# The ways in which a phase of a recording ends.
 ENDS = ("kill", "kill", "stop")
 
 
 class Taken(NamedTuple):
-    """A recording: the log, the directory that it is about, and what was wrong while it was made."""
+    """A recording: the log, its directory, and what went wrong while it was made."""
 
     log: Path
     disk: Path
@@ -56,7 +56,7 @@ def take(
     faults: dict[str, str] | None = None,
     ends: tuple[str, ...] = ENDS,
 ) -> Taken:
-    """Run the workload in a directory that is empty at first, in phases that end by kill -9 or SIGTERM.
+    """Run the workload in a directory that is initially empty, in phases that end with SIGKILL or SIGTERM.
 
     faults  failing calls, for the library; otherwise syncs are slow
     ends    how phases may end: "kill" or "stop"
@@ -95,7 +95,7 @@ def take(
 
 
 def unrecorded(taken: Taken) -> list[str]:
-    """Files that are not what the recording makes of them: the recorder has missed something."""
+    """Return files that differ from what the recording produces: the recorder has missed an operation."""
     machine = Machine(taken.disk)
     for record in Recording(taken.log):
         machine.do(record)
@@ -112,8 +112,10 @@ def unrecorded(taken: Taken) -> list[str]:
 
 
 def moments(records: list[Record], count: int, chance: random.Random) -> list[int]:
-    """Numbers of records before which the power goes: half of them anywhere, the others beside syncs and directory
-    operations. Sorted; in order of time."""
+    """Choose the numbers of records before which the power is cut, in order of time.
+
+    Half of them are anywhere, the others next to syncs and directory operations.
+    """
     anywhere = [number for number, record in enumerate(records) if record.operation != MARK]
     beside = [
         number + after for number, record in enumerate(records) if record.operation in b"SDYKURLT" for after in (0, 1, 2)
@@ -122,7 +124,7 @@ def moments(records: list[Record], count: int, chance: random.Random) -> list[in
 
 
 class Point(NamedTuple):
-    """One power cut: before which record, and what is wrong with the broker that started then."""
+    """One power cut: the record before which it happens, and what is wrong with the broker that starts then."""
 
     number: int
     record: int
@@ -139,12 +141,12 @@ def check(
     until: float = float("inf"),
     lying: bool = False,
 ) -> Iterator[Point]:
-    """Cut the power at points of a recording, and start a broker on each; until a time of the monotonic clock.
+    """Cut the power at points of a recording, and start a broker on each, until a time of the monotonic clock.
 
-    A point with the same files and events as one before is left out. Each of the others is checked in a child of this
-    process, several at a time.
+    A point with the same files and events as an earlier one is skipped. The others are checked in children of this process,
+    several at a time.
 
-    lying  syncs did nothing, as on a disk that lies about them
+    lying: syncs did nothing, as on a disk that lies about them.
     """
     records = list(Recording(taken.log))
     machine = Machine(taken.disk, lying)
@@ -180,7 +182,7 @@ def check(
             )
             if first:
                 yield Point(number, moment, one())
-                # Children share what there is by now: a collection must not touch, and so copy, all of it.
+                # Children share the existing objects: a collection must not touch, and thereby copy, all of them.
                 gc.collect()
                 gc.freeze()
                 continue
@@ -201,7 +203,7 @@ def check(
 
 
 def _digest(left: dict[str, bytes | None], events: int) -> bytes:
-    """What tells apart two points of a recording: the files that are left, and what the clients know."""
+    """Return what distinguishes two points of a recording: the remaining files, and the events that the clients know."""
     found = hashlib.blake2b(b"%d" % events, digest_size=16)
     for name, content in left.items():
         found.update(f"\0{name}\0{-1 if content is None else len(content)}\0".encode())
@@ -212,7 +214,7 @@ def _digest(left: dict[str, bytes | None], events: int) -> bytes:
 def _check_point(
     workload: Workload, target: Path, left: dict[str, bytes | None], events: list[Event], count: int, process: bool
 ) -> list[str]:
-    """Check one point, at which the clients knew so many of the events; leave its files if something is wrong."""
+    """Check one point, at which the clients knew this many events. Keep its files if something is wrong."""
     events = events[:count]
     target.mkdir(parents=True)
     build(target, left)
@@ -236,7 +238,7 @@ class _Errors(logging.Handler):
 
 
 def start(workload: Workload, directory: Path, events: list[Event], process: bool) -> list[str]:
-    """Start a broker on what is left in a directory, and check it. `process`: in a process of its own."""
+    """Start a broker on the remaining files of a directory, and check it. `process`: in a separate process."""
     if process:
         return _in_process(workload, directory, events)
     config = directory / "leveret.toml"
@@ -253,7 +255,7 @@ def start(workload: Workload, directory: Path, events: list[Event], process: boo
 
             wrong = _checked(workload, Survivor(running.host, running.port, ask), events)
     except StartFailed as error:
-        wrong = [f"it does not start: {error}"]
+        wrong = [f"the broker does not start: {error}"]
     finally:
         log.removeHandler(errors)
     return wrong + errors.texts
@@ -264,7 +266,7 @@ def _in_process(workload: Workload, directory: Path, events: list[Event]) -> lis
     try:
         broker.start()
     except RuntimeError as error:
-        return [f"it does not start: {error}"]
+        return [f"the broker does not start: {error}"]
     try:
 
         def ask(name: str, /, **arguments: Any) -> Any:
@@ -284,5 +286,5 @@ def _checked(workload: Workload, broker: Survivor, events: list[Event]) -> list[
     try:
         return workload.check(broker, events)
     except Exception as error:
-        # A queue that should be there, a closed connection, an answer that did not come.
+        # A missing queue, a closed connection, or a missing reply.
         return [f"{type(error).__name__}: {error}"]

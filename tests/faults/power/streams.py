@@ -26,8 +26,10 @@ def body_of(stream: int, number: int) -> bytes:
 
 
 class Streams(Workload):
-    """Publishers with confirms to two streams, and to a new one in each phase; a reader remembers what it saw at which
-    offset."""
+    """Publishers with confirms to two streams, and to a new one in each phase.
+
+    A reader remembers the message at each offset.
+    """
 
     sealing = True
     config = (
@@ -142,7 +144,7 @@ grace = 0
 
 
 class Expected:
-    """What clients know of a stream."""
+    """The clients' knowledge of a stream."""
 
     def __init__(self) -> None:
         self.declared = False
@@ -151,7 +153,7 @@ class Expected:
         self.seen: dict[int, int] = {}
 
     def compared(self, stream: int, found: list[tuple[int, bytes]], end: int) -> list[str]:
-        """What is wrong with the messages that were found, by offset."""
+        """Return what is wrong with the messages found, by offset."""
         wrong: list[str] = []
         if [offset for offset, _ in found] != list(range(end)):
             wrong.append(f"s{stream}: offsets are not 0 to {end - 1}: {[offset for offset, _ in found][:20]}")
@@ -162,7 +164,7 @@ class Expected:
             wrong.append(f"s{stream}: out of order, or twice")
         lost = self.confirmed - set(numbers)
         if lost:
-            wrong.append(f"s{stream}: {len(lost)} lost, such as {min(lost)}; {len(numbers)} are there")
+            wrong.append(f"s{stream}: {len(lost)} lost, such as {min(lost)}; {len(numbers)} exist")
         if numbers and max(numbers) > self.published:
             wrong.append(f"s{stream}: {max(numbers)} was invented")
         at = {offset: number for number, (offset, _) in zip(numbers, found, strict=True)}

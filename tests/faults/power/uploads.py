@@ -1,4 +1,4 @@
-"""Uploads of AMQP 0-9: what an answer has confirmed of a staged file or of a reference is there, and resumes from there."""
+"""Uploads of AMQP 0-9: confirmed bytes of a staged file or a reference survive, and the upload resumes after them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stage(client: Client, body: bytes, at: int, until: int) -> None:
 
 
 def resume(client: Client, identifier: str) -> int:
-    """How much of a message there is."""
+    """Return how much of a message the broker has."""
     offset: int = client.call("message.resume", "message.offset", reference="r", identifier=identifier)["value"]
     return offset
 
@@ -44,7 +44,7 @@ def append(client: Client, body: bytes, at: int, until: int) -> None:
 
 
 class Known:
-    """What a client knows of its uploads."""
+    """A client's knowledge of its uploads."""
 
     def __init__(self, events: list[Event]) -> None:
         self.confirmed: dict[str, int] = {}
@@ -64,8 +64,10 @@ class Known:
 
 
 class Uploads(Workload):
-    """One client of class file and one of class message, which publish one body after the other, in pieces and with
-    interruptions."""
+    """One client of class file and one of class message.
+
+    They publish one body after the other, in pieces and with interruptions.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -87,7 +89,7 @@ class Uploads(Workload):
     def _next(self, kind: str, note: Callable[..., None]) -> str:
         """Return the upload to resume."""
         mine = [identifier for identifier in self.known.state if identifier.startswith(kind)]
-        # One whose publish had no answer is not touched again: it may have happened.
+        # An upload whose publish had no reply is not touched again: it may have been published.
         if mine and self.known.state[mine[-1]] == "begun":
             return mine[-1]
         identifier = f"{kind}-{len(mine)}"
@@ -148,9 +150,9 @@ class Uploads(Workload):
         for identifier, state in known.state.items():
             count = found[identifier.split("-")[0]].pop(identifier, 0)
             if count > 1:
-                wrong.append(f"{identifier} is there {count} times")
+                wrong.append(f"{identifier} exists {count} times")
             if count and state == "begun":
-                wrong.append(f"{identifier} is there, and was never published")
+                wrong.append(f"{identifier} exists, but was never published")
             if not count and state == "published":
                 wrong.append(f"{identifier} was published and is lost")
             elif not count:
@@ -162,7 +164,7 @@ class Uploads(Workload):
         return wrong
 
     def _taken(self, broker: Broker, kind: str, wrong: list[str]) -> Counter[str]:
-        """The identifiers of what is in a queue, which is empty afterwards."""
+        """Return the identifiers of the messages in a queue, and empty the queue."""
         found: Counter[str] = Counter()
         for body in asyncio.run(_bodies(broker, QUEUES[kind])):
             identifier = body.split(b":", 1)[0].decode("ascii", "replace")
@@ -186,11 +188,11 @@ class Uploads(Workload):
             client.send("message.transfer", routing_key=QUEUES["message"], delivery_mode=2, body=(1, b"r"))
             client.call("message.close", "message.ok", reference="r")
             client.expect("message.ok")
-        return [f"{identifier}: {there} bytes are there of {confirmed}"] if there < confirmed else []
+        return [f"{identifier}: {there} bytes exist, confirmed were {confirmed}"] if there < confirmed else []
 
 
 async def _bodies(broker: Broker, queue: str) -> list[bytes]:
-    """What is in a queue, taken over AMQP 0-9-1."""
+    """Consume the bodies of a queue over AMQP 0-9-1."""
     connection = await Connection.open(broker)
     channel = await connection.channel()
     found = []

@@ -1,4 +1,4 @@
-"""What the workloads share: the journal of their clients, and the brokers that they look at afterwards."""
+"""Shared parts of the workloads: the journal of their clients, and the brokers to check afterwards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Event = list[Any]
 
 
 class Journal:
-    """Writes what clients do into the recording of the files' operations, in the order of both.
+    """Writes the actions of clients into the recording of file operations, in their common order.
 
-    A client writes that it is going to do something before it does it, and that it has an answer before it does anything
+    A client records an operation before it starts it, and a reply before it does anything
     else.
 
     ending  whether the broker is about to be killed or stopped
@@ -37,7 +37,7 @@ class Journal:
 
 
 class Survivor(Broker):
-    """A broker that was started on what a power cut left, and its operators' calls."""
+    """A broker that was started on the files that a power cut left, and its operators' calls."""
 
     def __init__(self, host: str, port: int, call: Callable[..., Any]) -> None:
         super().__init__(host, port)
@@ -45,8 +45,10 @@ class Survivor(Broker):
 
 
 class Workload(ABC):
-    """Clients of one kind. The seed determines what they do, except for timing; `check` knows only the events of the
-    journal."""
+    """Clients of one kind.
+
+    The seed determines their actions, except for timing; `check` knows only the events of the journal.
+    """
 
     # Whether the broker seals streams.
     sealing = False
@@ -57,18 +59,18 @@ class Workload(ABC):
 
     @abstractmethod
     def run(self, process: LeveretProcess, journal: Journal, started: Callable[[], None]) -> list[str]:
-        """Work until the broker has gone; what was wrong while it ran.
+        """Work until the broker has died. Returns what went wrong while it ran.
 
-        started  called when the work begins, some time after which the broker is killed
+        started: called when the work begins; the broker is killed some time after it.
         """
 
     @abstractmethod
     def check(self, broker: Survivor, events: list[Event]) -> list[str]:
-        """What is wrong with a broker, if its clients have written these events."""
+        """Return what is wrong with a broker whose clients have recorded these events."""
 
 
 def in_threads(journal: Journal, *clients: Callable[[], None]) -> list[str]:
-    """Run clients until their broker ends; what they ended with before it did."""
+    """Run clients until their broker ends. Returns the errors that they ended with before."""
     wrong: list[str] = []
 
     def run(client: Callable[[], None]) -> None:
