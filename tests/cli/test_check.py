@@ -107,7 +107,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
     if what == "row":
         with sqlite3.connect(data / "log-0.sqlite") as connection:
             connection.execute("UPDATE log SET data = x'00' || substr(data, 2) WHERE id = (SELECT max(id) FROM log)")
-        expected = "it held 1 of queue 1000 (sequence 1 to 1)"
+        expected = "it contained 1 message of queue 1000 (sequence 1 to 1)"
     elif what == "segment":
         segment.write_bytes(segment.read_bytes().replace(b"event 7", b"event 8", 1)[:-9] + b"x" + segment.read_bytes()[-8:])
     elif what == "short segment":
@@ -123,7 +123,7 @@ def test_damage_is_named(data: Path, what: str) -> None:
         expected = "the definition of user ana is damaged"
     else:
         (data / "log-0.sqlite").unlink()
-        expected = "log-0.sqlite is missing, but log-0.sqlite-wal, log-0.marker, streams, staged are there"
+        expected = "log-0.sqlite is missing, but log-0.sqlite-wal, log-0.marker, streams, staged exist"
     result = check(data)
     assert result.exit_code == 1, result.output
     (line,) = [line for line in result.output.splitlines() if line.startswith("DAMAGED")]

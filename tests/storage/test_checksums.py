@@ -182,7 +182,7 @@ def test_a_changed_body_is_not_delivered(tmp_path: Path, at: int) -> None:
 
     wait_until(failed)
     assert "row 2 of the log is damaged: the checksum of its data is wrong" in harness.log.reason
-    assert "it held 1 of queue 'orders' in vhost '/' (sequence 2 to 2)" in harness.log.reason
+    assert "it contained 1 message of queue 'orders' in vhost '/' (sequence 2 to 2)" in harness.log.reason
     with pytest.raises(StorageFailed):
         harness.log.close()
     # The damage is recorded: the next start refuses, whether it would have read the body or not.
@@ -246,7 +246,7 @@ def test_dropping_logs_the_losses_and_keeps_the_rest(tmp_path: Path, caplog: pyt
     harness = harness_of(tmp_path, DROPPING)
     assert {key for kind, key in harness.recovery.metadata if kind == metadata.SALVAGED} == {"segments", "staged"}
     assert "dropped: row 2 of the log is damaged" in caplog.text
-    assert "it held 1 of queue 'orders' in vhost '/' (sequence 2 to 2)" in caplog.text
+    assert "it contained 1 message of queue 'orders' in vhost '/' (sequence 2 to 2)" in caplog.text
     assert harness.bodies(1) == [bodies[0], bodies[2]]
     assert harness.recovery.last_seq[1] >= 3
     assert harness.reopen().clean

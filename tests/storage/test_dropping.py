@@ -61,7 +61,7 @@ def test_a_stream_continues_after_a_gap(process: LeveretProcess) -> None:
             "UPDATE log SET data = CAST(replace(data, 'message 1', 'massage 1') AS BLOB) WHERE instr(data, 'message 1')",
         )
         restart(process)
-        assert "it held 1 of queue 'events' in vhost '/' (sequence 2 to 2)" in process.log()
+        assert "it contained 1 message of queue 'events' in vhost '/' (sequence 2 to 2)" in process.log()
         connection = pika.BlockingConnection(pika.URLParameters(process.url()))
         channel = connection.channel()
         channel.confirm_delivery()

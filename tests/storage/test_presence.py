@@ -94,7 +94,7 @@ def test_a_missing_database_is_refused(tmp_path: Path, how: str, left: str) -> N
         (path / left / "home").mkdir(parents=True)
         (path / left / "home" / "file").touch()
     message = refusal(path)
-    assert f"the database {database} is {how}, but {left} is there" in message
+    assert f"the database {database} is {how}, but {left} exists" in message
     assert bodies(path, ACCEPTING) == []
     orphaned = path / "log-0.sqlite-wal.orphaned"
     assert orphaned.exists() == (left == "log-0.sqlite-wal")
@@ -165,7 +165,7 @@ def test_a_database_without_tables_is_refused_with_the_marker(tmp_path: Path) ->
     connection = sqlite3.connect(database)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    assert "has no tables, but log-0.marker is there" in refusal(path)
+    assert "has no tables, but log-0.marker exists" in refusal(path)
 
 
 @pytest.mark.parametrize("left", [[], ["log-0.sqlite"], ["log-0.sqlite", "log-0.lock", "log-0.reserve"]])
@@ -205,7 +205,7 @@ def test_serve_refuses_and_names_the_remedy(tmp_path: Path) -> None:
     process.kill()
     for name in ("log-0.sqlite", "log-0.sqlite-wal", "log-0.sqlite-shm"):
         (process.data_dir / name).unlink()
-    with pytest.raises(RuntimeError, match=r"Error: the database .*log-0.sqlite is missing, but log-0.marker is there"):
+    with pytest.raises(RuntimeError, match=r"Error: the database .*log-0.sqlite is missing, but log-0.marker exists"):
         process.start()
     process.extra = ["--accept-missing"]
     with process.start():

@@ -28,7 +28,9 @@ from leveret.cli.failed import Failed
     help="Start although files of the data directory are missing, and lose what was in them.",
 )
 @click.option(
-    "--drop-damaged", is_flag=True, help="Start although parts of the store are damaged: log what they held, and drop them."
+    "--drop-damaged",
+    is_flag=True,
+    help="Start although parts of the store are damaged: log what they contained, and drop them.",
 )
 def serve(
     host: str | None,

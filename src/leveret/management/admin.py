@@ -1,4 +1,4 @@
-"""Execution of operations on a broker as a whole, whatever their transport."""
+"""Execution of operations on a broker as a whole, independent of their transport."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Admin:
         Args:
             name: The name of the operation.
             fields: The fields of the request.
-            principal: Who asks.
+            principal: The caller.
         """
         operation = OPERATIONS.get(name)
         if operation is None:
@@ -61,7 +61,7 @@ class Admin:
         finally:
             removed = _Done(asyncio.get_running_loop())
             is_removed = not operation.removes or not self.managed.broker.jobs.removals.after(removed.call)
-            # Even if the operation failed half-way: the queues it changed must be drained and committed.
+            # Even if the operation failed half-way, because the queues that it changed must be drained and committed.
             committed = self._commit()
         await self._on_disk(committed)
         if not is_removed:

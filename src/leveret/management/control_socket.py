@@ -32,10 +32,10 @@ from leveret.management.structs import Reply
 
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20
-# Items of a part of a list, and bytes after which it ends before that: an item may have any number of arguments.
+# Maximum items of a part of a list, and bytes after which a part ends earlier: an item may have any number of arguments.
 PART = 100
 PART_SIZE = 32 << 10
-# Objects that one part looks at, if the request excludes most of them.
+# Maximum number of objects to examine for one part, if the request excludes most of them.
 SEEN = 1000
 
 log = logging.getLogger("leveret.control")
@@ -143,7 +143,9 @@ def _check_unused(path: Path) -> None:
 
 
 def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
-    """The next part of a list, encoded, and whether that is the end of it. None stands for what the request excludes."""
+    """Return the next part of a list, encoded, and whether it is the last one. None represents objects that the request
+    excludes.
+    """
     part: list[bytes] = []
     size = 0
     for seen, item in enumerate(items, 1):

@@ -1,4 +1,4 @@
-"""How the process and the protocols describe themselves to operators. Sizes are in bytes, times in seconds."""
+"""Descriptions of the process and of the protocols' connections for operators. Sizes are in bytes, times in seconds."""
 
 from __future__ import annotations
 

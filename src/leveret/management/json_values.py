@@ -1,4 +1,4 @@
-"""Replies as JSON. Whatever clients send, operators can list it."""
+"""Replies as JSON, with any values that clients send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations work on: one broker with its users, connections and configuration."""
+"""The object of operations: one broker with its users, connections and configuration."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ManagedBroker:
         self._executor = executor
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread, and return what it returns."""
+        """Run a function in a thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     def vhost(self, name: str) -> Vhost:

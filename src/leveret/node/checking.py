@@ -51,10 +51,12 @@ class DirectoryCheck:
         self.counts: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
-        """Raises `StorageFailed` if the directory cannot be checked: in use, not a data directory, of a newer format."""
+        """Check the directory. Raises `StorageFailed` if that is impossible: in use, not a data directory, of a newer
+        format.
+        """
         files = LogFiles(self.path, _LOG)
         if not self.path.is_dir():
-            raise StorageFailed(f"there is no directory {self.path}")
+            raise StorageFailed(f"the directory {self.path} does not exist")
         if not (files.database.exists() or files.wal.exists() or files.marker.exists()):
             raise StorageFailed(f"{self.path} is not a data directory of leveret: it has no {files.database.name}")
         lock = DirectoryLock(self.path, f"{_LOG}.lock")
@@ -201,7 +203,7 @@ class DirectoryCheck:
         self._note_others(STAGED, others, f"in {UPLOAD_DIRECTORY} belong to no upload")
 
     def _note_others(self, place: str, others: set[str], what: str) -> None:
-        """Files that no definition names."""
+        """Note files that no definition names."""
         kept = {name for name in others if place in self._salvaged or metadata.make_key(place, name) in self._kept}
         if kept:
             self.notes.append(

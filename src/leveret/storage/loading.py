@@ -77,7 +77,7 @@ def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Calla
     pieces: dict[int, Piece] = {}
     for index, row_id in enumerate(rows):
         place = trimmer.find(row_id << SLOT_BITS | slots[index])
-        assert place, "a settled entry was loaded"
+        assert place, "a settled entry was requested"
         row = trimmer.row_of(place)
         slot = place & SLOT_MASK
         piece = pieces.get(row.id)

@@ -66,7 +66,7 @@ def locate(trimmer: Trimmer, committed: int, rows: array[int], slots: array[int]
     last_place = last_message = -1
     for index, row_id in enumerate(rows):
         place = trimmer.find(row_id << SLOT_BITS | slots[index])
-        assert place, "an entry that was settled is asked for"
+        assert place, "a settled entry was requested"
         row = trimmer.row_of(place)
         kept[row.id] = row
         message = 0

@@ -134,7 +134,7 @@ class MemoryLog(Log):
             row = self.rows[row_id]
             assert isinstance(row, MemoryRow)
             entry = row.entries[slot]
-            assert entry is not None, "a settled entry was asked for"
+            assert entry is not None, "a settled entry was requested"
             loaded.append(
                 Loaded(entry.seq, row, slot, entry.message, entry.overlay, entry.acquired_count, entry.delivery_count)
             )

@@ -39,7 +39,8 @@ class LogFiles:
             others = self._others()
             if others:
                 how = "empty" if self.database.exists() else "missing"
-                return f"the database {self.database} is {how}, but {', '.join(others)} {_are(others)} there"
+                exist = "exists" if len(others) == 1 else "exist"
+                return f"the database {self.database} is {how}, but {', '.join(others)} {exist}"
         elif not self.wal.exists():
             clean = _was_closed(self.database)
             if clean is False:
@@ -48,7 +49,7 @@ class LogFiles:
                     " last commits are only in the write-ahead log"
                 )
             if clean is None and self.marker.exists():
-                return f"the database {self.database} has no tables, but {self.marker.name} is there"
+                return f"the database {self.database} has no tables, but {self.marker.name} exists"
         return ""
 
     def _others(self) -> list[str]:
@@ -95,10 +96,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _has_files(directory: Path) -> bool:

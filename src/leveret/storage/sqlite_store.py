@@ -264,7 +264,7 @@ class SqliteStore:
         else:
             way = (
                 f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
-                f" damaged and logs what it held (`leveret check {self.path.parent}` lists all of it)"
+                f" damaged and logs what it contained (`leveret check {self.path.parent}` lists all of it)"
             )
         return StorageFailed(
             f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"

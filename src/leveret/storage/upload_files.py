@@ -87,9 +87,9 @@ class UploadFiles(UploadStore):
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """Log and return the error for the sender."""
-        log.warning("refused a staged content of %d bytes: %s (%s)", size, why, self._directory)
+        log.warning("refused an upload of %d bytes: %s (%s)", size, why, self._directory)
         return ContentTooLarge(
-            f"the broker has no room for a staged content of {size} bytes: {why}; the setting is limits.disk_free"
+            f"the broker has no room for an upload of {size} bytes: {why}; the setting is limits.disk_free"
         )
 
 
@@ -136,7 +136,7 @@ class UploadFile(UploadBody):
             while at < end:
                 data = os.pread(file, end - at, at)
                 if not data:
-                    raise OSError(0, "the file of a staged content is truncated")
+                    raise OSError(0, "the file of an upload is truncated")
                 pieces.append(data)
                 at += len(data)
         finally:

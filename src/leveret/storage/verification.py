@@ -141,6 +141,10 @@ class Finding:
         return f"{name} is damaged: {self.why}" + (f"; {self.lost}" if self.lost else "")
 
 
+def _count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
+
+
 class LogCheck:
     """Reads a whole log. Afterwards `counts` has the number of items of each kind, and of rows without checksums."""
 
@@ -321,9 +325,9 @@ class LogCheck:
             if queue:
                 found.setdefault(queue, []).append(seq)
         if not found:
-            return "it held no message"
-        return "it held " + ", ".join(
-            f"{len(seqs)} of {self._queue(queue)} (sequence {min(seqs)} to {max(seqs)})"
+            return "it contained no message"
+        return "it contained " + ", ".join(
+            f"{_count(len(seqs))} of {self._queue(queue)} (sequence {min(seqs)} to {max(seqs)})"
             for queue, seqs in sorted(found.items())
         )
 

@@ -66,7 +66,7 @@ def _destination(vhost: Vhost, request: OneBinding) -> Queue | Exchange:
 
 
 def _listed(vhost: Vhost, destination: Queue | Exchange, request: OneBinding) -> Binding | None:
-    """Return the binding that `bindings.list` shows with this routing key and these request."""
+    """Return the binding that `bindings.list` shows with this routing key and these arguments."""
     exchange = vhost.exchanges.get(request.source)
     own = {} if exchange is None else exchange.by_destination.get(destination, {})
     exact = own.get((request.routing_key, freeze(request.arguments)))

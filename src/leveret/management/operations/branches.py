@@ -1,4 +1,4 @@
-"""Branches of distributed transactions: calls of coordinators, and of operators who resolve branches in their place."""
+"""Branches of distributed transactions: operations of coordinators, and of operators who resolve branches for them."""
 
 from __future__ import annotations
 

@@ -21,18 +21,18 @@ from leveret.management.structs import Arguments, Messages, Reply, Request
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
-# Bindings in one reply, and bindings that are compared to find one: few enough that others do not wait for long.
+# Maximum bindings in one reply, and bindings to compare to find one, so that other clients do not wait long.
 MAX_LISTED: Final = 1000
 MAX_COMPARED: Final = 5000
 # Units of work to list a binding, and to compare one.
 LIST_WORK: Final = 8
 COMPARE_WORK: Final = 2
-# So many bindings, as a power of two, are searched in 1 µs.
+# This many bindings, as a power of two, are searched in 1 µs.
 SEARCH_SHIFT: Final = 4
 
 
 class Definer(Protocol):
-    """Who declares: a session, or the context of an operation. `session` owns the exclusive queues."""
+    """The caller of a declaration: a session, or the context of an operation. `session` owns the exclusive queues."""
 
     @property
     def vhost(self) -> Vhost: ...
@@ -47,7 +47,7 @@ class Definer(Protocol):
 def declare_queue(
     definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable
 ) -> Queue:
-    """Declare a queue, or check that the one of that name is equal."""
+    """Declare a queue, or check that the existing one is equal."""
     definer.check("configure", name)
     target = arguments.get("x-dead-letter-exchange")
     if isinstance(target, str):
@@ -59,7 +59,7 @@ def declare_queue(
 
 
 def delete_queue(definer: Definer, name: str, *, if_unused: bool = False, if_empty: bool = False) -> tuple[int, bool]:
-    """How many messages it held ready, and whether the log has to keep that it is gone."""
+    """Delete a queue. Returns the number of its ready messages, and whether the log must record the deletion."""
     definer.check("configure", name)
     found = definer.vhost.find_queue(name)
     if found is not None:
@@ -69,7 +69,7 @@ def delete_queue(definer: Definer, name: str, *, if_unused: bool = False, if_emp
 
 
 def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
-    """How many messages are gone, and whether the log has to keep that."""
+    """Purge a queue. Returns the number of dropped messages, and whether the log must record that."""
     definer.check("read", name)
     found = definer.vhost.queue(name, definer.session)
     found.catch_up()
@@ -79,7 +79,7 @@ def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
 def declare_exchange(
     definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: FieldTable
 ) -> Exchange:
-    """Declare an exchange, or check that the one of that name is equal."""
+    """Declare an exchange, or check that the existing one is equal."""
     if name:
         definer.check("configure", name)
     alternate = arguments.get("alternate-exchange")
@@ -114,7 +114,7 @@ def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, argu
 
 
 def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> None:
-    """Unbinding a missing binding succeeds, whatever the user's permission for the queue, except in strict mode."""
+    """Remove a binding. A missing one succeeds without permission for the queue, except in strict mode."""
     check_queue_binding(definer, queue, source)
     vhost = definer.vhost
     if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):
@@ -136,7 +136,7 @@ def bind_exchange(definer: Definer, destination: str, source: str, routing_key: 
 
 
 def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
-    """What is not bound is unbound already, except in strict mode."""
+    """Remove a binding. A missing one succeeds, except in strict mode."""
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
     if vhost.strict or (destination in vhost.exchanges and source in vhost.exchanges):
@@ -180,7 +180,7 @@ class OneBinding(Bindings, kw_only=True):
 
 
 class QueueDefinition(Reply, kw_only=True):
-    """A queue. `stored` says whether the log keeps it."""
+    """A queue. `stored`: whether the log has it."""
 
     vhost: str
     name: str
@@ -195,14 +195,14 @@ class QueueDefinition(Reply, kw_only=True):
 
 
 class ExchangeDefinition(Reply, kw_only=True):
-    """An exchange. `stored` says whether the log keeps it."""
+    """An exchange. `stored`: whether the log has it."""
 
     name: str
     stored: bool
 
 
 class RemovedMessages(Messages, kw_only=True):
-    """The number of removed messages, and whether the log keeps that."""
+    """The number of removed messages, and whether the log must record that."""
 
     stored: bool
 
@@ -319,7 +319,7 @@ def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingAr
 
 
 def perform_compare_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
-    """List the bindings with one key between two objects which the user may unbind."""
+    """List the bindings with one key between two objects that the user may unbind."""
     check = check_queue_binding if request.kind == "queue" else check_exchange_binding
     check(context, request.destination, request.source)
     found = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
@@ -332,8 +332,8 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
     Args:
         vhost: The vhost.
         request: The exchange, the destination and the key.
-        limit: The maximum number of bindings. Raises `PreconditionFailed` if they are more.
-        work: The units of work that each takes.
+        limit: The maximum number of bindings. Raises `PreconditionFailed` if there are more.
+        work: The units of work of each.
     """
     own = _own(vhost, request)
     found = [binding for binding in own.values() if binding.routing_key == request.routing_key]

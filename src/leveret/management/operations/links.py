@@ -12,7 +12,7 @@ from leveret.management.json_values import plain
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Messages, NamedInVhost
 
-# Links that are looked at in one turn.
+# Links to examine in one turn.
 STEP: Final = 1000
 
 
@@ -71,7 +71,7 @@ async def _find(context: Context, request: One) -> LinkInfo:
 
 
 def _matches(wanted: str | None, value: str) -> bool:
-    """Return whether a value is the wanted one, as it is or as lists show it."""
+    """Return whether a value is the wanted one, as received or as lists show it."""
     return wanted is None or wanted in (value, plain(value))
 
 

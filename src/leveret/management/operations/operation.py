@@ -1,4 +1,4 @@
-"""Operations: a name, the structs of the request and of the reply, the right that it takes, and a function.
+"""Operations: a name, the structs of the request and of the reply, the required right, and a function.
 
 The function is called on the event loop with the context and the request, and raises `BrokerError`. Neither knows the
 transport: the control socket, the exchange `leveret.control`, or another one.
@@ -29,7 +29,7 @@ UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
 class Principal(Protocol):
-    """Who asks.
+    """The caller of an operation.
 
     Attributes:
         user: The name of the user.
@@ -72,11 +72,11 @@ class User:
 
 
 class Context:
-    """What an operation works on, and who asks for it.
+    """The object and the caller of an operation.
 
     Attributes:
         managed: The broker, its users, its connections and its configuration.
-        principal: Who asks.
+        principal: The caller.
     """
 
     def __init__(self, managed: ManagedBroker, principal: Principal) -> None:
@@ -101,11 +101,11 @@ class Context:
 
 
 class VhostContext:
-    """What an operation inside of one vhost works on, and who asks for it.
+    """The object and the caller of an operation inside a vhost.
 
     Attributes:
         vhost: The vhost of the principal.
-        principal: Who asks.
+        principal: The caller.
         session: The connection of the principal, which may own exclusive queues.
     """
 
@@ -163,7 +163,7 @@ class Later(Generic[R]):
             self._callback(outcome)
 
 
-# What the function of an operation returns: a reply, one that is not known yet, or the items of a list, which may be long
+# The result of an operation's function: a reply, one that is not known yet, or the items of a list, which may be long
 # and is produced in parts, with None for each object that the request excludes.
 Result = Union[R, Later[R], Awaitable[R], Iterator[R], Iterator[R | None]]
 VhostResult = Union[R, Later[R]]
@@ -171,7 +171,7 @@ VhostResult = Union[R, Later[R]]
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right that an operation takes.
+    """The right that an operation requires.
 
     Attributes:
         permission: `configure`, `write` or `read`; or the name of another rule.
@@ -198,7 +198,7 @@ class Operation(Generic[Q, R]):
         function: Called with the context and the request.
         request: The struct of the request.
         reply: The struct of the reply, or of each item of a list; None if there is nothing to reply.
-        right: The right that it takes.
+        right: The right that it requires.
         changes: Whether it writes to the log. The reply is sent when the changes are on disk.
         removes: Whether it removes objects, which may take several turns. The reply is sent when they are removed.
     """
@@ -213,13 +213,13 @@ class Operation(Generic[Q, R]):
 
 @dataclass(frozen=True, slots=True)
 class VhostOperation(Generic[Q, R]):
-    """An operation inside of the vhost of the principal. The reply is sent when everything written before is on disk.
+    """An operation inside the principal's vhost. The reply is sent when everything written before is on disk.
 
     Attributes:
         function: Called with the context and the request.
         request: The struct of the request.
         reply: The struct of the reply.
-        right: The right that it takes.
+        right: The right that it requires.
     """
 
     function: Callable[[VhostContext, Q], VhostResult[R]]
@@ -236,7 +236,7 @@ def read(name: str, request: type[Q], fields: object) -> Q:
     """Return the request with these fields.
 
     Raises:
-        ValueError: A field is missing, unknown or of the wrong type. The message names it, and what was expected.
+        ValueError: A field is missing, unknown or of the wrong type. The message names it and what was expected.
     """
     try:
         return msgspec.convert(fields, request)
@@ -259,7 +259,7 @@ def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) 
 
 
 def perform_now(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> R:
-    """Check the right of the principal, and execute an operation that has its reply at once. Raises `BrokerError`."""
+    """Check the right of the principal, and execute an operation that replies immediately. Raises `BrokerError`."""
     result = perform(operation, context, request)
     assert not isinstance(result, Later)
     return result

@@ -92,7 +92,7 @@ class SinkTransactionInfo(Reply, kw_only=True):
 
 
 class SinkInfo(Reply, kw_only=True):
-    """A sink. `moved` is the number of committed messages of the current batch; `waits_for` what delays it."""
+    """A sink. `moved` is the number of committed messages of the current batch; `waits_for` is the reason for a delay."""
 
     vhost: str | UnsetType = UNSET
     app: str

@@ -11,7 +11,7 @@ from leveret.management.descriptions import ProcessInfo
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Request
 
-# Queues that are added up in one turn.
+# Queues to add up in one turn.
 STEP: Final = 1000
 
 

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 HASH: Final = "x-consistent-hash"
-# Partitions that are declared in one turn of the event loop.
+# Partitions to declare in one turn of the event loop.
 PARTITIONS_A_TURN: Final = 100
-# Names to match with a pattern.
+# Maximum number of names to match with a pattern.
 MAX_MATCHED: Final = 100_000
-# Steps of matching in one turn of the event loop, each some nanoseconds; and the base cost of each name.
+# Matching steps in one turn of the event loop, of some nanoseconds each; and the base cost of a name.
 MAX_MATCH_WORK: Final = 400_000
 MATCH_BASE_WORK: Final = 1_000
-# Seconds that a request may pin files; to pin them longer, ask again.
+# Maximum seconds for which a request pins files; repeat it to pin them longer.
 MAX_PIN: Final = 86_400
 
 OffsetNumber = Annotated[int, Meta(ge=0, le=(1 << 62))]
@@ -170,7 +170,7 @@ class StreamConsumerInfo(Reply, kw_only=True):
 
 
 class SegmentInfo(Reply, kw_only=True):
-    """The manifest entry of a segment. `path` is a file or a URL; `held_by` the number of read leases on the file."""
+    """The manifest entry of a segment. `path` is a file or a URL; `held_by` the number of pins on the file."""
 
     id: str
     path: str
@@ -526,7 +526,7 @@ def release(context: VhostContext, request: Held) -> Released:
 
 
 def lose(context: VhostContext, request: Lost) -> Reply:
-    """Report messages that retention removed before a reader read them. The same may be reported twice."""
+    """Report messages that retention removed before a reader read them. Duplicate reports count once."""
     stream = find_readable(context, request.stream)
     if request.stop <= request.first or request.stop > stream.first_offset:
         raise PreconditionFailed(

@@ -42,9 +42,9 @@ OPERATIONS: Final[Operations] = {
     **vhosts.OPERATIONS,
     **permissions.OPERATIONS,
 }
-# Definitions of exchanges, queues and bindings by clients, inside of the vhost of the principal.
+# Definitions of exchanges, queues and bindings by clients, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS
-# Operations inside of the vhost of the principal that clients request from `leveret.control`.
+# Operations inside the principal's vhost that clients request from `leveret.control`.
 VHOST_OPERATIONS: Final[VhostOperations] = {
     **queues.VHOST_OPERATIONS,
     **leases.VHOST_OPERATIONS,

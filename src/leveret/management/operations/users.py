@@ -21,7 +21,7 @@ class Add(Named, kw_only=True):
 
 
 class Change(Named, kw_only=True):
-    """Arguments that are omitted stay unchanged."""
+    """Omitted arguments stay unchanged."""
 
     password: str | None = None
     tags: list[str] | None = None
@@ -43,7 +43,7 @@ class UserInfo(Reply, kw_only=True):
 
 
 async def _secret(context: Context, request: Add | Change) -> Secret | None:
-    """Return the hashes of the password, which take a while: they are made in a thread."""
+    """Return the hashes of the password, which are computed in a thread because they take a while."""
     if request.password is None:
         return None
     return await context.managed.in_thread(partial(context.users.secret, request.name, request.password.encode()))
