@@ -1,1 +1,1 @@
-"""Messages of one protocol for consumers of another, made when they are delivered; the table is in docs/conversion.md."""
+"""Conversion of messages for consumers of another protocol, at delivery. The mapping is in docs/conversion.md."""

@@ -1,4 +1,4 @@
-"""Message annotations that stand for headers of 0-9-1 which the broker or an outcome has added to an entry."""
+"""Message annotations for 0-9-1 headers that the broker or an outcome has added to an entry."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.values import Pairs, Symbol
 
-# Receivers would have to understand annotations with other names than x-opt-...
+# Receivers must understand annotations whose names do not begin with x-opt-.
 DEATHS: Final = "x-opt-deaths"
 PREFIX: Final = "x-opt-"
 RENAMED: Final = {"x-death": DEATHS}
-# The header section says it.
-LEFT_OUT: Final = ("x-delivery-count",)
+# Contained in the header section.
+OMITTED: Final = ("x-delivery-count",)
 _SECTION: Final = b"\x00\x53\x72"
 
 
 def annotation_of(header: str) -> str:
-    """The annotation that a header of 0-9-1 becomes."""
+    """Return the name of the annotation for a 0-9-1 header."""
     found = RENAMED.get(header)
     if found is not None:
         return found
@@ -29,16 +29,16 @@ def annotation_of(header: str) -> str:
 
 
 def merged_annotations(section: bytes, headers: FieldTable) -> bytes:
-    """The section with these headers set among its annotations, or removed where the value is None."""
+    """Return the section with the annotations of these headers set, or removed if the value is None."""
     pairs = _pairs(section)
-    changes = {annotation_of(name): typed(value) for name, value in headers.items() if name not in LEFT_OUT}
+    changes = {annotation_of(name): typed(value) for name, value in headers.items() if name not in OMITTED}
     kept: Pairs = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
     kept += [(Symbol(_ascii(name)), value) for name, value in changes.items() if value is not None]
     return encode_annotations(kept)
 
 
 def merged(data: bytes, headers: FieldTable) -> bytes:
-    """The sections behind the delivery annotations, with these headers set among the message annotations."""
+    """Return the sections after the delivery annotations, with these headers set in the message annotations."""
     sections = split(data)
     annotations = b""
     if sections.message_annotations >= 0:
@@ -47,7 +47,7 @@ def merged(data: bytes, headers: FieldTable) -> bytes:
 
 
 def encode_annotations(pairs: Pairs) -> bytes:
-    """The section; nothing where there are none."""
+    """Return the encoded section; empty if there are no annotations."""
     return _SECTION + encode_pairs(pairs) if pairs else b""
 
 
@@ -56,7 +56,7 @@ def _pairs(section: bytes) -> Pairs:
 
 
 def _ascii(name: str) -> str:
-    """Symbols take ASCII only."""
+    """Return a name with escapes for other characters than ASCII, which symbols cannot contain."""
     return name.encode("ascii", "backslashreplace").decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Names that both directions of the conversion agree on."""
+"""Names used by both directions of the conversion."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from uuid import UUID
 
 from leveret.wire.amqp10.values import Timestamp, ULong, Value
 
-# The `type` of a content whose body is encoded sections of AMQP 1.0 that are no data.
+# The `type` of a content whose body consists of encoded 1.0 sections other than data.
 AMQP_ENCODED: Final = "amqp-1.0"
-# A header that says what a body was that is not data: a string.
+# Header with the type of a body that was not data: a string.
 AMQP_BODY: Final = "x-opt-amqp-body"
 STRING_BODY: Final = "string"
-# The annotation of a header that application-properties cannot hold.
+# Prefix of the annotation for a header that application-properties cannot hold.
 NESTED: Final = "x-opt-header-"
 # RabbitMQ's addresses of queues (v2).
 QUEUES: Final = "/queues/"
 
-# Fields of properties that 0-9-1 has no property for: the header, the field, and the type of its value.
+# Fields of the properties section without a 0-9-1 property: header, field, and type of the value.
 FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
     ("x-opt-to", "to", str),
     ("x-opt-subject", "subject", str),
@@ -27,12 +27,12 @@ FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
     ("x-opt-reply-to-group-id", "reply_to_group_id", str),
 )
 
-# How ids are made of texts again, by what x-opt-message-id-type and x-opt-correlation-id-type say.
+# Decoders of ids by the value of x-opt-message-id-type or x-opt-correlation-id-type.
 ID_TYPES: Final[dict[str, Callable[[str], Value]]] = {
     "uuid": UUID,
     "ulong": lambda value: ULong(int(value)),
     "binary": bytes.fromhex,
 }
 
-# The headers that say it.
+# Headers with the type of an id.
 ID_MARKS: Final = ("x-opt-message-id-type", "x-opt-correlation-id-type")

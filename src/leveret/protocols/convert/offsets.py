@@ -1,4 +1,4 @@
-"""The message annotation `x-stream-offset` that readers of a stream see, put into encoded sections."""
+"""Adds the message annotation `x-stream-offset` for readers of a stream to encoded sections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from leveret.wire.amqp10.decode import value_end
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
 
 NAME: Final = "x-stream-offset"
-_OCTETS: Final = NAME.encode()
-# A key and its value, a signed integer of 64 bits.
-_PAIR: Final = bytes((codes.SYMBOL_8, len(_OCTETS))) + _OCTETS + bytes((codes.LONG,))
+_NAME_BYTES: Final = NAME.encode()
+# The key and the format code of its value, a 64-bit signed integer.
+_PAIR: Final = bytes((codes.SYMBOL_8, len(_NAME_BYTES))) + _NAME_BYTES + bytes((codes.LONG,))
 _PAIR_SIZE: Final = len(_PAIR) + 8
 _SECTION: Final = b"\x00\x53\x72"
 _ALONE: Final = _SECTION + bytes((codes.MAP_8, _PAIR_SIZE + 1, 2)) + _PAIR
@@ -21,8 +21,10 @@ _PACK_OFFSET: Final = struct.Struct(">q").pack
 
 
 def with_stream_offset(sections: bytes, offset: int) -> bytes:
-    """The sections behind the delivery annotations, with the offset among the message annotations, replacing an earlier
-    one. Malformed annotations are unchanged."""
+    """Return the sections after the delivery annotations, with the offset set in the message annotations.
+
+    Malformed annotations stay unchanged.
+    """
     packed: bytes = _PACK_OFFSET(offset)
     if not sections.startswith(_SECTION):
         if sections and sections[1] != codes.SMALL_ULONG:
@@ -41,7 +43,7 @@ def with_stream_offset(sections: bytes, offset: int) -> bytes:
         stop = value_end(sections, 3, len(sections))
     else:
         return _general(sections, offset)
-    if sections.find(_OCTETS, at, stop) >= 0:
+    if sections.find(_NAME_BYTES, at, stop) >= 0:
         return _general(sections, offset)
     if code == codes.MAP_8 and size < 256 and count < 256:
         return _SECTION + bytes((codes.MAP_8, size, count)) + _PAIR + packed + sections[at:]

@@ -1,5 +1,6 @@
-"""The message annotations `x-exchange` and `x-routing-key`, which say how a message was published, as RabbitMQ adds them to
-what it delivers. Its clients count on a message to have annotations.
+"""Message annotations `x-exchange` and `x-routing-key`, which RabbitMQ adds to deliveries.
+
+Its clients require annotations in every message.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from leveret.wire.amqp10.values import Symbol
 
 EXCHANGE: Final = "x-exchange"
 ROUTING_KEY: Final = "x-routing-key"
-_OCTETS: Final = (EXCHANGE.encode(), ROUTING_KEY.encode())
+_NAME_BYTES: Final = (EXCHANGE.encode(), ROUTING_KEY.encode())
 _SECTION: Final = b"\x00\x53\x72"
 _MAX_CACHED: Final = 1024
 
 
 class Origin:
-    """The two annotations of an address: a section of their own, and the bytes of the pairs."""
+    """The two annotations of an address: encoded as a section, and as pairs for an existing section."""
 
     __slots__ = ("exchange", "pairs", "routing_key", "section")
 
@@ -39,7 +40,7 @@ _cache: dict[bytes, Origin] = {}
 
 
 def annotate(data: bytes, address: bytes) -> bytes:
-    """The sections of a message from its message annotations on, with those of its address among the annotations."""
+    """Return the sections from the message annotations on, with the annotations of the address added."""
     origin = _cache.get(address)
     if origin is None:
         origin = Origin(address)
@@ -62,8 +63,8 @@ def annotate(data: bytes, address: bytes) -> bytes:
         count = int.from_bytes(known[5:9], "big") + 4
     else:
         return _general(data, origin)
-    # Who passes a message on may have left them in.
-    if _OCTETS[0] in known or _OCTETS[1] in known:
+    # A client that forwards a message may have kept them.
+    if _NAME_BYTES[0] in known or _NAME_BYTES[1] in known:
         return _general(data, origin)
     if len(pairs) < 255 and count < 256:
         return _SECTION + bytes((codes.MAP_8, len(pairs) + 1, count)) + pairs + data[stop:]

@@ -1,4 +1,4 @@
-"""Parts of bodies outside of memory. Not compiled, as what it extends is not."""
+"""Parts of stored bodies. Not compiled, because the base class is not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from leveret.broker.bodies import StoredBody
 
 
 class Part(StoredBody):
-    """A part of a body that is kept elsewhere."""
+    """A part of a stored body."""
 
     __slots__ = ("_begin", "_body")
 

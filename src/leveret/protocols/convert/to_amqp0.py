@@ -1,4 +1,4 @@
-"""A message of AMQP 1.0 for a consumer of 0-9-1, and what exchanges and dead letters read of it."""
+"""Conversion of 1.0 messages for 0-9-1 consumers, and the properties that the broker reads from them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from leveret.wire.amqp10.values import Pairs, ULong, Value
 
 BASIC: Final = 60
 MAX_NAME_BYTES: Final = 255
-# Properties of 0-9-1 that annotations of these names become, where they are texts.
+# Annotations that become 0-9-1 properties if they are strings.
 ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
-# What 0-9-1 says elsewhere.
-LEFT_OUT: Final = ("x-exchange", "x-routing-key")
+# Annotations whose values are fields of the delivery in 0-9-1.
+OMITTED: Final = ("x-exchange", "x-routing-key")
 
 
-# Values of a section that are converted; what comes over AMQP 1.0 has no more.
+# Maximum number of values of a section. Messages received over 1.0 have no more.
 MAX_VALUES: Final = 8192
-# The usual forms of sections of data, and of a string.
+# The usual encodings of data sections and of string values: descriptor and both format codes.
 _DATA: Final = bytes((0, codes.SMALL_ULONG, descriptors.DATA, codes.BINARY_8, codes.BINARY_32))
 _TEXT: Final = bytes((0, codes.SMALL_ULONG, descriptors.AMQP_VALUE, codes.STRING_8, codes.STRING_32))
-# What follows the body's size in a content header, by the sections before the body, persistence and priority: publishers
-# that name neither ids nor times write the same again and again.
+# Content header after the body size, by the sections before the body, persistence and priority: publishers without ids and
+# times repeat the same sections.
 _cache: dict[tuple[bytes, bool, int], bytes] = {}
 _MAX_CACHED: Final = 1024
 _FIXED: Final = struct.Struct(">HHQ").pack
@@ -52,7 +52,7 @@ _FIXED_SIZE: Final = 12
 
 
 def convert(entry: Entry) -> Message:
-    """The message as one of class basic, with the overlay of the entry in its headers."""
+    """Return the message as one of class basic, with the overlay of the entry in its headers."""
     message = entry.message
     if message.format == FORMAT_CLASS_AMQP09:
         return _convert_class(entry)
@@ -88,7 +88,7 @@ def convert(entry: Entry) -> Message:
 
 
 def _convert_class(entry: Entry) -> Message:
-    """A content of another class of 0-9."""
+    """Return a content of another class of 0-9 as one of class basic."""
     message = entry.message
     header = to_basic(message.header)
     overlay = entry.overlay
@@ -103,7 +103,7 @@ def _convert_class(entry: Entry) -> Message:
 
 
 def _plain(entry: Entry) -> bytes:
-    """The properties, encoded, where the entry and the body add nothing to them."""
+    """Return the encoded properties of a message to which neither the entry nor the body adds any."""
     message = entry.message
     encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     usual = usual_properties(message, encoded, _properties_of)
@@ -125,7 +125,7 @@ def _plain(entry: Entry) -> bytes:
 
 
 def _encode(size: int, properties: ContentProperties) -> bytes:
-    """The content header. What does not fit its type is left out rather than the message."""
+    """Return the content header, without properties and headers that do not fit their types."""
     try:
         return encode_header(BASIC, size, properties)
     except EncodeError:
@@ -146,12 +146,12 @@ def _fits(size: int, properties: ContentProperties) -> bool:
 
 
 def content_of(message: Message) -> Body:
-    """What a consumer of 0-9-1 gets as the body."""
+    """Return the body for a 0-9-1 consumer."""
     return _body_of(message)[0]
 
 
 def _body_of(message: Message) -> tuple[Body, str]:
-    """As `_content_of`; a body that cannot be read stays as it is."""
+    """Return the result of `_content_of`; a malformed body stays unchanged."""
     try:
         return _content_of(message)
     except DecodeError:
@@ -159,8 +159,11 @@ def _body_of(message: Message) -> tuple[Body, str]:
 
 
 def _content_of(message: Message) -> tuple[Body, str]:
-    """The body as 0-9-1 has it: the content of data sections, or of a string, or the encoded sections; and what it was
-    where it was no data: STRING_BODY or AMQP_ENCODED."""
+    """Return the body for 0-9-1, and its kind.
+
+    The body is the content of the data sections (kind ""), of a string (STRING_BODY), or the encoded sections
+    (AMQP_ENCODED).
+    """
     body = message.body
     if isinstance(body, StoredBody):
         begin, size = _data_at(body.read(0, 8))
@@ -169,7 +172,7 @@ def _content_of(message: Message) -> tuple[Body, str]:
         begin, size = _data_at(body.read(0, 8), _TEXT)
         if begin and begin + size == message.size:
             return Part(body, begin, size), STRING_BODY
-        # Of several sections, or of another type: nothing of that size is read back and looked through in one turn.
+        # Several sections, or another type. A body of that size is not read and scanned in one turn.
         return body, AMQP_ENCODED
     encoded = whole(body)
     if not encoded:
@@ -196,8 +199,12 @@ def _content_of(message: Message) -> tuple[Body, str]:
 
 
 def _data_at(encoded: bytes, form: bytes = _DATA) -> tuple[int, int]:
-    """Where the content of a section begins that is a binary or a string, and how long it is; (0, 0) where there is none
-    in the usual form, which is its descriptor and both format codes."""
+    """Return offset and size of the content of a section of binary or string in its usual encoding, otherwise (0, 0).
+
+    Args:
+        encoded: the section, or its first 8 bytes.
+        form: its descriptor and both format codes.
+    """
     if encoded[:3] != form[:3] or len(encoded) < 5:
         return 0, 0
     if encoded[3] == form[3]:
@@ -213,7 +220,7 @@ def _sections_of(message: Message) -> Sections:
 
 
 def _headers_of(sections: Sections) -> FieldTable:
-    """Application properties and annotations as headers."""
+    """Return application properties and annotations as headers."""
     headers: FieldTable = {}
     for key, value in _map_at(sections.data, sections.message_annotations, sections.message_annotations_end):
         name = name_of(key)
@@ -221,7 +228,7 @@ def _headers_of(sections: Sections) -> FieldTable:
             headers[name[len(NESTED) :]] = plain(value)
         elif name == DEATHS:
             headers["x-death"] = plain(value)
-        elif name.startswith("x-") and name not in LEFT_OUT:
+        elif name.startswith("x-") and name not in OMITTED:
             headers[name] = plain(value)
     for key, value in _map_at(sections.data, sections.application_properties, sections.application_properties_end):
         headers[name_of(key)] = plain(value)
@@ -233,7 +240,7 @@ def _map_at(data: bytes, begin: int, end: int) -> Pairs:
 
 
 def _properties_of(message: Message) -> ContentProperties:
-    """The content properties; `headers` is always among them."""
+    """Return the content properties, always including `headers`."""
     try:
         sections = _sections_of(message)
         headers = _headers_of(sections)
@@ -278,7 +285,7 @@ def _properties_of(message: Message) -> ContentProperties:
 
 
 def _take_id(properties: ContentProperties, name: str, value: Value) -> None:
-    """A message id is a text in 0-9-1; a header says what it was."""
+    """Add an id as a string, and its original type as a header."""
     if value is None:
         return
     kind = ""
@@ -296,7 +303,7 @@ def _take_id(properties: ContentProperties, name: str, value: Value) -> None:
 
 
 class Amqp10HeaderReader(HeaderReader):
-    """Reads properties of messages that came over AMQP 1.0."""
+    """Reader of the properties of messages published over 1.0."""
 
     def headers(self, message: Message) -> FieldTable:
         try:

@@ -1,4 +1,4 @@
-"""A message of 0-9-1 for a consumer of AMQP 1.0."""
+"""Conversion of 0-9-1 messages for 1.0 consumers."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _DATA_32: Final = b"\x00\x53\x75\xb0"
 TYPE: Final = "x-basic-type"
 LOST: Final = "x-opt-headers-lost"
 CLUSTER: Final = "x-opt-cluster-id"
-# Where the properties of a content header begin: behind class, weight and body size.
+# Offset of the properties in a content header, after class, weight and body size.
 _PROPERTIES_AT: Final = 12
 _MAX_CACHED: Final = 1024
-# Headers of one message: converting more takes too long.
+# Maximum number of headers that are converted; more would take too long.
 MAX_HEADERS: Final = 8192
 
 _cache: dict[tuple[bytes, bytes], bytes] = {}
 
 
 def head_of(entry: Entry) -> bytes:
-    """The sections between header and body, and the beginning of the body's section."""
+    """Return the sections between header and body, and the start of the body's section."""
     message = entry.message
     overlay = entry.overlay
     marked = _marked_sections(message, overlay)
@@ -68,12 +68,12 @@ def head_of(entry: Entry) -> bytes:
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:
-    """The sections between header and body."""
+    """Return the sections between header and body."""
     return _marked_sections(message, overlay)[1:]
 
 
 def _marked_sections(message: Message, overlay: Overlay | None) -> bytes:
-    """The same behind a byte that says what the body is."""
+    """Return the kind of the body as one byte, then the sections between header and body."""
     address = message.address
     if overlay is not None:
         if overlay.address is not None:
@@ -97,7 +97,7 @@ def _plain_sections(message: Message, address: bytes) -> bytes:
         usual = usual_sections(header, address, _sections)
         if usual is not None:
             return usual
-    # Publishers write the same properties again and again.
+    # Publishers repeat the same properties.
     key = (address, header[_PROPERTIES_AT:])
     found = _cache.get(key)
     if found is None:
@@ -109,7 +109,7 @@ def _plain_sections(message: Message, address: bytes) -> bytes:
     return found
 
 
-# What the body is, as the first byte of what is cached.
+# Kinds of bodies, as the first byte of cached sections.
 _DATA: Final = b"d"
 _ENCODED: Final = b"e"
 _STRING: Final = b"s"
@@ -123,7 +123,7 @@ def _string_head(message: Message) -> bytes:
 
 
 def body_of(message: Message) -> Body:
-    """What follows `head_of`."""
+    """Return the bytes that follow `head_of`."""
     body = message.body
     return whole(body) if isinstance(body, list) else body
 
@@ -140,8 +140,10 @@ def _properties(message: Message) -> ContentProperties:
 
 
 def _sections(address: bytes, properties: ContentProperties) -> bytes:
-    """Annotations, properties and application properties, behind a byte that says what the body is. Where they cannot
-    be expressed (tables that are nested too deep), the message comes without its headers, and an annotation says so."""
+    """Return the kind of the body as one byte, then annotations, properties and application properties.
+
+    If the headers cannot be converted (tables that are nested too deeply), an annotation replaces them.
+    """
     try:
         return _encoded(address, properties)
     except EncodeError:
@@ -153,7 +155,7 @@ def _sections(address: bytes, properties: ContentProperties) -> bytes:
 def _encoded(address: bytes, properties: ContentProperties) -> bytes:
     headers: FieldTable = dict(properties.get("headers") or {})
     if len(headers) > MAX_HEADERS:
-        raise EncodeError(f"a message has {len(headers)} headers, at most {MAX_HEADERS} are converted")
+        raise EncodeError(f"a message has {len(headers)} headers; expected at most {MAX_HEADERS}")
     kind = _DATA
     basic_type = properties.get("type")
     if basic_type == AMQP_ENCODED:
@@ -192,7 +194,7 @@ def _encoded(address: bytes, properties: ContentProperties) -> bytes:
 
 
 def _fields(properties: ContentProperties, headers: FieldTable) -> tuple[Arguments, set[str]]:
-    """The fields of the properties section, and the headers that were made from fields on the way out of AMQP 1.0."""
+    """Return the fields of the properties section, and the headers from which they were restored."""
     fields: Arguments = {}
     restored: set[str] = set()
     for name, field in (("message_id", "message_id"), ("correlation_id", "correlation_id")):

@@ -1,7 +1,7 @@
-"""Content properties of 0-9-1 for messages of AMQP 1.0 that differ in ids and time only.
+"""Cached 0-9-1 properties for 1.0 messages that differ only in ids and times.
 
-Most senders write the same sections again and again, with another message-id, correlation-id and creation-time. What
-`to_amqp0` makes of the rest is remembered in pieces, between which those three go.
+Most senders repeat the same sections with another message-id, correlation-id and creation-time. The conversion of the rest
+by `to_amqp0` is cached in pieces, between which these three are inserted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLAGS_AT: Final = 12
 _CORRELATION_ID: Final = 0x0400
 _MESSAGE_ID: Final = 0x0080
 _TIMESTAMP: Final = 0x0040
-# The properties before correlation-id, between it and message-id, and behind timestamp.
+# The properties before correlation-id, between it and message-id, and after timestamp.
 _FIRST: Final = ("content_type", "content_encoding", "headers", "delivery_mode", "priority")
 _SECOND: Final = ("reply_to", "expiration")
 _THIRD: Final = ("type", "user_id", "app_id", "cluster_id")
@@ -40,8 +40,16 @@ _cache: dict[_Key, _Pieces | None] = {}
 
 
 def usual_properties(message: Message, data: bytes, make: Callable[[Message], ContentProperties]) -> bytes | None:
-    """Flags and properties, encoded, for the properties that `make` gives for the message, whose sections before the body
-    are `data`; None where it is not one of the usual ones, or has none of the three."""
+    """Return the encoded flags and properties of a message.
+
+    Args:
+        message: the message.
+        data: its sections before the body.
+        make: converts the properties of a message that is not cached.
+
+    Returns:
+        None if the message has neither ids nor a time, or is encoded in an unusual form.
+    """
     try:
         return _usual(message, data, make)
     except (IndexError, DecodeError):
@@ -66,7 +74,7 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
         return None
     message_id = correlation_id = b""
     milliseconds = -1
-    # Where the three begin and end, the end of the list where there are none.
+    # Offsets of the three fields; the end of the list if they are absent.
     first = second = second_end = third = stop
     for index in range(min(count, 10)):
         start = pos
@@ -100,7 +108,7 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
                 return None
     if pos > stop or stop > end or not (message_id or correlation_id or milliseconds >= 0):
         return None
-    # A length of 128 and more is no ASCII either.
+    # This includes the length byte, so ids of 128 bytes and more are not cached.
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
     key = (
@@ -137,7 +145,7 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
 
 
 def _properties_at(data: bytes, end: int) -> int:
-    """Where the properties section begins, -1 where there is none or it is not written as usual."""
+    """Return the offset of the properties section; -1 if it is missing or encoded in an unusual form."""
     pos = 0
     while pos + 4 < end:
         if data[pos] != codes.DESCRIBED or data[pos + 1] != codes.SMALL_ULONG:
@@ -152,7 +160,7 @@ def _properties_at(data: bytes, end: int) -> int:
 
 
 def _split(properties: ContentProperties, has_id: bool, has_correlation: bool, has_time: bool) -> _Pieces | None:
-    """The pieces, or None where the properties are not what their bytes say, or do not fit."""
+    """Return the pieces; None if the converted properties lack an id or a time, or do not fit."""
     if (
         ("message_id" in properties) != has_id
         or ("correlation_id" in properties) != has_correlation

@@ -1,7 +1,7 @@
-"""Sections of AMQP 1.0 for messages of 0-9-1 that differ in ids and time only.
+"""Cached 1.0 sections for 0-9-1 messages that differ only in ids and times.
 
-Most publishers write the same headers again and again, with another message-id, correlation-id and timestamp. What
-`to_amqp10` makes of the rest is remembered in pieces, between which those three go.
+Most publishers repeat the same headers with another message-id, correlation-id and timestamp. The conversion of the rest by
+`to_amqp10` is cached in pieces, between which these three are inserted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMESTAMP: Final = 0x0040
 # Flags that continue in another word, or have no meaning.
 _UNUSUAL: Final = 0x0003
 DIFFERING: Final = _CORRELATION_ID | _MESSAGE_ID | _TIMESTAMP
-# What the rest depends on: the header section and the body say the others.
+# Properties that the cached sections depend on. The others are in the header section or the body.
 _CACHED_FIELDS: Final = 0xFFFF & ~(DIFFERING | _DELIVERY_MODE | _PRIORITY | _EXPIRATION)
 
 _FLAGS_AT: Final = 12
@@ -52,9 +52,14 @@ _Key = tuple[bytes, int, bytes, bytes, bytes]
 class Pieces:
     """Encoded sections without message-id, correlation-id and creation-time.
 
-    before, after  what precedes the properties, and what follows them
-    first, second, third  the fields of the properties between and behind the three
-    ..._short  without nulls at the end, ..._count: how many fields the list has that ends with them, 0 without any
+    Attributes:
+        before: bytes before the properties section.
+        after: bytes after it.
+        first: fields between message-id and correlation-id; `first_short` omits nulls at the end.
+        second: fields between correlation-id and creation-time; `second_short` omits nulls at the end.
+        third: fields after creation-time, without nulls at the end.
+        first_count: number of fields of a list that ends with `first_short`; 0 if that is empty. `second_count` and
+            `third_count` likewise.
     """
 
     __slots__ = (
@@ -71,7 +76,7 @@ class Pieces:
     )
 
     def __init__(self, data: bytes) -> None:
-        """`data` are the sections, behind a byte of the caller's."""
+        """Split `data`: a byte of the caller, then the sections."""
         sections = split(data[1:])
         begin = 1 + sections.bare
         end = 1 + sections.properties_end if sections.properties >= 0 else begin
@@ -85,7 +90,7 @@ class Pieces:
         self.first_short, self.first_count = _trimmed(fields, 1, 5)
 
     def sections(self, message_id: bytes, correlation_id: bytes, creation_time: bytes) -> bytes:
-        """With these three, encoded."""
+        """Return the sections with these encoded fields inserted."""
         if self.third_count:
             count = self.third_count
             content = message_id + self.first + correlation_id + self.second + creation_time + self.third
@@ -108,7 +113,7 @@ class Pieces:
 
 
 def _fields(data: bytes, begin: int, end: int) -> list[bytes]:
-    """The encoded fields of the properties section there, null where one is absent."""
+    """Return the encoded fields of the properties section, with nulls for absent ones."""
     fields: list[bytes] = []
     if begin < end:
         at = begin + len(_PROPERTIES)
@@ -121,7 +126,7 @@ def _fields(data: bytes, begin: int, end: int) -> list[bytes]:
 
 
 def _trimmed(fields: list[bytes], begin: int, end: int) -> tuple[bytes, int]:
-    """These fields without the nulls at their end, and how many fields the whole list has with them; 0 without any."""
+    """Return fields without nulls at the end, and the length of a list that ends with them; 0 if none is left."""
     while end > begin and fields[end - 1] == _NULL:
         end -= 1
     return b"".join(fields[begin:end]), end if end > begin else 0
@@ -131,8 +136,16 @@ _cache: dict[_Key, Pieces | None] = {}
 
 
 def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> bytes | None:
-    """What `make` gives for the address and the properties of a content header, which has one of the three; None where it
-    is not one of the usual ones."""
+    """Return the sections for an address and a content header with an id or a timestamp.
+
+    Args:
+        header: the content header.
+        address: the address of the message.
+        make: converts properties that are not cached.
+
+    Returns:
+        None if the header has an unusual form.
+    """
     flags = header[_FLAGS_AT] << 8 | header[_FLAGS_AT + 1]
     if flags & _UNUSUAL:
         return None
@@ -169,7 +182,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, Content
         return None
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
-    # A length of 128 and more is no ASCII either.
+    # This includes the length bytes, so ids of 128 bytes and more are not cached.
     key = (address, flags & _CACHED_FIELDS, header[begin:stop], reply_to, header[pos:])
     pieces = _cache.get(key)
     if pieces is None:
@@ -190,7 +203,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, Content
 
 
 def _split(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> Pieces | None:
-    """The pieces, or None where headers say that the ids were something else once."""
+    """Return the pieces; None if headers contain the original type of an id."""
     try:
         properties = decode_header(header)[2]
     except WireError:

@@ -1,4 +1,4 @@
-"""Single values: those of field tables (`plain`) and those of AMQP 1.0 (`typed`)."""
+"""Conversion of single values: to field tables (`plain`) and to AMQP 1.0 (`typed`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_TIMESTAMP: Final = 253402300800000
 
 
 def plain(value: Value) -> FieldValue:
-    """A value of AMQP 1.0 as one that a field table, or an overlay in the log, can hold."""
+    """Return a 1.0 value as one that a field table, or an overlay in the log, can hold."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, Timestamp):
@@ -48,7 +48,7 @@ def plain(value: Value) -> FieldValue:
 
 
 def _plain_decimal(value: Decimal) -> Decimal | str:
-    """As a decimal where a field table can hold it: 32 bits and a scale up to 255."""
+    """Return a decimal if a field table can hold it (32 bits, scale up to 255), otherwise a string."""
     _, digits, exponent = value.as_tuple()
     if isinstance(exponent, int) and -255 <= exponent <= 0 and len(digits) < 10:
         return value
@@ -56,12 +56,16 @@ def _plain_decimal(value: Decimal) -> Decimal | str:
 
 
 def name_of(key: Value) -> str:
-    """The key of a map as the name of a field."""
+    """Return the key of a map as the name of a field."""
     return str(key) if isinstance(key, (str, int, UUID)) else repr(key)
 
 
 def typed(value: FieldValue, depth: int = 0) -> Value:
-    """A value of a field table as one of AMQP 1.0. EncodeError where it is nested too deep for most peers."""
+    """Return a value of a field table as a 1.0 value.
+
+    Raises:
+        EncodeError: it is nested too deeply for most peers.
+    """
     if depth > MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
     if isinstance(value, datetime):
@@ -85,7 +89,7 @@ def typed(value: FieldValue, depth: int = 0) -> Value:
 
 
 def text(value: str) -> str | bytes:
-    """The text, or its bytes where they were no UTF-8."""
+    """Return the string, or its bytes if they are not valid UTF-8."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -94,11 +98,11 @@ def text(value: str) -> str | bytes:
 
 
 def text_of(value: str) -> str:
-    """The text with U+FFFD for what was no UTF-8: where only a text may stand."""
+    """Return the string with U+FFFD in place of invalid UTF-8, for fields that must be strings."""
     data = value.encode("utf-8", "surrogateescape")
     return data.decode("utf-8", "replace")
 
 
 def is_simple(value: FieldValue) -> bool:
-    """Whether application-properties may hold it."""
+    """Return whether application-properties may contain the value."""
     return not isinstance(value, (list, tuple, dict))
